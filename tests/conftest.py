@@ -77,18 +77,6 @@ def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
     return history(tmp_path / "store", *request.param)
 
 
-# What a mark says of a folder; a test that has Spark's session has the mark as well.
-SPARK = {"demo", "jobs", "streaming"}
-SLOW = {"faults", "flips", "fuzz", "histories", "protocol", "races", "services", "simulate"}
-# Of what needs no JVM, the tests that take longest: they make whole stores, and others of these.
-SLOW |= {
-    *("maintenance", "cli/test_command", "cli/test_salvage_and_diff", "cli/test_verify"),
-    *("cli/test_watch", "files/test_delta_log", "restore/test_ceiling", "restore/test_duck"),
-    *("restore/test_query", "restore/test_restore", "restore/test_what_is_read"),
-    "test_examples",
-}
-
-
 # The files that take longest come first, so that no worker has one of them left when the other is
 # done.
 LONGEST = (
@@ -110,16 +98,10 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a JVM, what needs servers, and what takes long, for ``-m``."""
+    """Order the files, and mark the tests that use Spark's session."""
     tests = Path(__file__).parent
     order = {tests / f"{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in items:
-        place = item.path.relative_to(tests)
-        folder, name = place.parts[0], str(place.with_suffix(""))
-        if "spark" in getattr(item, "fixturenames", ()) or folder in SPARK:
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-        if folder == "services":
-            item.add_marker("services")
-        if SLOW & {folder, name}:
-            item.add_marker("slow")

@@ -12,6 +12,8 @@ from nbclient import NotebookClient
 
 from tests.syntax import ROOT
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "examples"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 WITH_SPARK = {"3_somebody_elses_checkpoint"}

@@ -29,6 +29,8 @@ from statestore.format.documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 

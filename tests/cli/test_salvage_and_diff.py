@@ -12,6 +12,8 @@ from click.testing import Result
 
 from statestore import StateStore
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 

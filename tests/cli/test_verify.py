@@ -13,6 +13,8 @@ from statestore import StateStore
 from statestore.format.digest import digest_text
 from tests.support.damage import change_unread_byte
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 

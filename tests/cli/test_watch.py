@@ -24,6 +24,8 @@ from statestore.errors import StorageError
 from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 ROWS = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.demo.job import micro_batches, partitions_by_subtask
+
+pytestmark = pytest.mark.spark
 
 ENDS = st.dictionaries(st.integers(1, 12), st.integers(0, 300), min_size=1)
 

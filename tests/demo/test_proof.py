@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 @dataclass(frozen=True)
 class Reference:

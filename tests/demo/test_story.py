@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 SLICE = 30
 

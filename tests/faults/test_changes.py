@@ -18,6 +18,8 @@ from statestore.store import StateStore
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files
 
+pytestmark = pytest.mark.slow
+
 BASE = {f"u{i}": i for i in range(6)}
 STATES = {1: BASE, 2: BASE | {"u1": 10}, 3: {k: v for k, v in BASE.items() if k != "u2"}}
 RULES = {"compact": None, "changes": None, "folded": CompactionRule(share=0, most_share=0)}

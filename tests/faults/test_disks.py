@@ -20,6 +20,8 @@ from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 
+pytestmark = pytest.mark.slow
+
 UNSHARE = ["unshare", "--map-root-user", "--mount", "--user"]
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
 ROOT = Path(__file__).parents[2]

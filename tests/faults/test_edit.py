@@ -16,6 +16,8 @@ from tests.faults.cases import copy_of, data_files, over, whole
 if TYPE_CHECKING:
     from statestore.store import StateStore
 
+pytestmark = pytest.mark.slow
+
 CHANGES: dict[str, Any] = {
     "keys": {"delete": ["a"], "put": [{"user": "u1", "n": 7}]},
     "sql": {"sql": "SELECT user, 7 AS n FROM state WHERE user = 'u1'"},

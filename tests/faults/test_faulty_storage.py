@@ -14,6 +14,8 @@ from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from statestore.testing.suites import StorageSuite
 
+pytestmark = pytest.mark.slow
+
 
 class TestFaultyStorage(StorageSuite):
     """The suite, without a fault."""

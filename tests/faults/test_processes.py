@@ -20,6 +20,8 @@ from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 from tests.faults.test_reading import restore_to
 from tests.faults.test_snapshot import commit_in
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

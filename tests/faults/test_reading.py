@@ -16,6 +16,8 @@ from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import data_files, over, rows_of
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[[StateStore, Path], Any]
 UNTOUCHED = {"put_if_absent", "open_write", "write", "sync", "delete"}
 

@@ -15,6 +15,8 @@ from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files, rows_of
 
+pytestmark = pytest.mark.slow
+
 DAMAGED = 2
 
 

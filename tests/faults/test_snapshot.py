@@ -13,6 +13,8 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 
+pytestmark = pytest.mark.slow
+
 STOPPING = [
     (FaultKind.ERROR, False),
     (FaultKind.ANSWER_LOST, False),

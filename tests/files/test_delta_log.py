@@ -18,6 +18,8 @@ from statestore import StateStore
 from statestore.files.delta_log import INTERVAL, LogFile, add_checkpoint, log_file, needless
 from statestore.storage import Listed, LocalStorage
 
+pytestmark = pytest.mark.slow
+
 FOLDER = "operators/u/keyed/s"
 
 

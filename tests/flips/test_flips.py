@@ -9,6 +9,8 @@ import pytest
 
 from tests.flips.run import run_flips
 
+pytestmark = pytest.mark.slow
+
 
 def test_no_reader_gives_other_rows_over_a_damaged_footer() -> None:
     """I5, I7: of all readers, both layouts, keyed and operator state; and no process dies."""

@@ -16,6 +16,8 @@ from statestore.format.state import Layout
 from tests.flips.stores import fill
 from tests.flips.worker import damage, data_files
 
+pytestmark = pytest.mark.slow
+
 STATES = ("whole", "changed")
 
 

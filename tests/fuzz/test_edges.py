@@ -16,6 +16,8 @@ from statestore.errors import StateStoreError
 from tests.fuzz.calls import draw_call, made_store
 from tests.fuzz.run import MEMORY
 
+pytestmark = pytest.mark.slow
+
 CALLS = 400
 
 

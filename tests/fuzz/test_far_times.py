@@ -12,6 +12,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import StateStoreError
 
+pytestmark = pytest.mark.slow
+
 FAR: dict[str, Any] = {
     "microseconds": pa.array([2**62, 1], pa.timestamp("us")),
     "microseconds before": pa.array([-(2**62), 1], pa.timestamp("us", "UTC")),

@@ -19,6 +19,8 @@ from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 FRAMELESS = ("table", "subtasks")
 

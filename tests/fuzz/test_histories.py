@@ -12,6 +12,8 @@ from tests.fuzz.history import History, code
 from tests.fuzz.kinds import depth
 from tests.fuzz.run import Runner, main
 
+pytestmark = pytest.mark.slow
+
 SHARE = 30
 
 

@@ -14,6 +14,8 @@ from tests.fuzz.outside import DELTA
 from tests.fuzz.run import ALL, Runner, failures
 from tests.fuzz.spark import SPARK
 
+pytestmark = pytest.mark.slow
+
 SHARE = 3
 WRITERS = ("spark", "spark", "table", "stream")
 

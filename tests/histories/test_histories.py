@@ -12,6 +12,8 @@ from statestore.maintenance import gc
 from tests.histories import run
 from tests.histories.run import main, run_histories
 
+pytestmark = pytest.mark.slow
+
 FIND = (Phase.generate,)
 
 

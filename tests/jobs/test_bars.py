@@ -16,6 +16,8 @@ from jobs.restore import main as restore
 from jobs.snapshot import main as snapshot
 from tests.support.terminal import terminal
 
+pytestmark = pytest.mark.spark
+
 STORE = '[store]\nurl = "{here}/store"\n'
 SNAPSHOT = f"""
 parallelism = 2

@@ -14,6 +14,8 @@ from jobs.metrics import Listeners
 from jobs.places import JobSettings
 from statestore.errors import CommitConflictError, SettingsError
 
+pytestmark = pytest.mark.spark
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:

@@ -19,6 +19,8 @@ from statestore import StateStore
 from statestore.flink.restart import OPTIONS, NoRestart, strategy_of
 from tests.syntax import ROOT
 
+pytestmark = pytest.mark.spark
+
 FILES: dict[str, type[JobSettings]] = {
     "snapshot": SnapshotSettings,
     "restore": RestoreSettings,

@@ -17,6 +17,8 @@ from statestore.errors import StorageError
 from statestore.restarts import Clock
 from tests.jobs.conftest import RunJob
 
+pytestmark = pytest.mark.spark
+
 OFFSETS = """
 parallelism = 2
 metrics_port = {port}

@@ -12,6 +12,8 @@ from statestore import StateStore
 from tests.jobs.conftest import RunJob
 from tests.syntax import ROOT
 
+pytestmark = pytest.mark.spark
+
 SETTINGS = """
 parallelism = 3
 [store]

@@ -25,6 +25,8 @@ from statestore.restarts import Clock
 from tests.jobs.conftest import RunJob
 from tests.syntax import ROOT
 
+pytestmark = pytest.mark.spark
+
 RESTARTS = """
 [restart-strategy]
 type = "fixed-delay"

@@ -34,6 +34,8 @@ from statestore.flink.restart import (
 )
 from statestore.restarts import Clock, is_recoverable, run_with_restarts
 
+pytestmark = pytest.mark.spark
+
 ANEW = "attempt {} begins in {}: the settings file is read again then, and the store is opened anew"
 
 

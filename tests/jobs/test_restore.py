@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> StateStore:
     return store
 
 
-pytestmark = pytest.mark.usefixtures("spark", "store")
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark", "store")]
 
 
 def users_by_directory(path: Path) -> dict[str, list[int]]:

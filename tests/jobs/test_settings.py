@@ -16,6 +16,8 @@ from statestore.flink.graph import JobGraph, Node
 from statestore.restore.target import RestoreTarget
 from statestore.settings import from_table
 
+pytestmark = pytest.mark.spark
+
 SNAPSHOT = """
 parallelism = 4
 [store]

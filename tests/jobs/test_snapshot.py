@@ -11,6 +11,8 @@ from jobs.snapshot import main
 from statestore import StateStore
 from tests.jobs.conftest import RunJob
 
+pytestmark = pytest.mark.spark
+
 SETTINGS = """
 parallelism = 4
 [store]

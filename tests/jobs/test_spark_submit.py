@@ -9,9 +9,13 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from statestore import StateStore
 from statestore.spark.session import java_home
 from tests.syntax import ROOT
+
+pytestmark = pytest.mark.spark
 
 SETTINGS = """
 parallelism = 2

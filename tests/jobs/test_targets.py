@@ -57,7 +57,7 @@ name = "offsets"
 sink = {format = "json", path = "{here}/offsets", mode = "overwrite"}
 """
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from statestore.format.layers import CompactionRule, live_rows
 from statestore.keys.groups import KeyGroupRange
 from tests.snapshot.test_changes import ROWS, change, content, files, full, opened, table
 
+pytestmark = pytest.mark.slow
+
 LAST = {"u1": 3, "extra": 0} | {k: v for k, v in ROWS.items() if k not in ("u1", "u2")}
 GREEDY = CompactionRule(merge_layers=2, share=0.01, most_share=0.01)
 

@@ -42,6 +42,8 @@ from tests.support.forms import (
     state_of,
 )
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import sys
 from statestore.storage import LocalStorage

@@ -20,6 +20,8 @@ from statestore.flink import ConsumedInput
 from statestore.maintenance.decide import DecidedParallelism
 from tests.support.vectors import cases
 
+pytestmark = pytest.mark.slow
+
 ROWS = pa.table({"n": list(range(20_000)), "text": [f"{i:x}" for i in range(20_000)]})
 
 

@@ -30,6 +30,8 @@ from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 16
 Rows = dict[str, int]
 

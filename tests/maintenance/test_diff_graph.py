@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from statestore.flink.graph import Edge, JobGraph, Node, Partitioner
 from statestore.maintenance.diff import graph_others
 from statestore.maintenance.diff_rows import Other
+
+pytestmark = pytest.mark.slow
 
 GRAPH = JobGraph(
     (Node("in", uid="source"), Node("map"), Node("sum", uid="totals", parallelism=2)),

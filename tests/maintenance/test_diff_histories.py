@@ -14,6 +14,8 @@ from statestore.maintenance.diff_rows import StateDifference
 from statestore.store import StateStore
 from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
 
+pytestmark = pytest.mark.slow
+
 HOW: list[tuple[Form, str]] = [
     ("plain", "ranged"),
     ("layered", "ranged"),

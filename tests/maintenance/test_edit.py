@@ -38,6 +38,8 @@ from tests.support.forms import (
     table,
 )
 
+pytestmark = pytest.mark.slow
+
 ROWS = {f"u{i}": i for i in range(40)}
 LAYOUTS = ("partitioned", "ranged")
 

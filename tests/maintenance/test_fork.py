@@ -22,6 +22,8 @@ from statestore.storage import LocalStorage, MeteredStorage
 from statestore.storage.local import can_link, link
 from tests.support.damage import fill
 
+pytestmark = pytest.mark.slow
+
 Rows = dict[str, int]
 
 

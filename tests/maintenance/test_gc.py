@@ -35,6 +35,8 @@ from tests.support.forms import (
     state_of,
 )
 
+pytestmark = pytest.mark.slow
+
 DAY = 24 * 3600
 
 

@@ -32,6 +32,8 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of
 
+pytestmark = pytest.mark.slow
+
 KEY = "somebody@example.org"
 USERS = [f"user-{i}" for i in range(20)]
 HELD = {1: False, 2: True, 3: False, 4: True}

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from statestore.store import StateStore
 from tests.support.forms import break_file
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_log_of_a_layered_state_goes_and_begins_anew(

@@ -28,6 +28,8 @@ from tests.support.forms import (
     state_of,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)
 def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:

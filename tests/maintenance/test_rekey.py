@@ -26,6 +26,8 @@ from statestore.format.state import StateKind, TimeToLive
 from tests.support.damage import fill
 from tests.support.vectors import cases
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 
 

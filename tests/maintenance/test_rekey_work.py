@@ -31,6 +31,8 @@ from statestore.maintenance import rekey as command
 from statestore.maintenance import rekey_plan
 from statestore.maintenance.edit import carry_others
 
+pytestmark = pytest.mark.slow
+
 Rows = list[dict[str, Any]]
 
 

@@ -26,6 +26,8 @@ from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over
 from tests.support.writers import opened, take
 
+pytestmark = pytest.mark.slow
+
 Damage = Callable[[Path], object]
 
 

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from statestore.errors import StorageError
 from statestore.store import StateStore
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = 3
 
 

@@ -18,6 +18,8 @@ from statestore.format.state import KeyedState
 from statestore.maintenance.rekey_plan import ranges_for, spread, write_range
 from statestore.storage import LocalStorage
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"k": f"k{i}", "v": i} for i in range(400)]
 
 

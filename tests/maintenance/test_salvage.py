@@ -26,6 +26,8 @@ from statestore.store import StateStore
 from tests.faults.cases import data_files
 from tests.support.damage import FLIPS, change_unread_byte
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 16
 KEYS = 400
 LAYOUTS = [*Layout]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from statestore.store import StateStore
+
+pytestmark = pytest.mark.slow
 
 
 def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path) -> None:

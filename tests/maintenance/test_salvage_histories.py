@@ -31,6 +31,8 @@ from tests.support.forms import (
     state_of,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def lost_groups(parts: tuple[LostPart, ...]) -> set[int]:
     return {g for part in parts for g in range(part.first or 0, (part.last or 0) + 1)}

@@ -16,6 +16,8 @@ from statestore.errors import CommitConflictError
 from statestore.format.manifest import Manifest
 from statestore.maintenance.derive import Deriver
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[[StateStore], Any]
 COMMANDS: dict[str, Command] = {
     "edit": lambda store: store.maintenance.edit("users", "totals", delete=["ann"]),

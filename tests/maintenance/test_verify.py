@@ -48,6 +48,8 @@ from tests.support.forms import (
 from tests.support.forms import files_of as files_in
 from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("STATESTORE_SEED", "2026"))
 
 

@@ -20,6 +20,8 @@ from statestore.maintenance.verify import FileCheck, check_file
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 
+pytestmark = pytest.mark.slow
+
 INFINITY, NAN = float("inf"), float("nan")
 Rows = Sequence[tuple[Any, ...]]
 

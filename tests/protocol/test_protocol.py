@@ -7,6 +7,8 @@ import pytest
 from tests.protocol.model import FAULTS, State, steps
 from tests.protocol.run import SMALL, explore, main
 
+pytestmark = pytest.mark.slow
+
 
 def test_nothing_is_wrong_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
     """I4, I6, I9; `make protocol` has more actors at once."""

@@ -15,6 +15,8 @@ from tests.races.plan import MOST_WRITERS, POINTS, Part, Race, Try, draw
 from tests.races.run import main, on_disk, on_s3, run_races
 from tests.races.worker import Task, rows_of, write
 
+pytestmark = pytest.mark.slow
+
 
 def test_races_on_disk() -> None:
     """I4, I6: 100 races; `make races` runs more."""

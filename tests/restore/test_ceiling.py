@@ -17,6 +17,8 @@ from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.testing.counting import CountingStorage
 
+pytestmark = pytest.mark.slow
+
 STORED = 12
 OTHERS = (24, 36, 120, 4, 6, 1)
 LAYOUTS = ("partitioned", "ranged")

@@ -7,6 +7,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from statestore.files.digest import row_hashes, rows_digest
 from statestore.format.state import Layout
 from statestore.restore.duck import unsliced
 from tests.support.strategies import Kind, structs, value_kinds
+
+pytestmark = pytest.mark.slow
 
 CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
 CONNECTION.execute("SET TimeZone = 'UTC'")

@@ -30,6 +30,8 @@ from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import Checkpoints, entries_of, in_both_layouts, newest_file
 
+pytestmark = pytest.mark.slow
+
 COUNT = 4000
 ROWS = pa.table(
     {

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from statestore.restore.restored import RestoredKeyedState
 
+pytestmark = pytest.mark.slow
+
 UID, NAME = "an-operator", "a state"
 ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
 

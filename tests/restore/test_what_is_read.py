@@ -13,6 +13,8 @@ from statestore.restore.plan import OperatorPlan
 from statestore.spark.data_source import resolve
 from tests.support.forms import GROUPS, Checkpoints, users
 
+pytestmark = pytest.mark.slow
+
 TARGETS: list[dict[str, Any]] = [
     {"parallelism": 1},
     {"parallelism": 3},

@@ -30,6 +30,8 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.s3 import S3Server
 from tests.syntax import ROOT
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 ORDERS, PARALLELISM, NEW_PARALLELISM = 3_000, 4, 7
 UID, SOURCE = "totals-by-customer", "orders-source"
 BEFORE_THE_KILL = 3  # data files that a task writes before it is held

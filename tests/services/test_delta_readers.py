@@ -20,6 +20,8 @@ from statestore.format.state import Layout
 from statestore.keys.hashing import key_group_of
 from tests.servers.s3 import S3Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 UID, NAME = "totals-by-user", "totals"
 GROUPS = 8
 

@@ -23,6 +23,8 @@ from statestore import StateStore
 from tests.services.kafka_topics import Topics
 from tests.syntax import ROOT
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 UID = "reader"
 PARTITIONS, RECORDS = 7, 60
 ALL = 10**9

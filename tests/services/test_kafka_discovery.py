@@ -23,6 +23,8 @@ from statestore.sources.offsets import SourceOffset
 from tests.servers.process import free_ports
 from tests.services.kafka_topics import Topics, until
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 FAIL: dict[str, Any] = {"new_partitions": "fail"}
 
 

@@ -16,6 +16,8 @@ from statestore import StateStore
 from tests.servers.process import free_ports
 from tests.services.kafka_topics import Topics, until
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 SETTINGS = """
 parallelism = 2
 [store]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from statestore import StateStore
@@ -21,6 +22,8 @@ from tests.servers.kafka import kafka_broker
 from tests.services.kafka_query import HELD, HOLD, STATE, STORE, UID
 from tests.services.kafka_topics import Topics, until
 from tests.syntax import ROOT
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 PARTITIONS = 3
 AWAY_SECONDS = 3

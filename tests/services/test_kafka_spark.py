@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jobs.redistribute_offsets import main
 from statestore import StateStore
 from tests.services.kafka_topics import Topics
 from tests.services.spark_process import run_module
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.servers.s3 import S3Server
 from tests.support.damage import fill
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 
 @pytest.fixture
 def bucket(s3: S3Server, url: str) -> StateStore:

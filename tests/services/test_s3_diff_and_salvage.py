@@ -13,6 +13,8 @@ from statestore.files.writer import ParquetOptions
 from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 
 def take(store: StateStore, value: int) -> None:
     rows = pa.table({"user": [f"u{i}" for i in range(200)], "n": [value, *range(1, 200)]})

@@ -23,6 +23,8 @@ from tests.servers.process import free_ports
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure, shown
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 Options = dict[str, Any]
 
 # Once, not ten times over many seconds.

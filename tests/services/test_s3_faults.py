@@ -20,6 +20,8 @@ from tests.servers.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 MIB = 2**20
 PAYLOAD = bytes(range(256)) * 4096
 

@@ -24,6 +24,8 @@ from tests.interop.flink.goldens import Golden
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.s3 import S3Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 SOME = ["by_long", "sums"]
 
 

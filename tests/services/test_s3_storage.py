@@ -14,6 +14,8 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 MIB = 2**20
 
 

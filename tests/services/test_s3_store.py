@@ -19,6 +19,8 @@ from statestore.errors import (
 from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 USERS = pa.table({"user": [f"user-{n:03}" for n in range(200)], "total": list(range(200))})
 OFFSETS = [[{"partition": n, "offset": 100 + n} for n in range(p, 6, 2)] for p in range(2)]
 

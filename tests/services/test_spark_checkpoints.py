@@ -6,9 +6,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.services.kafka_topics import Topics
 from tests.services.spark_checkpoint_on_kafka import records
 from tests.services.spark_process import run_module
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 MORE = 1000
 WHO = "u1"

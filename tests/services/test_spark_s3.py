@@ -17,6 +17,8 @@ from tests.servers.s3 import S3Server
 from tests.services.spark_process import run_module
 from tests.syntax import ROOT
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 CONF = ROOT / "conf" / "spark-s3.conf"
 
 

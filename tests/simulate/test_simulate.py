@@ -24,6 +24,8 @@ from tests.simulate.scheduler import Scheduler
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import simulate
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = 250
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from statestore.streaming import MicroBatch, by_key
 from tests.streaming.world import EVENTS, World
+
+pytestmark = pytest.mark.spark
 
 
 def test_by_key_gets_a_keys_events_and_rows(world: World) -> None:

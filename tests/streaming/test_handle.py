@@ -24,6 +24,8 @@ from statestore.streaming.handle import (
     declared_by,
 )
 
+pytestmark = pytest.mark.spark
+
 LONG = T.StructType([T.StructField("n", T.LongType())])
 CLOCK = Clock("processingtime", now_ms=1000)
 

@@ -16,6 +16,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from statestore import StateStore
 from statestore.streaming import initial_state
 
+pytestmark = pytest.mark.spark
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 OUTPUT = "user string, n long, total long"

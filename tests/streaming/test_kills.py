@@ -9,6 +9,8 @@ import pytest
 from tests.streaming.driver import PROCESSOR, UPDATE
 from tests.streaming.kills import AHEAD, kill_many
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.mark.parametrize("form", [UPDATE, PROCESSOR])
 def test_a_killed_query_counts_every_event_once(tmp_path: Path, form: str) -> None:

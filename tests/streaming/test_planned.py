@@ -11,6 +11,8 @@ from statestore.storage import Storage, open_storage
 from statestore.streaming.planned import planned
 from tests.streaming.world import World
 
+pytestmark = pytest.mark.spark
+
 
 def written(folder: Path, **content: str) -> Storage:
     """Return a checkpoint location with such files; ``_`` in a name stands for ``/``."""

@@ -29,6 +29,8 @@ from tests.interop.spark.queries import (
 )
 from tests.streaming.processors import OUT, PROCESSORS
 
+pytestmark = pytest.mark.spark
+
 FILES = 4
 
 

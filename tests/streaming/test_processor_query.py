@@ -36,6 +36,8 @@ from statestore.testing.counting import CountingStorage
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
+pytestmark = pytest.mark.spark
+
 EVENTS = "id long, user string, amount long"
 
 

@@ -13,6 +13,8 @@ from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotF
 from statestore.streaming import MicroBatch, Progress, starting_offsets
 from tests.streaming.world import World
 
+pytestmark = pytest.mark.spark
+
 
 def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
     """As union state, and as Spark's source takes it for a query that succeeds this one."""

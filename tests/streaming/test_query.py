@@ -25,6 +25,8 @@ from statestore.streaming import (
 from statestore.streaming.query import Trials
 from tests.streaming.world import EVENTS, World, of_one, totals
 
+pytestmark = pytest.mark.spark
+
 
 def test_totals_go_on_at_any_parallelism(world: World) -> None:
     """A checkpoint for each file; a query that is started again goes on, with one subtask and with

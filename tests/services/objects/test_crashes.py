@@ -24,6 +24,8 @@ from tests.faults.test_processes import dies, that_differ
 from tests.faults.test_reading import COMMANDS, Command
 from tests.faults.test_snapshot import commit_in
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 
 @pytest.fixture
 def calls(storage: ObjectStorage) -> tuple[Call, ...]:

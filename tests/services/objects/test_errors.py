@@ -27,6 +27,8 @@ from tests.servers.s3 import S3Server
 from tests.services.objects.conftest import Server
 from tests.services.secrecy import failure
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 CALLS: dict[str, Callable[[Storage], Any]] = {
     "read": lambda storage: storage.read("a"),
     "size": lambda storage: storage.size("a"),

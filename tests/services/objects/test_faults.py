@@ -52,7 +52,11 @@ IMPATIENT: dict[str, dict[str, Any]] = {
 
 
 # Those that answer all requests themselves; HDFS has datanodes, see test_hdfs.py.
-pytestmark = pytest.mark.parametrize("server", ["s3", "azure", "gcs"], indirect=True)
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.slow,
+    pytest.mark.parametrize("server", ["s3", "azure", "gcs"], indirect=True),
+]
 
 
 @pytest.fixture(scope="module")

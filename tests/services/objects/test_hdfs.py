@@ -22,6 +22,8 @@ from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.services.secrecy import failure
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 MIB = 2**20
 
 

@@ -23,6 +23,8 @@ from tests.servers.s3 import S3Server
 from tests.services.objects.conftest import Server
 from tests.services.racing import LANES, race
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 MIB = 2**20
 
 

@@ -20,6 +20,8 @@ from tests.servers.gcs import GcsServer
 from tests.servers.gcs_xml import xml_requests
 from tests.services.objects.conftest import Server
 
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
 USERS = pa.table({"user": [f"user-{n:03}" for n in range(200)], "total": list(range(200))})
 
 
