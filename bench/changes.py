@@ -8,7 +8,6 @@ the same rows as one full snapshot.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from bench.measure import Figure, Runs, counted, in_turn, times
+from bench.measure import Figure, Runs, counted, in_turn, sample, times
 from bench.state import state_rows, state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
@@ -123,7 +122,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
     read = in_turn(reads, repeats)
     on_disk = sum(1 for _ in (folder / "store").rglob("*.parquet"))
     return [
-        _spread("B17", f"checkpoint of {CHANGES:,} changes, Arrow", seconds),
+        sample("B17", f"checkpoint of {CHANGES:,} changes, Arrow", seconds, tail=True),
         counted("B17", "layers of the newest checkpoint", len(entry.layers), ""),
         counted("B17", "files of the newest checkpoint", entry.files, ""),
         counted("B17", "files of all checkpoints, none expired", on_disk, ""),
@@ -162,7 +161,3 @@ def _subtasks(store: StateStore, checkpoint: int | str = "latest") -> Iterator[p
 
 def _read(store: StateStore, checkpoint: int | str = "latest") -> int:
     return sum(table.num_rows for table in _subtasks(store, checkpoint))
-
-
-def _spread(target: str, what: str, seconds: list[float]) -> Figure:
-    return Figure(target, what, statistics.median(seconds), "s", min(seconds), max(seconds))

@@ -1,17 +1,18 @@
-"""Runs timed in turn, and the figures that come of them: a value, its spread, its ratio, its goal.
+"""Runs timed in turn, and their figures: a value, its spread, its tail, its ratio, its goal.
 
 Runs that are compared take turns, so that what else the machine does falls on all of them.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = ["Figure", "Runs", "counted", "in_turn", "times"]
+__all__ = ["Figure", "Runs", "counted", "in_turn", "sample", "times"]
 
 Runs = Mapping[str, Callable[[], object]]
 
@@ -21,8 +22,9 @@ class Figure:
     """One line of the table: what was measured, as a ratio to a floor of the same run if it has
     one.
 
-    ``goal`` bounds the ratio, or where there is none the value: from above, or from below with
-    ``at_least``.
+    ``p99`` and ``total`` are the 99th percentile and the sum of all runs, for a value that is a
+    median. ``goal`` bounds the ratio, or where there is none the value: from above, or from below
+    with ``at_least``.
     """
 
     target: str
@@ -35,6 +37,8 @@ class Figure:
     ratio: float | None = None
     goal: float | None = None
     at_least: bool = False
+    p99: float | None = None
+    total: float | None = None
 
     @property
     def reached(self) -> bool | None:
@@ -61,6 +65,36 @@ def in_turn(runs: Runs, repeats: int) -> dict[str, list[float]]:
     return seconds
 
 
+def sample(
+    target: str,
+    what: str,
+    values: Sequence[float],
+    unit: str = "s",
+    *,
+    goal: float | None = None,
+    tail: bool = False,
+) -> Figure:
+    """Return the median of some values and their spread.
+
+    Args:
+        target: The line of the table, such as ``B17``.
+        what: What was measured.
+        values: One value for each run, in ``unit``.
+        unit: The unit of the values.
+        goal: The largest median that reaches the goal.
+        tail: Add the 99th percentile and the sum, which show runs that the median hides. The
+            percentile is a measured value: of fewer than 100 runs it is the largest.
+    """
+    ordered = sorted(values)
+    figure = Figure(
+        target, what, statistics.median(ordered), unit, ordered[0], ordered[-1], goal=goal
+    )
+    if not tail:
+        return figure
+    nearest_rank = math.ceil(0.99 * len(ordered))
+    return replace(figure, p99=ordered[nearest_rank - 1], total=sum(ordered))
+
+
 def times(
     target: str,
     what: str,
@@ -68,13 +102,16 @@ def times(
     *,
     floor: str = "",
     goal: float | None = None,
+    tail: bool = False,
 ) -> Figure:
-    """Return the median of the run ``what``, and its ratio to the median of the run ``floor``."""
-    own = statistics.median(seconds[what])
-    ratio = own / statistics.median(seconds[floor]) if floor else None
-    return Figure(
-        target, what, own, "s", min(seconds[what]), max(seconds[what]), floor, ratio, goal
-    )
+    """Return the median of the run ``what``, and its ratio to the median of the run ``floor``.
+
+    ``tail`` is that of :func:`sample`.
+    """
+    figure = sample(target, what, seconds[what], goal=goal, tail=tail)
+    if not floor:
+        return figure
+    return replace(figure, floor=floor, ratio=figure.value / statistics.median(seconds[floor]))
 
 
 def counted(

@@ -1,7 +1,8 @@
 """Everything that is measured, one table: ``make bench``, or ``python -m bench.run``.
 
-A time is the median of the repeats, with the smallest and largest; a ratio is to the floor beside
-it, measured in turn with it in the same run. Each section runs in a process of its own.
+A time is the median of the repeats, with the smallest and largest, and with the 99th percentile and
+the sum where the median hides a tail. A ratio is to the floor beside it, measured in turn with it
+in the same run. Each section runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from bench import (
 from bench.measure import Figure
 
 MILLION = 1_000_000
-HEADINGS = ("", "what", "value", "spread", "ratio to", "ratio", "goal", "")
+HEADINGS = ("", "what", "value", "spread", "p99", "sum", "ratio to", "ratio", "goal", "")
 README = Path(__file__).with_name("README.md")
 HEAD = (f"| {' | '.join(HEADINGS)} |", "| --- " * len(HEADINGS) + "|")
 BEGIN, END = "<!-- the table of the last run -->", "<!-- its end -->"
@@ -127,7 +128,7 @@ def show(found: Sequence[Figure], repeats: int) -> None:
         table.add_column(heading)
     for figure in found:
         table.add_row(*row_of(figure))
-    Console(width=150).print(table)
+    Console(width=170).print(table)
 
 
 def line_of(figure: Figure) -> str:
@@ -157,6 +158,8 @@ def row_of(figure: Figure) -> tuple[str, ...]:
         figure.what,
         f"{_number(figure.value)} {figure.unit}",
         "" if figure.low == figure.high else f"{_number(figure.low)} – {_number(figure.high)}",
+        "" if figure.p99 is None else _number(figure.p99),
+        "" if figure.total is None else _number(figure.total),
         figure.floor,
         "" if figure.ratio is None else f"{figure.ratio:.2f}",
         goal,

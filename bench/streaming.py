@@ -79,8 +79,14 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
             if round_:
                 seconds[way] += seconds_of(query)[FIRST_OF_A_ROUND:]
     spark.stop()
-    found = [times("B18", SPARK, seconds), times("B18", EMPTY, seconds, floor=SPARK)]
-    found += [times("B18", what, seconds, floor=SPARK, goal=most) for what, most in GOALS.items()]
+    found = [
+        times("B18", SPARK, seconds, tail=True),
+        times("B18", EMPTY, seconds, floor=SPARK, tail=True),
+    ]
+    found += [
+        times("B18", what, seconds, floor=SPARK, goal=most, tail=True)
+        for what, most in GOALS.items()
+    ]
     return [*found, counted("B18", "keys", rows, "keys")]
 
 
