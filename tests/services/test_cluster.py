@@ -245,6 +245,7 @@ def check_restored(ledger: Ledger, here: Path) -> None:
     assert sum(each["offset"] for each in offsets) == ORDERS
 
 
+@pytest.mark.long
 def test_the_demo_of_a_cluster(
     s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

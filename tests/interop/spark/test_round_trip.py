@@ -17,7 +17,8 @@ Provider = Literal["hdfs", "rocksdb"]
 
 HDFS: Provider = "hdfs"
 ROCKS: Provider = "rocksdb"
-# Each query with the provider that it begins with, and those that it goes on with at 7, and at 3.
+# Each query with the provider that it begins with, and those that it goes on with after its first
+# and its second move.
 WAYS = [
     ("agg_many", ROCKS, HDFS, ROCKS),
     ("nested", HDFS, ROCKS, HDFS),
@@ -38,8 +39,11 @@ FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 class World:
     """A folder with a query's events, its checkpoint locations, and a store."""
 
-    def __init__(self, spark: SparkSession, folder: Path, name: str, conf: dict[str, str]) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, name: str, partitions: int, conf: dict[str, str]
+    ) -> None:
         self.spark, self.folder, self.query, self.conf = spark, folder, QUERIES[name], conf
+        self.partitions = partitions
         self.store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
 
     def run(self, location: str, provider: Provider, last: int) -> dict[int, list[str]]:
@@ -55,7 +59,7 @@ class World:
             source=source,
             location=str(self.folder / location),
             provider=provider,
-            partitions=4,
+            partitions=self.partitions,
             conf=self.conf,
         )
 
@@ -67,31 +71,41 @@ class World:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "second", "third", "version"),
-    [*((*way, "1") for way in WAYS), ("agg", ROCKS, ROCKS, ROCKS, "2")],
-    ids=[*(way[0] for way in WAYS), "agg in format 2"],
+    "partitions",
+    [
+        pytest.param((2, 3), id="one move"),
+        pytest.param((4, 7, 3), id="two moves", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "providers", "version"),
+    [*((name, ways, "1") for name, *ways in WAYS), ("agg", [ROCKS, ROCKS, ROCKS], "2")],
+    ids=[*(name for name, *_ in WAYS), "agg in format 2"],
 )
 def test_a_query_goes_on_at_other_parallelisms(
     spark: SparkSession,
     tmp_path: Path,
     name: str,
-    first: Provider,
-    second: Provider,
-    third: Provider,
+    providers: list[Provider],
     version: str,
+    partitions: tuple[int, ...],
 ) -> None:
-    """At 4, at 7 and at 3 partitions it emits what it emits at 4 all along."""
+    """After each move it emits what it emits when it is never moved."""
     # One query has micro-batches without data too, by which a watermark moves on, at each end.
     has_more = name == "aggwin"
     no_data = {NO_DATA_BATCHES: str(has_more).lower()}
-    world = World(spark, tmp_path, name, {FORMAT: version, **no_data})
-    world.run("at-4", first, 2)
-    copy_location(tmp_path / "at-4", tmp_path / "plain")
-    plain = world.run("plain", first, 3) if has_more else {}
-    plain |= world.run("plain", first, 4)
-    world.move("at-4", "at-7", second, 7)
-    later = world.run("at-7", second, 3)
-    world.move("at-7", "at-3", third, 3)
-    later |= world.run("at-3", third, 4)
-    assert later == plain
-    assert any(later.values())
+    world = World(spark, tmp_path, name, partitions[0], {FORMAT: version, **no_data})
+    files = 2
+    world.run("moved-0", providers[0], files)
+    copy_location(tmp_path / "moved-0", tmp_path / "plain")
+    plain: dict[int, list[str]] = {}
+    moved: dict[int, list[str]] = {}
+    for move in range(1, len(partitions)):
+        here, there = f"moved-{move - 1}", f"moved-{move}"
+        world.move(here, there, providers[move], partitions[move])
+        files += 1
+        moved |= world.run(there, providers[move], files)
+        if has_more or move == len(partitions) - 1:
+            plain |= world.run("plain", providers[0], files)
+    assert moved == plain
+    assert any(moved.values())

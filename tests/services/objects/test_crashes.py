@@ -26,6 +26,14 @@ from tests.faults.test_snapshot import commit_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
+# These faults are injected above the storage, which other tests check on each service. A kill is
+# real: it leaves what each service makes of an upload that nobody completes.
+injected = pytest.mark.parametrize(
+    "server",
+    ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
+    indirect=True,
+)
+
 
 @pytest.fixture
 def calls(storage: ObjectStorage) -> tuple[Call, ...]:
@@ -52,6 +60,7 @@ def check(storage: Storage, newest: int) -> None:
     whole(store, newest)
 
 
+@injected
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_whatever_call_fails_nothing_is_half_visible(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
@@ -69,6 +78,7 @@ def test_whatever_call_fails_nothing_is_half_visible(
     check(storage, newest + 1)
 
 
+@injected
 @pytest.mark.parametrize("kind", [FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED])
 def test_bytes_that_never_arrived_are_in_no_checkpoint(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
@@ -104,6 +114,7 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
     check(storage, 3 + len(late))
 
 
+@injected
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
 def test_a_command_that_fails_can_be_run_again(
     storage: ObjectStorage, tmp_path: Path, command: Command
