@@ -59,7 +59,13 @@ def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
     assert sum(each["offset"] for each in told["offsets"]) == 180
 
 
-@pytest.mark.parametrize("by", [1, -1], ids=["a flight is lost", "a flight is read twice"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(-1, id="a flight is read twice"),
+        pytest.param(1, id="a flight is lost", marks=pytest.mark.long),
+    ],
+)
 def test_an_offset_that_is_restored_wrong_is_noticed(
     by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,13 @@ from tests.faults.cases import copy_of, data_files, rows_of
 pytestmark = pytest.mark.slow
 
 DAMAGED = 2
+IN_EACH_RUN = {
+    (FaultKind.ERROR, Layout.RANGED),
+    (FaultKind.ANSWER_LOST, Layout.PARTITIONED),
+    (FaultKind.ANSWER_WRONG, Layout.RANGED),
+    (FaultKind.TRUNCATED, Layout.PARTITIONED),
+    (FaultKind.DISCONNECTED, Layout.RANGED),
+}
 
 
 def over(storage: Any, layout: str = "partitioned") -> StateStore:
@@ -54,8 +61,15 @@ def content(store: StateStore, checkpoint: int) -> Any:
     return keyed, [restored.operator("source", name).per_old_subtask() for name in names]
 
 
-@pytest.mark.parametrize("layout", [*Layout])
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.KILLED])
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        pytest.param(kind, layout, marks=[] if (kind, layout) in IN_EACH_RUN else pytest.mark.long)
+        for kind in FaultKind
+        if kind is not FaultKind.KILLED
+        for layout in Layout
+    ],
+)
 def test_whatever_call_fails_it_can_be_run_again(
     fast_path: Path, layout: Layout, kind: FaultKind
 ) -> None:

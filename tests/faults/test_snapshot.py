@@ -18,9 +18,10 @@ pytestmark = pytest.mark.slow
 STOPPING = [
     (FaultKind.ERROR, False),
     (FaultKind.ANSWER_LOST, False),
-    (FaultKind.FULL, True),
-    (FaultKind.READ_ONLY, True),
     (FaultKind.DISCONNECTED, True),
+    # In each run test_disks.py has a disk that is really full, and one that is read-only.
+    pytest.param(FaultKind.FULL, True, marks=pytest.mark.long),
+    pytest.param(FaultKind.READ_ONLY, True, marks=pytest.mark.long),
 ]
 
 
@@ -81,7 +82,9 @@ def test_whatever_call_fails_nothing_is_half_visible(
         settle(folder, (1, 2) if committed else (1,))
 
 
-@pytest.mark.parametrize("kind", [FaultKind.TRUNCATED, FaultKind.ANSWER_WRONG])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
+)
 def test_a_file_that_lost_bytes_does_not_get_into_a_checkpoint(
     base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
@@ -149,7 +152,14 @@ def test_a_reader_at_any_moment_sees_whole_checkpoints(base: Path, fast_path: Pa
     assert 0 < before < len(seen)
 
 
-@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.DISCONNECTED])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FaultKind.ERROR,
+        FaultKind.ANSWER_LOST,
+        pytest.param(FaultKind.DISCONNECTED, marks=pytest.mark.long),
+    ],
+)
 def test_a_first_snapshot_that_fails_leaves_a_place_to_begin(
     fast_path: Path, kind: FaultKind
 ) -> None:

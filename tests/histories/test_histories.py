@@ -17,11 +17,12 @@ pytestmark = pytest.mark.slow
 FIND = (Phase.generate,)
 
 
-def test_nothing_live_goes_and_nothing_dead_stays() -> None:
-    """I4, I6, I9, I10: 400 steps; `make histories` runs more."""
-    steps, histories = run_histories(400, seed=2)
-    assert steps.total() >= 400
-    assert histories > 10
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
+def test_nothing_live_goes_and_nothing_dead_stays(count: int) -> None:
+    """I4, I6, I9, I10; `make histories` runs more."""
+    steps, histories = run_histories(count, seed=2)
+    assert steps.total() >= count
+    assert histories > count // 40
 
 
 def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:

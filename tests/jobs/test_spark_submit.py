@@ -78,6 +78,7 @@ def test_spark_submit(tmp_path: Path) -> None:
     assert (entry.table.format, entry.table.version is not None) == ("delta", True)
 
 
+@pytest.mark.long
 def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
     job = str(ROOT / "jobs" / "redistribute_offsets.py")
     name = str(tmp_path / "f.toml")
@@ -89,6 +90,7 @@ def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
     assert done.stdout.startswith("error: no store at")
 
 
+@pytest.mark.long
 def test_python_m(tmp_path: Path) -> None:
     arguments = ("--conf-file", settings(tmp_path, "parquet"), "--output", "json")
     done = run(sys.executable, "-m", "jobs.snapshot", *arguments, cwd=ROOT)

@@ -18,12 +18,13 @@ from tests.races.worker import Task, rows_of, write
 pytestmark = pytest.mark.slow
 
 
-def test_races_on_disk() -> None:
-    """I4, I6: 100 races; `make races` runs more."""
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.long)])
+def test_races_on_disk(count: int) -> None:
+    """I4, I6; `make races` runs more."""
     with on_disk() as place:
-        result = run_races(place, 100, seed=2, seconds=120, verbose=False)
+        result = run_races(place, count, seed=2, seconds=500, verbose=False)
     assert result.problems == []
-    assert result.races == 100
+    assert result.races == count
     outcomes = {"committed", "conflict", "replaced", "already", "refused"}
     assert outcomes <= set(result.outcomes) <= {*outcomes, "late"}
 

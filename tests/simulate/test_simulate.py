@@ -26,14 +26,13 @@ from tests.simulate.simulation import simulate
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 250
 
-
-def test_a_share_of_the_schedules() -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_share_of_the_schedules(count: int) -> None:
     """I4, I5, I6, I9, I10; `make simulate` runs more."""
-    counts, calls, wrong = run_schedules(range(SCHEDULES), tuple(MIXES), most_wrong=SCHEDULES)
-    assert counts.total() == SCHEDULES
-    assert calls > 50 * SCHEDULES
+    counts, calls, wrong = run_schedules(range(count), tuple(MIXES), most_wrong=count)
+    assert counts.total() == count
+    assert calls > 50 * count
     assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
 
 

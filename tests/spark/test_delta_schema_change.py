@@ -38,7 +38,10 @@ def rows_of(table: Any) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in table.to_pylist())
 
 
-@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+@pytest.mark.parametrize(
+    "layout",
+    [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],
+)
 def test_versions_and_checkpoints_keep_their_columns(
     spark: SparkSession, tmp_path: Path, layout: str
 ) -> None:

@@ -154,8 +154,15 @@ def allowed(name: str, scheme: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("ansi", "zone"),
+    [
+        ("true", "UTC"),
+        ("false", "America/New_York"),
+        pytest.param("true", "America/New_York", marks=pytest.mark.long),
+        pytest.param("false", "UTC", marks=pytest.mark.long),
+    ],
+)
 def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, ansi: str) -> None:
     """I1: same key, same group in both engines, whatever the session's time zone and ANSI mode."""
     df = frame(spark, table)
