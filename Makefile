@@ -24,7 +24,7 @@ PYFLINK := $(VENV)/pyflink
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site lock clean
+.PHONY: help demo cluster-demo examples test durations test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -38,17 +38,21 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 	@$(WITH_JAVA) $(PY) -m pytest tests/test_examples.py $(ARGS)
 
-# Files go to the workers in their order, so that the long ones do not come last. They are three on
-# two cores, as tests wait for servers and for Spark about as long as they compute.
+# The files that take longest by tests/durations.json are started first, so that no worker has one of
+# them left when the others are done. Three workers run on two cores, as tests wait for servers and
+# for Spark about as long as they compute.
 test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
+
+durations: ## run all tests and record in tests/durations.json how long each file takes
+	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) ## run the tests that take too long for each run, but for Flink's
+test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest -m "long and not flink" $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them

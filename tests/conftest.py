@@ -8,6 +8,7 @@ asks for ``spark``.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,31 +78,67 @@ def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
     return history(tmp_path / "store", *request.param)
 
 
-# The files that take longest come first, so that no worker has one of them left when the other is
-# done.
-LONGEST = (
-    *("services/test_cluster", "services/objects/test_crashes", "streaming/test_query"),
-    *("files/test_state_table", "files/test_foreign_hands", "spark/test_hashing"),
-    *("interop/spark/test_round_trip", "interop/spark/test_transform_with_state"),
-    *("interop/spark/test_crashes", "services/test_spark_checkpoints"),
-    *("interop/spark/test_rewriter", "interop/spark/test_rows", "interop/spark/test_refusals"),
-    *("spark/test_partition", "demo/test_story", "faults/test_kills", "streaming/test_kills"),
-    *("demo/test_job", "demo/test_proof", "spark/test_delta_schema_change"),
-    *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
-    *("simulate/test_simulate", "histories/test_histories", "services/test_spark_s3"),
-    *("faults/test_snapshot", "faults/test_salvage", "faults/test_processes"),
-    *("test_docs", "snapshot/test_list_keys", "services/objects/test_faults", "races/test_races"),
-    *("interop/spark/test_hand_over", "interop/spark/test_sinks", "maintenance/test_purge"),
-    *("snapshot/test_null_structs", "spark/test_session", "spark/test_worker"),
-    *("interop/flink/test_import", "interop/flink/test_repack", "services/objects/test_storage"),
-)
+# Seconds that each test file takes, as `make durations` measured them.
+DURATIONS = Path(__file__).with_name("durations.json")
+SECONDS_OF_AN_UNMEASURED_FILE = 10.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that `make durations` uses."""
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help=f"write the seconds that each test file takes to {DURATIONS.name}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record durations in the process that gets all reports, which is not an xdist worker."""
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder(config.rootpath))
+
+
+class DurationRecorder:
+    """Adds up the seconds of each file's tests and writes them at the end of the session.
+
+    Files that the session did not run keep the seconds of the session before.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the duration of a test's setup, call or teardown to its file."""
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] = self._seconds.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write whole seconds, without the test files that no longer exist."""
+        measured = {file: round(seconds) for file, seconds in self._seconds.items()}
+        seconds = recorded_durations() | measured
+        kept = {file: seconds[file] for file in sorted(seconds) if (self._root / file).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def recorded_durations() -> dict[str, float]:
+    """Return the seconds that each file took, by its path from the root of the project."""
+    durations: dict[str, float] = json.loads(DURATIONS.read_text())
+    return durations
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files, and mark the tests that use Spark's session."""
-    tests = Path(__file__).parent
-    order = {tests / f"{name}.py": number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    """Order the files by their recorded duration, and mark the tests that use Spark's session.
+
+    The longest file comes first. A worker that starts a long file last would run it alone.
+    """
+    durations = recorded_durations()
+
+    def seconds(item: pytest.Item) -> float:
+        file = item.nodeid.partition("::")[0]
+        return durations.get(file, SECONDS_OF_AN_UNMEASURED_FILE)
+
+    items.sort(key=seconds, reverse=True)  # stable: tests of a file stay in its order
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
