@@ -18,6 +18,8 @@ from statestore.interop.flink import open_savepoint
 from tests.interop.flink.golden_store import write_golden_store
 from tests.interop.flink.goldens import Golden
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 

@@ -21,6 +21,8 @@ from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
 from tests.interop.flink.goldens import Golden
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 PYFLINK = Path(__file__).parents[1] / "golden" / "pyflink"

@@ -16,6 +16,8 @@ from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
 from tests.interop.flink.goldens import Golden
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Result]
 
 
