@@ -107,7 +107,7 @@ def test_threads_write_what_one_does(most: int, layout: Layout, tmp_path: Path) 
 
 
 def test_ranges_are_written_at_the_same_time(storage: LocalStorage) -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
 
     def met(group: int) -> None:
         if group in (0, MOST // 2):
@@ -152,11 +152,11 @@ def test_ranges_behind_one_that_failed_are_left(storage: LocalStorage) -> None:
             failed.set()
             raise DamagedFileError("8")
         if group == 15:  # of the third, which waits until the second has failed
-            assert before_it.wait(20)
+            assert before_it.wait(120)
         if group > 14:
             time.sleep(0.2)
         if group == 2:
-            assert failed.wait(20)
+            assert failed.wait(120)
         if group == 6:  # the first goes on to its end
             before_it.set()
 
@@ -177,10 +177,10 @@ def test_who_interrupts_waits_for_no_range_to_end(storage: LocalStorage) -> None
         if group == 9:
             first_is_done.set()
         if group == 12:
-            assert first_is_done.wait(20)
+            assert first_is_done.wait(120)
             signal.pthread_kill(waiting, signal.SIGINT)
         if group > 11:
-            assert interrupted.wait(20)
+            assert interrupted.wait(120)
             time.sleep(0.2)
 
     def interrupt(*_: object) -> None:

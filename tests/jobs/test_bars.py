@@ -82,8 +82,8 @@ def test_tasks_are_those_of_the_stages_under_way(spark: SparkSession, tmp_path: 
 
 
 def tasks_before_long(spark: SparkSession, wanted: tuple[int, int]) -> tuple[int, int]:
-    """Return what is asked for as soon as it is so, or what else there is after a minute."""
-    deadline = time.monotonic() + 60
+    """Return what is asked for as soon as it is so, or what else there is after five minutes."""
+    deadline = time.monotonic() + 300
     while (found := tasks_of(spark)) != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
     return found

@@ -88,12 +88,12 @@ def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWa
 
     def sleep(seconds: float) -> None:
         waits.set()
-        assert repaired.wait(60)
+        assert repaired.wait(300)
         time.sleep(seconds)
 
     def start(repair: Callable[[], object], parallelism: int = 4) -> None:
         def run() -> None:
-            if waits.wait(60):
+            if waits.wait(300):
                 repair()
                 file = tmp_path / "settings.toml"
                 text = file.read_text(encoding="utf-8")

@@ -151,13 +151,13 @@ def test_a_thread_that_announces_is_not_taken_for_a_successor(
         done = put(self, name, data)
         if name == writer_path(2):
             is_put.set()
-            assert goes_on.wait(60)
+            assert goes_on.wait(300)
         return done
 
     monkeypatch.setattr(LocalStorage, "put_if_absent", slow)
     with ThreadPoolExecutor(1) as pool:
         announced = pool.submit(lambda: store.snapshot(parallelism=2, checkpoint_id=50))
-        assert is_put.wait(60)
+        assert is_put.wait(300)
         Timer(0.2, goes_on.set).start()
         with begun:
             begun.keyed("u", "n", ROWS, key="k")

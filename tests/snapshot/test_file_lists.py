@@ -317,7 +317,7 @@ class Meeting(CountingReads):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.here = threading.Barrier(2, timeout=20)
+        self.here = threading.Barrier(2, timeout=120)
 
     def read(self, name: str) -> bytes:
         """Wait, and read."""

@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,13 @@ def contents_by_arrow(state: RestoredKeyedState) -> list[list[tuple[Any, ...]]]:
     return [[tuple(row.values()) for row in table.to_pylist()] for table in tables]
 
 
+def seconds_of(work: Callable[[], object]) -> float:
+    """Return how many seconds a call takes."""
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
 def explained(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
@@ -168,10 +176,9 @@ def test_a_wish_that_cannot_be_met_stops_nothing(folder: Path, spark: SparkSessi
     """No executor runs on that host: another reads the rows, and none waits for it."""
     frame = restored(folder, spark, 2, "gone.invalid").to_spark()
     assert locations(frame) == [["gone.invalid"]] * 2
-    frame.count()
-    start = time.monotonic()
     assert frame.count() == ROWS.num_rows
-    assert time.monotonic() - start < 2 * 3  # spark.locality.wait, for each of two partitions
+    # Two partitions that waited would wait for spark.locality.wait each, which is 3 s, every time.
+    assert any(seconds_of(frame.count) < 2 * 3 for _ in range(5))
 
 
 def test_in_local_mode_no_other_host_is_asked_for(folder: Path, spark: SparkSession) -> None:
@@ -220,10 +227,10 @@ def test_the_largest_parallelism_is_built_in_few_calls(spark: SparkSession) -> N
     """32,768 partitions on 100 hosts: seconds less than a call into the JVM for each would take."""
     executors = executor_hosts(spark)
     hosts = [executors[0], *(f"10.9.8.{i % 100}" for i in range(32_767))]
-    start = time.monotonic()
     frame = numbers(spark, len(hosts), hosts)
     assert frame.rdd.getNumPartitions() == 32_768
-    assert time.monotonic() - start < 5
+    # The fastest of five counts: other processes may slow down some of them.
+    assert any(seconds_of(lambda: numbers(spark, len(hosts), hosts)) < 5 for _ in range(5))
 
 
 def test_a_session_without_a_jvm_gets_a_plain_range() -> None:

@@ -142,7 +142,7 @@ def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str)
             cookie = {"Cookie": kept.partition(";")[0]}
         assert json.loads(get(address, "/newest", **cookie)[1]) == {"id": 3}
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 def test_other_machines_need_a_token(store: StateStore) -> None:

@@ -331,7 +331,7 @@ def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str) -> No
 
 def wait_for(path: Path) -> None:
     """Return as soon as there is something."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -89,7 +89,7 @@ class Moves:
         started = query.start(
             stream(self.spark, self.folder / "events"), str(self.folder / where), availableNow=True
         )
-        assert started.awaitTermination(60)
+        assert started.awaitTermination(300)
 
     def rows(self) -> dict[tuple[Any, ...], tuple[int, int]]:
         found = self.store.restore().keyed(UID, "default").to_spark()
@@ -176,7 +176,7 @@ def test_a_processors_value_goes_on_here_and_returns(spark: SparkSession, tmp_pa
     )
     keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k")
     started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
-    assert started.awaitTermination(60)
+    assert started.awaitTermination(300)
     export_checkpoint(
         spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
     )
@@ -293,7 +293,7 @@ def test_a_processor_goes_on_here_and_returns(spark: SparkSession, tmp_path: Pat
     )
     keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
     started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
-    assert started.awaitTermination(120)
+    assert started.awaitTermination(300)
     plain = in_spark("plain")
     assert {number: rows for number, rows in emitted.items() if rows} == plain
     export_checkpoint(

@@ -42,7 +42,7 @@ def start(
         else:
             started = query.format(form).start(str(sink))
         try:
-            assert started.awaitTermination(60)
+            assert started.awaitTermination(300)
         finally:
             started.stop()
     return emitted

@@ -67,7 +67,7 @@ def test_random_values_keep_their_bytes(spark: SparkSession, tmp_path: Path, see
         query = stream(spark, tmp_path / "events").groupBy(*keys).agg(*values)
         writer = query.writeStream.outputMode("update").format("noop")
         writer = writer.option("checkpointLocation", location).trigger(availableNow=True)
-        assert writer.start().awaitTermination(60)
+        assert writer.start().awaitTermination(300)
     opened = StateStore.open(store, spark=spark, layout="auto")
     record = import_checkpoint(spark, location, opened).record
     (one,) = record.stores

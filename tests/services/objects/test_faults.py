@@ -20,6 +20,8 @@ from tests.services.secrecy import failure
 
 MIB = 2**20
 PAYLOAD = bytes(range(256)) * 4096
+SOON_S = 60
+"""How long a few retries may take on a busy machine; the tests count the retries themselves."""
 
 CALLS: dict[str, tuple[Callable[[Storage], Any], Any]] = {
     "read": (lambda storage: storage.read("a"), PAYLOAD),
@@ -121,7 +123,7 @@ def test_a_server_that_stays_busy_is_named(
     proxy.fail(Fault.BUSY)
     start = time.monotonic()
     message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < SOON_S
     assert url in message
     assert f"(tried {ATTEMPTS} times in " in message
     assert message.endswith("the server has too much to do; try again later")
@@ -144,7 +146,7 @@ def test_a_connection_that_stays_broken_is_named(
     proxy.fail(fault, methods=("GET", "PUT"))
     start = time.monotonic()
     message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
-    assert time.monotonic() - start < ATTEMPTS + 8
+    assert time.monotonic() - start < SOON_S
     said = re.search(r"\(tried (?:up to )?(\d) times in ", message)
     assert said is not None
     # Azure's SDK asks for a body that breaks off three times, and nobody adds to that. On a
