@@ -1,8 +1,9 @@
 """Base and changes merged: the rows of a state, in one pass over its files, in order of key group.
 
-Base and layers are read side by side, a run of key groups at a time; the run of each, and what a
-thread decodes of the base meanwhile, is all that is in memory. Changes of one run are brought
-together first, newest last, and put over the base then.
+Base and layers are read in aligned pieces (:mod:`statestore.files.aligned`), so memory does not
+depend on the size of a key group. In memory are a piece of each layer and of the base, and two more
+pieces of the base, which a thread decodes. The layers of a piece are merged first, newest last;
+then they are applied to the base.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.aligned import Bound, Piece, aligned, gathered, ordered
 from statestore.files.equality import found
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import DataFile, RowGroups, read_slices, restored_schema
-from statestore.files.runs import RUN_BYTES, key_groups_of, order_of, runs_of
+from statestore.files.runs import RUN_BYTES, key_groups_of, order_of, taken
 from statestore.format.handles import Handle
+from statestore.format.layers import MARK
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices, Slices
@@ -49,7 +52,6 @@ __all__ = [
     "not_cleaned_up",
     "read_state",
     "record_batch_reader",
-    "side_by_side",
     "time_column",
     "unexpired",
 ]
@@ -188,8 +190,8 @@ def read_state(
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
-    Without changes one row group is in memory, else of base and each layer a run of key groups,
-    about ``run_bytes``, and the next two runs of the base, which a thread brings in.
+    Without changes one batch is in memory. With changes about ``run_bytes`` of each layer and three
+    times as much of the base are. Single rows may be larger.
     With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError, naming file, state
     and operator.
     """
@@ -245,25 +247,26 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
-    with _ahead(runs_of(base, run_bytes)) as runs:
-        layers = [_layer_runs(read_layer, layer, run_bytes) for layer in reads.layers]
-        changes = _brought_together(layers, entry.state)
-        for rows in _merged(runs, changes, entry.state):
+    with _ahead(gathered(ordered(base, entry.state), run_bytes)) as tables:
+        layers = [_layer_changes(read_layer, layer, run_bytes) for layer in reads.layers]
+        changes = _merged_layers(layers, entry.state)
+        for rows in _merged(tables, changes, entry.state):
             yield from rows.to_batches()
 
 
 @contextmanager
-def _ahead(runs: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
-    """Let a thread bring in the next runs from now on, so that Arrow decodes while rows are merged.
-    Whoever ends it early waits for the run that is under way.
+def _ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
+    """Let a thread read the next tables, so that Arrow decodes while rows are merged.
+
+    Leaving the ``with`` block early waits for the table that is being read.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="statestore-ahead") as pool:
-        coming = deque(pool.submit(next, runs, None) for _ in range(_RUNS_AHEAD))
+        coming = deque(pool.submit(next, tables, None) for _ in range(_RUNS_AHEAD))
 
         def come() -> Iterator[pa.Table]:
-            while (run := coming.popleft().result()) is not None:
-                coming.append(pool.submit(next, runs, None))
-                yield run
+            while (table := coming.popleft().result()) is not None:
+                coming.append(pool.submit(next, tables, None))
+                yield table
 
         try:
             yield come()
@@ -274,12 +277,13 @@ def _ahead(runs: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
 def merged_changes(
     storage: Storage, layers: Sequence[LayerReads], state: KeyedState
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some layers, oldest first, as one layer has them, by whole key groups.
+    """Yield the rows of some layers, oldest first, merged into one layer, sorted.
 
-    Deletes are cleared: what they name may come again, in another of the layers.
+    All changes of an identity are in one table. Deletes are cleared: the rows that they name may
+    come again in another of the layers.
     """
     read = partial(read_slices, storage, verify=True)
-    for rows in _brought_together([_layer_runs(read, layer) for layer in layers], state):
+    for rows in _merged_layers([_layer_changes(read, layer) for layer in layers], state):
         yield as_cleared(rows)
 
 
@@ -289,16 +293,19 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     All of them are of the same key groups, or of the same keys, and that are all there are;
     ``key_group`` is their first column. Of layers only what counts may be given.
     """
-    parts = [layer for layer in layers if layer.num_rows]
+    parts = [_Changes(layer) for layer in layers if layer.num_rows]
     return _applied(rows, _newest(parts, state), state) if parts else rows
 
 
-def _layer_runs(read: Read, layer: LayerReads, run_bytes: int = _RUN_BYTES) -> Iterator[pa.Table]:
-    """Yield the changes of a layer that count."""
-    for run in runs_of(read(layer.entry, layer.slices), run_bytes):
-        kept = live_rows_of(run, layer)
-        if kept.num_rows:
-            yield kept
+def _layer_changes(
+    read: Read, layer: LayerReads, table_bytes: int = _RUN_BYTES
+) -> Iterator[pa.Table]:
+    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``."""
+    batches = ordered(read(layer.entry, layer.slices), layer.entry.state)
+    for table in gathered(batches, table_bytes):
+        live = live_rows_of(table, layer)
+        if live.num_rows:
+            yield live
 
 
 def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
@@ -316,51 +323,21 @@ def _live(groups: npt.NDArray[np.int32], ranges: Iterable[KeyGroupRange]) -> Fla
     return live
 
 
-class _Stream:
-    """Runs of whole key groups in ascending order, taken up to some key group."""
+def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
+    """Yield the changes of some layers, oldest first, as those of one layer, sorted.
 
-    def __init__(self, runs: Iterator[pa.Table]) -> None:
-        self._runs = runs
-        self._advance()
-
-    def _advance(self) -> None:
-        self._head = next(self._runs, None)
-        if self._head is not None:
-            self._groups = np.asarray(self._head.column(KEY_GROUP))
-
-    @property
-    def last(self) -> int | None:
-        """The last key group of the run at hand, None at the end."""
-        return None if self._head is None else int(self._groups[-1])
-
-    def take(self, last: int) -> pa.Table | None:
-        """Return the rows of the run up to a key group, None for none."""
-        if self._head is None or self._groups[0] > last:
-            return None
-        stop = int(np.searchsorted(self._groups, last, "right"))
-        taken, left = self._head.slice(0, stop), self._head.slice(stop)
-        if left.num_rows:
-            self._head, self._groups = left, self._groups[stop:]
-        else:
-            self._advance()
-        return taken
-
-
-def side_by_side(runs: Iterable[Iterator[pa.Table]]) -> Iterator[list[pa.Table | None]]:
-    """Yield what each of some runs of whole key groups has of the next ones, None for nothing."""
-    streams = [_Stream(each) for each in runs]
-    while lasts := [stream.last for stream in streams if stream.last is not None]:
-        yield [stream.take(min(lasts)) for stream in streams]
-
-
-def _brought_together(
-    layers: Iterable[Iterator[pa.Table]], state: KeyedState
-) -> Iterator[pa.Table]:
-    """Yield the changes of some layers, oldest first, as those of one: so that the base, with its
-    many runs, meets few.
+    Layers are merged with each other before the base is: their changes are usually spread over far
+    more rows of the base, whose many pieces then meet one layer.
     """
-    for parts in side_by_side(layers):
-        yield _newest([part for part in parts if part is not None], state)
+    if len(layers) == 1:
+        yield from layers[0]
+        return
+    opened = [_OpenDeletes(state) for _ in layers]
+    for piece in aligned(layers, state.identity):
+        parts = [each.extended(rows, piece) for each, rows in zip(opened, piece.rows, strict=True)]
+        changes = _newest([part for part in parts if part.rows.num_rows], state)
+        if changes.num_rows:
+            yield changes
 
 
 def _merged(
@@ -368,38 +345,87 @@ def _merged(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a state, as restored."""
     empty = restored_schema(state.schema).empty_table()
+    opened = _OpenDeletes(state)
     # Changes first: while they are decoded here, a thread decodes the base.
-    for over, rows in side_by_side([changes, base]):
-        if over is None:
-            assert rows is not None
-            yield rows
-        else:
-            yield _applied(empty if rows is None else rows, over, state)
+    for piece in aligned([changes, base], state.identity):
+        rows = empty if piece.rows[1] is None else piece.rows[1]
+        over = opened.extended(piece.rows[0], piece).rows
+        yield _applied(rows, over, state) if over.num_rows else rows
 
 
-def _newest(parts: Sequence[pa.Table], state: KeyedState) -> pa.Table:
-    """Return the changes of some layers, oldest first, as those of one, older ones before newer."""
+@dataclass(frozen=True)
+class _Changes:
+    """Changes of one layer, after ``earlier`` deletes of earlier pieces."""
+
+    rows: pa.Table
+    earlier: int = 0
+
+
+class _OpenDeletes:
+    """Carries the deletes of one sorted stream of changes into later pieces.
+
+    A delete may name the first columns of the identity only, such as a key. It comes before all
+    rows that it names, and these may be in many pieces.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self._state = state
+        self._open: pa.Table | None = None
+
+    def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes:
+        """Return the changes of a piece together with earlier deletes that reach rows of it."""
+        parts = [rows for rows in (self._open, changes) if rows is not None]
+        if not parts:
+            return _Changes(pa.table({}))
+        rows, earlier = pa.concat_tables(parts), 0 if self._open is None else self._open.num_rows
+        self._open = self._open_after(rows, piece.following)
+        return _Changes(rows, earlier)
+
+    def _open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
+        """Return the deletes that name rows from a bound on."""
+        if following is None:
+            return None
+        widths = widths_of(changes, self._state)
+        stays_open = np.zeros(changes.num_rows, np.bool_)
+        for width in np.unique(widths[widths < len(self._state.identity)]).tolist():
+            stays_open |= (widths == width) & following.has_prefix(changes, width)
+        return changes.filter(pa.array(stays_open)) if stays_open.any() else None
+
+
+def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+    """Return the changes of some layers, oldest first, as those of one layer, sorted.
+
+    Deletes of earlier pieces are not returned again.
+    """
     if len(parts) == 1:
-        return parts[0].combine_chunks()
-    rows = pa.concat_tables(parts).combine_chunks()
-    layers = np.repeat(np.arange(len(parts)), [part.num_rows for part in parts])
-    widths = widths_of(rows, state)
+        return parts[0].rows.slice(parts[0].earlier)
+    rows = pa.concat_tables([part.rows for part in parts])
+    counts = [part.rows.num_rows for part in parts]
+    layers = np.repeat(np.arange(len(parts)), counts)
+    own = rows.select([KEY_GROUP, *state.identity, MARK]).combine_chunks()
+    widths = widths_of(own, state)
     stays = np.ones(rows.num_rows, np.bool_)
+    for part, end in zip(parts, np.cumsum(counts).tolist(), strict=True):
+        begin = end - part.rows.num_rows
+        stays[begin : begin + part.earlier] = False
     for width in np.unique(widths).tolist():
         names = list(state.identity[:width])
         newest_first = np.flatnonzero(widths == width)[::-1]
         # A delete of a key is gone by a newer one, and not by a row of that key.
         reached = np.flatnonzero(widths >= width)
-        identities = rows.select(names)
+        identities = own.select(names)
         at, by = found(_at(identities, reached), identities.take(pa.array(newest_first)))
         stays[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
     kept = np.flatnonzero(stays)
-    groups = np.asarray(rows.column(KEY_GROUP))[kept]
-    return rows.take(pa.array(kept[np.argsort(groups.astype(np.uint16), kind="stable")]))
+    return (
+        taken(rows, kept[order_of(own.take(pa.array(kept)), state)])
+        if len(kept)
+        else rows.slice(0, 0)
+    )
 
 
 def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
-    """Return the rows of some key groups with changes put over them, in order of identity."""
+    """Return the rows of a piece with changes put over them, in order of identity."""
     gone, by = _replaced(rows, changes, state)
     left, behind = comes(changes), rows.num_rows
     in_place = left[by]
@@ -411,7 +437,7 @@ def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
         new, before = _new_places(rows, changes, np.flatnonzero(left), state)
         places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
-    return both.take(pa.array(places[stays]))
+    return taken(both, places[stays])
 
 
 def _new_places(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
-from statestore.files.equality import compared_columns, equal_values, leaf_columns
+from statestore.files.equality import as_bytes, compared_columns, equal_values, leaf_columns
 from statestore.files.marks import are_changes, coming
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
@@ -28,12 +28,15 @@ __all__ = [
     "RUN_BYTES",
     "RowOrder",
     "checked",
+    "first_descent",
     "in_order",
     "key_groups_of",
     "null_key_error",
     "null_keys",
     "order_of",
     "runs_of",
+    "sort_leaves",
+    "taken",
 ]
 
 Places = npt.NDArray[np.intp]
@@ -42,6 +45,9 @@ RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
 
 _ONE_ARRAY_BYTES = 2**30
+
+FLOAT_ORDER = (False, False)
+"""How written files sort floats: -0.0 is not after 0.0, and NaN is not first but last."""
 
 
 def key_groups_of(
@@ -138,19 +144,51 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
 
 def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
-    return rows.take(pa.array(order_of(rows, state)))
+    return taken(rows, order_of(rows, state))
+
+
+def taken(rows: pa.Table, places: Places) -> pa.Table:
+    """Return the rows at some places. Large rows are not copied: one array has at most 2 GiB."""
+    if rows.nbytes < _ONE_ARRAY_BYTES:
+        return rows.take(pa.array(places))
+    ends = np.flatnonzero(np.diff(places, append=-1) != 1) + 1
+    begins = np.concatenate(([0], ends[:-1]))
+    spans = zip(places[begins].tolist(), (ends - begins).tolist(), strict=True)
+    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(at, count) for at, count in spans)])
+
+
+def sort_leaves(column: pa.Array) -> list[pa.Array]:
+    """Return the plain columns by which the values of an identity column are sorted, nulls first:
+    the fields of structs, lists as bytes, and floats as ranks.
+    """
+    leaves = leaf_columns(column)
+    return [as_bytes(one) if pa.types.is_nested(one.type) else _ranked(one) for one in leaves]
+
+
+def _ranked(leaf: pa.Array) -> pa.Array:
+    # 0.0 and -0.0 compare equal, yet are two keys, and NaN equals no value.
+    return _ranks(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
+
+
+def first_descent(rows: pa.RecordBatch) -> int | None:
+    """Return the place of the first row that belongs after the next one, None for sorted rows."""
+    undecided = np.ones(max(rows.num_rows - 1, 0), np.bool_)
+    for leaf in compared_columns(rows.columns):
+        if not undecided.any():
+            break
+        greater, equal = _compare(leaf, FLOAT_ORDER)
+        wrong = undecided & greater
+        if wrong.any():
+            return int(np.flatnonzero(wrong)[0])
+        undecided &= equal
+    return None
 
 
 def order_of(rows: pa.Table, state: KeyedState) -> Places:
     """Return the places of the rows of some key groups in order of key group and identity."""
-    columns = []
     batches = rows.select(state.identity).to_batches()
-    pieces = zip(*(compared_columns(batch.columns) for batch in batches), strict=True)
-    for column in map(pa.chunked_array, pieces):
-        columns.append(column)
-        if pa.types.is_floating(column.type):
-            # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-            columns.append(column.cast(pa.string()))
+    pieces = zip(*(map(_ranked, compared_columns(batch.columns)) for batch in batches), strict=True)
+    columns = [pa.chunked_array(chunks) for chunks in pieces]
     by = pa.table(columns, names=[str(index) for index in range(len(columns))])
     keys = [(name, "ascending", "at_start") for name in by.column_names]
     order = np.asarray(pc.sort_indices(by, sort_keys=keys))

@@ -19,11 +19,12 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
+from statestore.files.aligned import aligned, gathered, ordered
 from statestore.files.equality import comparable, pairs_of, same_rows
 from statestore.files.frames import RowStream, as_pandas, as_polars
 from statestore.files.lookup import table_of_key
-from statestore.files.merge import clock_ms, read_state, side_by_side
-from statestore.files.runs import RUN_BYTES, runs_of
+from statestore.files.merge import clock_ms, read_state
+from statestore.files.runs import RUN_BYTES
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries, shown
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -265,11 +266,16 @@ def _batches(
     storage: Storage, sides: _Sides, now_ms: int | None, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     every = KeyGroupRange.every(sides.a.state.max_parallelism)
-    runs = [
-        runs_of(read_state(storage, entry, reads_of(entry, every), now_ms=now_ms), run_bytes)
+    streams = [
+        read_state(storage, entry, reads_of(entry, every), now_ms=now_ms, run_bytes=run_bytes)
         for entry in (sides.a, sides.b)
     ]
-    for old, new in side_by_side(runs):
+    tables = [
+        gathered(ordered(stream, entry.state), run_bytes)
+        for stream, entry in zip(streams, (sides.a, sides.b), strict=True)
+    ]
+    for piece in aligned(tables, sides.a.state.identity):
+        old, new = piece.rows
         yield from _joined(old, new, sides).to_batches()
 
 
