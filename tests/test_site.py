@@ -17,6 +17,8 @@ from statestore.cli.main import cli
 from statestore.settings import Settings
 from tests.syntax import ROOT
 
+pytestmark = pytest.mark.slow
+
 # A script, a style or a font, and not a link that a reader may follow.
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(https?:)?//"""

@@ -20,6 +20,8 @@ from tests.fuzz.history import Column
 from tests.fuzz.kinds import Kind, name_of
 from tests.fuzz.values import draw_ordered_kind, draw_value
 
+pytestmark = pytest.mark.slow
+
 VALUES = 60
 
 

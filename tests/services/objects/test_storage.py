@@ -187,7 +187,7 @@ def _run(code: str, storage: ObjectStorage, *options: str) -> tuple[str, str, fl
         [sys.executable, *options, "-c", code],
         input=pickle.dumps(storage),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
@@ -204,5 +204,5 @@ def test_an_interpreter_ends_in_silence_with_files_open(storage: ObjectStorage) 
     """No warning from the thread that fsspec keeps, no wait, no half-written object."""
     out, err, seconds = _run(LEAVES, storage, "-W", "error")
     assert (out, err) == ("done", "")
-    assert seconds < 20
+    assert seconds < 60
     assert storage.list("") == ("a",)
