@@ -17,7 +17,7 @@ Provider = Literal["hdfs", "rocksdb"]
 
 HDFS: Provider = "hdfs"
 ROCKS: Provider = "rocksdb"
-# Each query with the provider that it begins with, and those that it goes on with after its first
+# Each query with its first provider, and those that it has after its first
 # and its second move.
 WAYS = [
     ("agg_many", ROCKS, HDFS, ROCKS),
