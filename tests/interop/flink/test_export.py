@@ -32,6 +32,8 @@ from statestore.store import StateStore
 from tests.interop.flink.golden_store import TUPLES, write_golden_store
 from tests.interop.flink.goldens import Golden
 
+pytestmark = pytest.mark.slow
+
 MOST = 128
 
 

@@ -16,6 +16,8 @@ from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.store import StateStore
 from tests.interop.flink.goldens import GOLDENS, Golden, few
 
+pytestmark = pytest.mark.slow
+
 Entry = tuple[str, int | None, bytes, bytes]
 # Values of Kryo in the hashmap backend's own form do not say where they end.
 WHOLE = [one for one in GOLDENS if not one.name.endswith("heap_native")]
