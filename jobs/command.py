@@ -26,6 +26,7 @@ from jobs.metrics import Listeners
 from jobs.places import JobSettings
 from jobs.restarts import run_attempts, with_strategy
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
+from statestore.parsing import parse_toml
 from statestore.restarts import Clock
 from statestore.settings import from_table, read_toml
 
@@ -171,7 +172,10 @@ def _override(table: dict[str, Any], text: str) -> None:
         _check_step(node, step, name)
         node = node.setdefault(step, {}) if isinstance(node, dict) else node[step]
     _check_step(node, steps[-1], name)
-    node[steps[-1]] = _typed(value.strip())
+    try:
+        node[steps[-1]] = _typed(value.strip())
+    except ValueError as error:
+        raise SettingsError(f"--set {name.strip()}: {error}") from error
 
 
 def _steps(name: str) -> list[str | int]:
@@ -194,8 +198,11 @@ def _check_step(node: Any, step: str | int, name: str) -> None:
 
 
 def _typed(text: str) -> Any:
-    """Return a value as TOML reads it (7, true, ["a"]), else as the text that it is."""
+    """Return a value as TOML reads it (7, true, ["a"]), else as the text that it is.
+
+    ValueError refuses a number that is not exact.
+    """
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text

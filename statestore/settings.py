@@ -13,6 +13,7 @@ Later wins: defaults, the file, the environment, arguments.
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
@@ -22,6 +23,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.parsing import nearest_double, parse_integer, parse_toml
 
 __all__ = [
     "ENVIRONMENT",
@@ -158,11 +160,18 @@ def resolve_settings(
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file; SettingsError when there is none or it is not TOML."""
+    """Return the content of a TOML file.
+
+    Raises:
+        SettingsError: The file does not exist, is not TOML, or holds a number that is not exact.
+    """
+    text = read_text(path)
     try:
-        return tomllib.loads(read_text(path))
+        return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def read_text(path: str | Path) -> str:
@@ -241,8 +250,16 @@ def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
     if kind is Any:
         return value
     if kind is float and type(value) is int:
-        return float(value)
-    return _checked(value, kind, _NAMES.get(kind, kind.__name__), where, key)
+        try:
+            return nearest_double(value)
+        except ValueError as error:
+            raise SettingsError(f"{where}: {key}: {error}") from None
+    checked = _checked(value, kind, _NAMES.get(kind, kind.__name__), where, key)
+    if isinstance(checked, float) and not math.isfinite(checked):
+        raise SettingsError(f"{where}: {key} is a finite number, not {checked}")
+    if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
+        raise SettingsError(f"{where}: {key} is an integer of 64 bits, and its value is beyond")
+    return checked
 
 
 def _checked(value: Any, kind: type[T], name: str, where: str, key: str) -> T:
@@ -273,9 +290,9 @@ def _from_text(name: str, text: str, variable: str) -> Any:
     value: Any = text
     if get_type_hints(Settings)[name] is int:
         try:
-            value = int(text)
+            value = parse_integer(text)
         except ValueError:
-            raise SettingsError(f"{variable} is an integer, not {text!r}") from None
+            raise SettingsError(f"{variable} is an integer, not {text!r:.80}") from None
     from_table({name: value}, Settings, where=variable)
     return value
 

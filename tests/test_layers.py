@@ -33,7 +33,7 @@ LAYERS = (
     ("statestore.format",),
     ("statestore.flink", "statestore.display"),
     ("statestore.keys",),
-    ("statestore.arguments",),
+    ("statestore.arguments", "statestore.parsing"),
     ("statestore.errors", "statestore._version"),
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
@@ -113,6 +113,7 @@ PURE = (
     "statestore._version",
     "statestore.arguments",
     "statestore.display",
+    "statestore.parsing",
     "statestore.keys.groups",
     "statestore.keys.hashing",
     "statestore.keys.java",

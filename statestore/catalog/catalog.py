@@ -9,6 +9,7 @@ id has never. Who may commit at all is the business of ``fence.py``.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -327,13 +328,14 @@ class Catalog:
             if not ids:
                 raise CheckpointNotFoundError(f"{self.storage.url} has no checkpoint yet")
             return ids[-1]
-        if isinstance(checkpoint, str) and checkpoint.isascii() and checkpoint.isdigit():
-            return int(checkpoint)
         if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
             return checkpoint
+        # Python converts no text of more than 4,300 digits.
+        if isinstance(checkpoint, str) and re.fullmatch("[0-9]{1,4300}", checkpoint):
+            return int(checkpoint)
         raise InvalidArgumentError(
-            f"a checkpoint is a number, 'latest' or the name of a savepoint, not {checkpoint!r}; "
-            f"{_list(ids)}"
+            f"a checkpoint is a number, 'latest' or the name of a savepoint, not "
+            f"{checkpoint!r:.80}; {_list(ids)}"
         )
 
     def _winner(self, name: str) -> str:

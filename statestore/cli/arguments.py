@@ -3,16 +3,18 @@
 A key of one column is the value itself, ``u17`` or ``42`` or ``2026-01-31``. Of several columns, or
 of a struct, array or map, it is JSON: a list in the order of the key or an object by column name.
 Inside JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex
-digits. A span of time is ``90s``, ``15min``, ``2h`` or ``7d``.
+digits. Numbers are exact, and :mod:`statestore.parsing` says which ones a double takes. A span of
+time is ``90s``, ``15min``, ``2h`` or ``7d``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +24,14 @@ from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.flink.graph import JobGraph
 from statestore.format.schema import DataType, type_text
 from statestore.format.state import KeyedState
+from statestore.parsing import (
+    nearest_double,
+    nearest_float,
+    parse_integer,
+    parse_json,
+    parse_number,
+    whole_number,
+)
 from statestore.restore.plan import Weight
 from statestore.restore.target import AUTO, bytes_of
 from statestore.settings import read_text
@@ -122,9 +132,10 @@ class Parallelism(click.ParamType[Any]):
         """Return it; a usage error when it is neither."""
         if value == AUTO:
             return AUTO
-        if not re.fullmatch(r"-?[0-9]+", str(value)):
-            self.fail(f"{value!r} is neither a number nor 'auto'", param, ctx)
-        return int(value)
+        try:
+            return parse_integer(str(value))
+        except ValueError:
+            self.fail(f"{value!r:.80} is neither a number nor 'auto'", param, ctx)
 
 
 class Bytes(click.ParamType[Any]):
@@ -141,16 +152,22 @@ class Bytes(click.ParamType[Any]):
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
-    """Return the values of the key columns, in order; InvalidArgumentError says what they are."""
-    types = [state.schema.type_of(name) for name in state.key]
-    if len(types) == 1:
-        return (_parse(text, types[0], state),)
-    value = _json(text, state)
-    if isinstance(value, dict) and set(value) == set(state.key):
-        value = [value[name] for name in state.key]
-    if not isinstance(value, list) or len(value) != len(types):
-        raise _unfit(text, state)
-    return tuple(_from_json(item, kind, state) for item, kind in zip(value, types, strict=True))
+    """Return the values of the key columns, in order.
+
+    Raises:
+        InvalidArgumentError: The text is not a key of the state. The message names the key's
+            columns and, of a value that does not fit, the column and the reason.
+    """
+    types = {name: state.schema.type_of(name) for name in state.key}
+    try:
+        if len(types) == 1:
+            ((name, kind),) = types.items()
+            values: Mapping[str, Any] = {name: text if isinstance(kind, str) else parse_json(text)}
+        else:
+            values = _key_columns(parse_json(text), state.key)
+        return tuple(_converted(values[name], kind, name) for name, kind in types.items())
+    except ValueError as error:
+        raise _no_key(text, state, str(error)) from error
 
 
 def key_value(values: tuple[Any, ...]) -> Any:
@@ -164,16 +181,22 @@ def key_of(text: str) -> Callable[[KeyedState], Any]:
 
 
 def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
-    """Return a row from a JSON object by column; InvalidArgumentError says what the columns are."""
+    """Return a row from a JSON object by column.
+
+    Raises:
+        InvalidArgumentError: The text is not a row of the state. The message names the columns and,
+            of a value that does not fit, the column and the reason.
+    """
     try:
-        row = json.loads(text, parse_float=Decimal)
-        if isinstance(row, dict):
-            kinds = {name: state.schema.type_of(name) for name in row}
-            return {name: _from_json(value, kinds[name], state) for name, value in row.items()}
-    except (InvalidArgumentError, ValueError) as error:
-        reason = f": {error}" if type(error) is ValueError else ""
-        raise _no_row(text, state, reason) from error
-    raise _no_row(text, state, "")
+        row = parse_json(text)
+        if not isinstance(row, dict):
+            raise ValueError("it is not a JSON object")
+        return {name: _converted(row[name], state.schema.type_of(name), name) for name in row}
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"{text!r:.1000} is no row of {state}: {error}; give a JSON object with its columns "
+            f"({state.schema})"
+        ) from error
 
 
 def span_seconds(text: str) -> float:
@@ -183,7 +206,10 @@ def span_seconds(text: str) -> float:
     match = _SPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no span of time; write 90s, 15min, 2h, 7d or 0")
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text!r:.80} is no span of time: it is too long")
+    return seconds
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg]
@@ -200,96 +226,136 @@ SPAN = _Span()
 """The type of an option that takes a span; its value is in seconds."""
 
 
-def _no_row(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{text!r} is no row of {state}{reason}; give a JSON object with its columns "
-        f"({state.schema})"
-    )
-
-
-def _parse(text: str, kind: DataType, state: KeyedState) -> Any:
-    if not isinstance(kind, str):
-        return _from_json(_json(text, state), kind, state)
-    try:
-        # Python's numbers may hold underscores; a key with one is a mistake, not a number.
-        if kind != "string" and "_" in text:
-            raise ValueError(text)
-        return _reader(kind)(text)
-    except (ValueError, InvalidOperation):
-        raise _unfit(text, state) from None
-
-
-def _reader(kind: str) -> Callable[[str], Any]:
-    if kind.startswith("decimal"):
-        return Decimal
-    return _READERS[kind]
-
-
-def _boolean(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(text)
-    return text == "true"
-
-
-def _instant(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "string": str,
-    "long": int,
-    "integer": int,
-    "short": int,
-    "byte": int,
-    "float": float,
-    "double": float,
-    "boolean": _boolean,
-    "binary": bytes.fromhex,
-    "date": date.fromisoformat,
-    "timestamp": _instant,
-    "timestamp_ntz": datetime.fromisoformat,
-}
-
-
-def _json(text: str, state: KeyedState) -> Any:
-    try:
-        return json.loads(text, parse_float=Decimal)
-    except ValueError:
-        raise _unfit(text, state) from None
-
-
-def _from_json(value: Any, kind: DataType, state: KeyedState) -> Any:
-    """Return a JSON value as its column's type; numbers and booleans are left to Arrow's check."""
-    if value is None:
-        return None
-    if isinstance(kind, str):
-        if isinstance(value, str):
-            return _parse(value, kind, state)
-        if isinstance(value, Decimal) and not kind.startswith("decimal"):
-            return float(value)
+def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return a key of several columns by column."""
+    if isinstance(value, dict) and set(value) == set(names):
         return value
-    match kind["type"], value:
-        case "struct", dict():
-            fields = {field["name"]: field["type"] for field in kind["fields"]}
-            if set(value) == set(fields):
-                return {name: _from_json(value[name], fields[name], state) for name in fields}
-        case "array", list():
-            return [_from_json(item, kind["elementType"], state) for item in value]
-        case "map", list():
-            types = (kind["keyType"], kind["valueType"])
-            return [
-                tuple(_from_json(part, each, state) for part, each in zip(pair, types, strict=True))
-                for pair in value
-                if isinstance(pair, list) and len(pair) == len(types)
-            ]
-    raise _unfit(json.dumps(value, default=str), state)
+    if isinstance(value, list) and len(value) == len(names):
+        return dict(zip(names, value, strict=True))
+    raise ValueError("it does not name each column once")
 
 
-def _unfit(text: str, state: KeyedState) -> InvalidArgumentError:
+def _no_key(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
     columns = ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
     plain = len(state.key) == 1 and isinstance(state.schema.type_of(state.key[0]), str)
     form = "" if plain else "; give it as JSON, a list of its values or an object by column"
     return InvalidArgumentError(
-        f"{text!r} is no key of {state}, which has the key ({columns}){form}"
+        f"{text!r:.1000} is no key of {state}, which has the key ({columns}): {reason}{form}"
     )
+
+
+def _converted(value: Any, kind: DataType, place: str) -> Any:
+    """Return a value of :func:`parse_json` as one of its column's type.
+
+    Values that JSON has itself (null, booleans, numbers of whole-number and decimal columns) are
+    checked against the type where rows are made. ValueError names ``place`` and the reason.
+    """
+    if value is None:
+        return None
+    if isinstance(kind, str):
+        return _converted_scalar(value, kind, place)
+    if kind["type"] == "struct" and isinstance(value, dict):
+        fields = {field["name"]: field["type"] for field in kind["fields"]}
+        if set(value) == set(fields):
+            return {
+                name: _converted(value[name], field, f"{place}.{name}")
+                for name, field in fields.items()
+            }
+    elif kind["type"] == "array" and isinstance(value, list):
+        return [
+            _converted(item, kind["elementType"], f"{place}[{at}]") for at, item in enumerate(value)
+        ]
+    elif kind["type"] == "map" and isinstance(value, list):
+        return [_entry(pair, kind, f"{place}[{at}]") for at, pair in enumerate(value)]
+    form = _FORMS[kind["type"]]
+    raise ValueError(f"{place!r} is {type_text(kind)}: give {form}")
+
+
+def _entry(pair: Any, kind: Mapping[str, Any], place: str) -> tuple[Any, Any]:
+    """Return the entry of a map, given as a list of its key and its value."""
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ValueError(f"{place!r} is an entry of a map: give a list [key, value]")
+    key, value = pair
+    return (
+        _converted(key, kind["keyType"], f"{place}.key"),
+        _converted(value, kind["valueType"], f"{place}.value"),
+    )
+
+
+def _converted_scalar(value: Any, kind: str, place: str) -> Any:
+    read_number = _number_reader(kind)
+    try:
+        if isinstance(value, str):
+            return _read_text(value, kind)
+        if read_number is not None and not isinstance(value, bool | dict | list):
+            return read_number(value)
+    except ValueError as error:
+        raise ValueError(f"{place!r} is {kind}: {error}") from None
+    # Objects and lists, and numbers where no number belongs.
+    if isinstance(value, bool) and kind == "boolean":
+        return value
+    shown = json.dumps(value, default=str)
+    raise ValueError(f"{place!r} is {kind}, and {shown:.80} is none of its values")
+
+
+def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
+    """Return what makes of a number one of a numeric type; None for types without numbers."""
+    if kind.startswith("decimal"):
+        return Decimal
+    return _NUMBERS.get(kind)
+
+
+def _read_text(text: str, kind: str) -> Any:
+    """Return the value that a text says; ValueError if it is none of the type."""
+    if kind in _TEXTS:
+        return _TEXTS[kind](text)
+    # Python's own floats, as ``--output json`` prints them.
+    if kind in ("double", "float") and _NOT_FINITE.fullmatch(text.strip()):
+        return float(text)
+    read_number = _number_reader(kind)
+    if read_number is None:
+        raise ValueError("text is none of its values")
+    return read_number(parse_number(text))
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r:.80} is not true or false")
+    return text == "true"
+
+
+def _moment(text: str) -> datetime:
+    """Return the time in an ISO 8601 text; Python drops digits below the microsecond."""
+    if _BELOW_MICROSECONDS.search(text):
+        raise ValueError(f"{text!r:.80} has digits below the microsecond, which would be lost")
+    return datetime.fromisoformat(text)
+
+
+def _instant(text: str) -> datetime:
+    moment = _moment(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_BELOW_MICROSECONDS = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
+_NUMBERS: Mapping[str, Callable[[int | Decimal], Any]] = {
+    "long": whole_number,
+    "integer": whole_number,
+    "short": whole_number,
+    "byte": whole_number,
+    "float": nearest_float,
+    "double": nearest_double,
+}
+_TEXTS: Mapping[str, Callable[[str], Any]] = {
+    "string": str,
+    "boolean": _boolean,
+    "binary": bytes.fromhex,
+    "date": date.fromisoformat,
+    "timestamp": _instant,
+    "timestamp_ntz": _moment,
+}
+_FORMS: Mapping[str, str] = {
+    "struct": "a JSON object with all of its fields",
+    "array": "a JSON list",
+    "map": "a JSON list of [key, value]",
+}

@@ -29,6 +29,7 @@ from statestore.format.schema import type_text
 __all__ = [
     "UnfitError",
     "bare",
+    "brief",
     "exactly",
     "guessed_kind",
     "is_list",
@@ -111,6 +112,14 @@ def bare(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def brief(value: Any, most: int = 80) -> str:
+    """Return a value for a message, cut to so many letters."""
+    try:
+        return f"{value!r:.{most}}"
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "an integer of more than 4,300 digits"
+
+
 def is_list(value: Any) -> bool:
     """Return whether a value is a list of values; text and bytes are none."""
     is_text = isinstance(value, str | bytes | bytearray | memoryview)
@@ -157,7 +166,7 @@ def _decimal(value: Any, kind: pa.DataType) -> Decimal:
         raise _other(value, kind)
     sign, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int)
-    unscaled = int("".join(map(str, digits)) or "0")
+    unscaled = int(Decimal((0, digits, 0)))  # from text Python makes no number of so many digits
     shift = exponent + kind.scale
     if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
         raise UnfitError(value, kind_text(kind), "it has more digits")
@@ -284,7 +293,7 @@ def _map(key: Convert, item: Convert, text: str) -> Convert:
             try:
                 entry = (key(pair[0]), item(pair[1]))
             except UnfitError as error:
-                raise error.within(f"[{pair[0]!r:.40}]") from None
+                raise error.within(f"[{brief(pair[0], 40)}]") from None
             if entry[0] is None:
                 raise UnfitError(value, text, "the key of an entry is not null")
             found.append(entry)
@@ -304,7 +313,9 @@ def _pairs(value: Any, text: str) -> Iterable[Any]:
 
 
 def _is_finite(value: float | Decimal) -> bool:
-    return value.is_finite() if isinstance(value, Decimal) else isfinite(value)
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, int) or isfinite(value)  # Python makes no float of a huge integer
 
 
 def _is_small(value: float | Decimal) -> bool:

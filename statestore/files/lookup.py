@@ -17,6 +17,7 @@ from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import as_table
 from statestore.files.equality import found, hashes_of
+from statestore.files.exact import brief
 from statestore.files.given import is_dicts, settled
 from statestore.files.merge import (
     kept_rows,
@@ -142,17 +143,18 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     ]
     try:
         arrays = [
-            column_of([value], field.type, name=field.name, subject=f"{key!r:.80}", place=_of_key)
+            column_of([value], field.type, name=field.name, subject=brief(key), place=_of_key)
             for value, field in zip(values, schema, strict=True)
         ]
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"{key!r:.200} is no key of {state} ({_key_text(state)}): {error}"
+            f"{brief(key, 200)} is no key of {state} ({_key_text(state)}): {error}"
         ) from error
     for value, column in zip(values, schema, strict=True):
         if not _names_all(value, column.type):
             raise InvalidArgumentError(
-                f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
+                f"{brief(key, 200)} is no key of {state} ({_key_text(state)}): a key names every "
+                "field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -179,7 +181,9 @@ def _key_values(state: KeyedState, key: Any) -> list[Any]:
         return [key]
     if isinstance(key, tuple | list) and len(key) == len(state.key):
         return list(key)
-    raise InvalidArgumentError(f"{key!r} is no key of {state}; it has the key ({_key_text(state)})")
+    raise InvalidArgumentError(
+        f"{brief(key)} is no key of {state}; it has the key ({_key_text(state)})"
+    )
 
 
 def _key_text(state: KeyedState) -> str:
@@ -540,8 +544,8 @@ class LazySubtask:
         group = key_group_of(self._entry.state, batch, self._max)
         if group not in self.key_groups:
             raise InvalidArgumentError(
-                f"the key {key!r} of {self._entry.state} is in key group {group}, and this subtask "
-                f"owns {self.key_groups}"
+                f"the key {brief(key)} of {self._entry.state} is in key group {group}, and this "
+                f"subtask owns {self.key_groups}"
             )
         wanted = WantedKeys.of(pa.Table.from_batches([batch]), self._entry.state)
         rows = wanted.match(self._group(group).like(wanted.hashes))

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.exact import UnfitError, exactly, guessed_kind, kind_text
+from statestore.files.exact import UnfitError, brief, exactly, guessed_kind, kind_text
 from statestore.files.types import arrow_schema, arrow_type
 from statestore.format.schema import DataType, Schema
 from statestore.keys.arrow_types import is_binary, is_text
@@ -84,7 +84,7 @@ def column_of(
             converted.append(convert(value))
         except UnfitError as error:
             raise InvalidArgumentError(
-                f"{place(at)} of {subject} has {error.value!r:.80} in the column "
+                f"{place(at)} of {subject} has {brief(error.value)} in the column "
                 f"{name + error.path!r}, which holds {error.kind}: {error.reason}"
             ) from None
     try:
@@ -118,7 +118,8 @@ def guessed_column(
         at = bisect_left(range(len(values)), True, key=lambda at: not _is_alike(values[: at + 1]))
         raise InvalidArgumentError(
             f"the values of {name!r} do not form a column of one type: {place(at)} of {subject} "
-            f"has {error.value!r:.80} in {name + error.path!r}, beside {error.kind}: {error.reason}"
+            f"has {brief(error.value)} in {name + error.path!r}, beside {error.kind}: "
+            f"{error.reason}"
         ) from None
     try:
         return column_of(values, kind, name=name, subject=subject, place=place)

@@ -38,6 +38,7 @@ from typing import Any, Final, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError, SettingsError, StateStoreError
 from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment
+from statestore.parsing import parse_toml
 
 __all__ = [
     "ChainingStrategy",
@@ -92,9 +93,11 @@ def graph_tables(text: str) -> GraphTables:
     if not isinstance(text, str):
         raise SettingsError(f"a job graph is a string of TOML, not {type(text).__name__}")
     try:
-        document = tomllib.loads(text)
+        document = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"the job graph is not valid TOML: {error}") from error
+    except ValueError as error:
+        raise SettingsError(f"the job graph: {error}") from error
     _check_keys("the job graph", document, ("job", "operator"))
     job = _table("job", document.get("job", {}))
     _check_keys("job", job, (*_OPTIONS, *_DEFAULTS))

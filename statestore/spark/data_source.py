@@ -16,6 +16,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.engines import spark_module
 from statestore.files.merge import clock_ms
 from statestore.format.slices import KeyedPlan
+from statestore.parsing import parse_integer
 from statestore.restore.plan import owners_of
 from statestore.storage import open_storage
 
@@ -68,9 +69,9 @@ def _number(given: Mapping[str, str], name: str, otherwise: N) -> int | N:
     if name not in given:
         return otherwise
     try:
-        return int(given[name])
+        return parse_integer(given[name])
     except ValueError:
-        raise InvalidArgumentError(f"{name} is a number, not {given[name]!r}") from None
+        raise InvalidArgumentError(f"{name} is a number, not {given[name]!r:.80}") from None
 
 
 def _verify(given: Mapping[str, str]) -> bool:

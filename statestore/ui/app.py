@@ -23,6 +23,7 @@ from statestore.errors import (
     StateStoreError,
     StoreNotFoundError,
 )
+from statestore.parsing import parse_integer
 from statestore.restore.plan import Weight
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, hot_keys, state
@@ -117,7 +118,7 @@ def application(store: StateStore, *, hosts: tuple[str, ...], token: str | None)
         ),
     }
     routes = [Route(path, _page(store, made)) for path, made in pages.items()]
-    routes.append(Route("/newest", lambda request: JSONResponse({"id": newest(store)})))
+    routes.append(Route("/newest", lambda request: JSONResponse({"id": _newest(store)})))
     routes.append(Route("/static/{name}", _static))
     middleware = [
         Middleware(_Headers),
@@ -186,18 +187,25 @@ def _static(request: Request) -> Response:
     return Response(static(name), media_type=_TYPES[name])
 
 
-def _which(request: Request) -> int | str:
-    text: str = request.path_params["which"]
-    return int(text) if text.isascii() and text.isdecimal() else text
+def _which(request: Request) -> str:
+    which: str = request.path_params["which"]
+    return which
+
+
+def _newest(store: StateStore) -> str | None:
+    """Return the newest checkpoint as text: a script's numbers are exact up to 2^53 only."""
+    number = newest(store)
+    return None if number is None else str(number)
 
 
 def _number(query: Query, name: str) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidArgumentError(f"{name} is a number, not {text!r}")
-    return int(text)
+    try:
+        return parse_integer(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{name} is a number, not {text!r:.80}") from None
 
 
 class _Headers:

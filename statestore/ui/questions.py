@@ -44,7 +44,7 @@ def compare(store: StateStore, a: str = "", b: str = "") -> View:
     ids = store.checkpoints()
     facts: dict[str, Any] = {"a": a, "b": b, "ids": ids[-200:][::-1], "found": None}
     if a and b:
-        facts |= {"found": store.inspect.diff(_which(a), _which(b)), "groups": _GROUPS}
+        facts |= {"found": store.inspect.diff(a, b), "groups": _GROUPS}
     elif len(ids) > 1:
         facts |= {"a": str(ids[-2]), "b": str(ids[-1])}
     return View("Compare", "compare.html", facts, tab="compare")
@@ -70,10 +70,6 @@ def sql(store: StateStore, which: int | str, text: str = "") -> View:
         except InvalidArgumentError as error:
             facts["problem"] = str(error)
     return View("SQL", "sql.html", facts, "sql", number)
-
-
-def _which(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def _first(answer: Any) -> Iterator[tuple[Any, ...]]:

@@ -140,7 +140,7 @@ def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str)
         if found[2]:
             kept = get(address, f"/newest{found[2]}")[2]["set-cookie"]
             cookie = {"Cookie": kept.partition(";")[0]}
-        assert json.loads(get(address, "/newest", **cookie)[1]) == {"id": 3}
+        assert json.loads(get(address, "/newest", **cookie)[1]) == {"id": "3"}
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
 

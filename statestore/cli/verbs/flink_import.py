@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import dropping
 from statestore.flink.operators import operator_id
+from statestore.parsing import parse_integer, parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink.import_state import ImportedSavepoint
@@ -149,13 +149,13 @@ def _milliseconds(text: str) -> int:
     found = re.fullmatch(r"([0-9]+) ?(ms|s|min|h|d)", text)
     if found is None:
         raise click.UsageError(f"--ttl: {text!r} is no time, such as 7d, 36h, 90min, 30s or 500ms")
-    return int(found[1]) * _UNITS[found[2]]
+    return parse_integer(found[1]) * _UNITS[found[2]]
 
 
 def _tables(file: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = parse_toml(file.read_text())
+    except ValueError as error:
         raise click.UsageError(f"--columns: {file} is no TOML: {error}") from error
     for name, table in tables.items():
         states = table.get("states", {}) if isinstance(table, dict) else None

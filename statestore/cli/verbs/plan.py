@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,12 +33,13 @@ from statestore.cli.drawing import amount, count, size, when
 from statestore.cli.graphs import matching_document, write_matching
 from statestore.cli.output import Page, Result, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.parsing import parse_integer
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import OperatorPlan, RestorePlan, SubtaskPlan
 from statestore.restore.skew import RangeSkew
 from statestore.restore.target import bytes_of
-from statestore.settings import read_text
+from statestore.settings import read_toml
 from statestore.store import StateStore
 
 __all__ = [
@@ -61,9 +61,12 @@ class _Hosts(click.ParamType[Any]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, int]:
         pairs = [one.strip().rpartition("=") for one in str(value).split(",")]
-        hosts = {host: int(slots) for host, _, slots in pairs if host and slots.isdecimal()}
+        try:
+            hosts = {host: parse_integer(slots) for host, _, slots in pairs if host}
+        except ValueError:
+            hosts = {}
         if len(hosts) != len(pairs):
-            self.fail(f"{value!r} is not HOST=SLOTS,HOST=SLOTS, each host once", param, ctx)
+            self.fail(f"{value!r:.80} is not HOST=SLOTS,HOST=SLOTS, each host once", param, ctx)
         return hosts
 
 
@@ -72,9 +75,10 @@ class _Numbers(click.ParamType[Any]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
         parts = [one.strip() for one in str(value).split(",")]
-        if not all(one.isascii() and one.isdecimal() for one in parts):
-            self.fail(f"{value!r} is not N,N,…, such as 4,8,16", param, ctx)
-        return tuple(map(int, parts))
+        try:
+            return tuple(map(parse_integer, parts))
+        except ValueError:
+            self.fail(f"{value!r:.80} is not N,N,…, such as 4,8,16", param, ctx)
 
 
 class _Rate(click.ParamType[Any]):
@@ -223,10 +227,9 @@ def _prices_of(path: str | None) -> Prices | None:
         return None
     if not Path(path).exists():
         raise SettingsError(f"no prices {path}; check the path")
+    table = read_toml(path)
     try:
-        return Prices.of(tomllib.loads(read_text(Path(path))))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
+        return Prices.of(table)
     except InvalidArgumentError as error:
         error.add_note(f"in {path}")
         raise

@@ -1,0 +1,184 @@
+"""JSON, TOML and numbers in text that users give, read without changing a number.
+
+A number in text is a decimal number. ``parse_json`` and ``parse_number`` return it exactly: as int
+where all its digits are those of a whole number, else as Decimal. What a column of another type
+makes of it follows one rule for each type:
+
+* A whole-number type takes each number that is equal to a whole one: ``7.0`` is ``7``.
+* A decimal type takes each number that it holds with all of its digits.
+* A double or float is the nearest one to the number, provided that none of the digits given is
+  lost: the two differ by at most half a unit of the last digit. So ``0.1`` and ``1e23`` are taken,
+  as is each double that was printed. ``9007199254740993.0`` (not a double), ``1e400`` (beyond the
+  largest) and ``1e-400`` (smaller than the smallest) are refused. The sign of ``-0.0`` stays.
+
+TOML's own floats are doubles, by the same rule.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+import tomllib
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any, Final
+
+__all__ = [
+    "nearest_double",
+    "nearest_float",
+    "parse_integer",
+    "parse_json",
+    "parse_number",
+    "parse_toml",
+    "whole_number",
+]
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_MOST_DIGITS: Final = 4300
+"""Python converts no longer text to an integer, because the time is quadratic."""
+_MOST_EXPONENT: Final = 400
+"""No stored type holds a number of more digits before the point, or of so many zeros after it."""
+_SHOWN: Final = 40
+
+
+def parse_json(text: str) -> Any:
+    """Return a JSON value whose numbers are exact: int or Decimal, and no float.
+
+    Raises:
+        ValueError: The text is not JSON, an object has a member twice, a number is NaN, infinite or
+            has more than 4,300 digits, or the value is nested too deeply.
+    """
+    try:
+        return json.loads(
+            text,
+            parse_int=parse_number,
+            parse_float=parse_number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_object,
+        )
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return a TOML document; each float in it is the double that its text says.
+
+    Raises:
+        tomllib.TOMLDecodeError: The text is not TOML.
+        ValueError: A float is not a double (see the module), an integer has more than 4,300 digits,
+            or the document is nested too deeply.
+    """
+    try:
+        return tomllib.loads(text, parse_float=_toml_float)
+    except RecursionError:
+        raise ValueError("the TOML is nested too deeply") from None
+
+
+def parse_integer(text: str) -> int:
+    """Return the integer that a text says in ASCII digits; ValueError for anything else."""
+    if not _INTEGER.fullmatch(text.strip()):
+        raise ValueError(f"{text!r:.80} is not an integer")
+    return int(_short(text.strip()))
+
+
+def parse_number(text: str) -> int | Decimal:
+    """Return the number that a text says, exactly; an int only for digits without a point.
+
+    Raises:
+        ValueError: The text is not a number, or has more than 4,300 digits.
+    """
+    digits = _short(text.strip())
+    if not _NUMBER.fullmatch(digits):
+        raise ValueError(f"{text!r:.80} is not a number")
+    try:
+        number = Decimal(digits)
+    except InvalidOperation:
+        raise ValueError(f"the exponent of {digits[:_SHOWN]} is out of range") from None
+    if number.is_zero() and number.is_signed():
+        return number  # an int has no negative zero
+    return int(digits) if _INTEGER.fullmatch(digits) else number
+
+
+def whole_number(number: int | Decimal) -> int:
+    """Return the integer that is equal to a number; ValueError if none is."""
+    if isinstance(number, int):
+        return number
+    if number and number.adjusted() > _MOST_EXPONENT:
+        raise ValueError(f"{_shown(number)} is beyond the largest whole number of a column")
+    # A number far below one has a huge power of ten as its denominator.
+    if (number and number.adjusted() < 0) or number != int(number):
+        raise ValueError(f"{_shown(number)} is not a whole number")
+    return int(number)
+
+
+def nearest_double(number: int | Decimal) -> float:
+    """Return the double that a number in text stands for; ValueError if digits would be lost."""
+    return _nearest(number, float(number) if _is_in_range(number) else math.inf, "double")
+
+
+def nearest_float(number: int | Decimal) -> float:
+    """Return the 32-bit float that a number in text stands for, as Python's float.
+
+    Raises ValueError if digits would be lost.
+    """
+    try:
+        single = float(number) if _is_in_range(number) else math.inf
+        (single,) = struct.unpack("<f", struct.pack("<f", single))
+    except OverflowError:
+        single = math.inf
+    return _nearest(number, single, "float")
+
+
+def _nearest(number: int | Decimal, nearest: float, name: str) -> float:
+    if not math.isfinite(nearest):
+        raise ValueError(f"{_shown(number)} is beyond the largest {name}")
+    exact = Decimal(number)
+    if exact and not nearest:
+        raise ValueError(f"{_shown(number)} is smaller than the smallest {name}")
+    if exact:
+        _, _, exponent = exact.as_tuple()
+        assert isinstance(exponent, int)
+        unit = Fraction(10) ** exponent
+        if abs(Fraction(nearest) - Fraction(exact)) > unit / 2:
+            raise ValueError(f"{_shown(number)} is not a {name}: it would become {nearest!r}")
+    return nearest
+
+
+def _is_in_range(number: int | Decimal) -> bool:
+    """Return False for numbers beyond every double, of which Python would refuse a conversion."""
+    return not number or Decimal(number).adjusted() < _MOST_EXPONENT
+
+
+def _toml_float(text: str) -> float:
+    digits = text.replace("_", "")
+    if digits.lstrip("+-") in ("inf", "nan"):
+        return float(digits)
+    return nearest_double(parse_number(digits))
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}; for a double or float column give it as text, {name!r}")
+
+
+def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in members:
+        if name in found:
+            raise ValueError(f"the member {name!r:.80} is given twice")
+        found[name] = value
+    return found
+
+
+def _short(text: str) -> str:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:_SHOWN]}… has {len(text):,} digits, more than {_MOST_DIGITS:,}")
+    return text
+
+
+def _shown(number: int | Decimal) -> str:
+    text = str(number)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
