@@ -1,8 +1,8 @@
 """JSON, TOML and numbers in text that users give, read without changing a number.
 
 A number in text is a decimal number. ``parse_json`` and ``parse_number`` return it exactly: as int
-where all its digits are those of a whole number, else as Decimal. What a column of another type
-makes of it follows one rule for each type:
+if it has neither a point nor an exponent, and as Decimal otherwise. Each type of column then has
+one rule:
 
 * A whole-number type takes each number that is equal to a whole one: ``7.0`` is ``7``.
 * A decimal type takes each number that it holds with all of its digits.

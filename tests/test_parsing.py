@@ -1,4 +1,4 @@
-"""Numbers in text: what was given comes back equal, or is refused."""
+"""Numbers in text come back equal, or are refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_float_that_was_printed_comes_back(number: float) -> None:
 
 @given(decimals)
 def test_a_double_has_every_digit_that_was_given(number: Decimal) -> None:
-    """What is taken is the number, once it is written with as many digits; else it is refused."""
+    """The double that is taken has the digits that were given; other numbers are refused."""
     try:
         found = nearest_double(number)
     except ValueError:

@@ -295,7 +295,7 @@ def _converted_scalar(value: Any, kind: str, place: str) -> Any:
     if isinstance(value, bool) and kind == "boolean":
         return value
     shown = json.dumps(value, default=str)
-    raise ValueError(f"{place!r} is {kind}, and {shown:.80} is none of its values")
+    raise ValueError(f"{place!r} is {kind}, and {shown:.80} is not one of its values")
 
 
 def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
@@ -306,7 +306,7 @@ def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
 
 
 def _read_text(text: str, kind: str) -> Any:
-    """Return the value that a text says; ValueError if it is none of the type."""
+    """Return the value that a text says; ValueError if the type does not have it."""
     if kind in _TEXTS:
         return _TEXTS[kind](text)
     # Python's own floats, as ``--output json`` prints them.
@@ -314,7 +314,7 @@ def _read_text(text: str, kind: str) -> Any:
         return float(text)
     read_number = _number_reader(kind)
     if read_number is None:
-        raise ValueError("text is none of its values")
+        raise ValueError("text is not one of its values")
     return read_number(parse_number(text))
 
 

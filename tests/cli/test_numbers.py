@@ -108,7 +108,7 @@ def test_a_negative_zero_stays_one(state: KeyedState) -> None:
     [
         ('{"k": 1, "k": 1}', "the member 'k' is given twice"),
         ('{"k": 1.5}', "'k' is long: 1.5 is not a whole number"),
-        ('{"k": true}', "'k' is long, and true is none of its values"),
+        ('{"k": true}', "'k' is long, and true is not one of its values"),
         ('{"d": 1e400}', "'d' is double: 1E\\+400 is beyond the largest double"),
         ('{"d": "1e400"}', "'d' is double: 1E\\+400 is beyond the largest double"),
         (f'{{"d": {BIG}}}', "'d' is double: 9007199254740993 is not a double"),
@@ -121,7 +121,7 @@ def test_a_negative_zero_stays_one(state: KeyedState) -> None:
         ('{"by": {"a": 1}}', r"'by' is map<string, long>: give a JSON list of"),
         ('{"inner": {"n": 0.5}}', "'inner.n' is long"),
         ('{"inner": {}}', "'inner' is struct"),
-        ('{"t": 7}', "'t' is timestamp, and 7 is none of its values"),
+        ('{"t": 7}', "'t' is timestamp, and 7 is not one of its values"),
         ('{"t": "2026-01-01T00:00:00.123456789"}', "digits below the microsecond"),
         (f'{{"k": {"9" * 5000}}}', "5,000 digits"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.streaming import MicroBatch, Progress, starting_offsets
+from statestore.streaming.progress import same_ends
 from tests.streaming.world import World
 
 pytestmark = pytest.mark.spark
@@ -175,3 +176,9 @@ def test_what_spark_planned_is_read_from_its_checkpoint_location(world: World) -
         .to_pylist()
     }
     assert used == json.loads(metadata)["batchTimestampMs"]
+
+
+def test_positions_that_differ_in_a_digit_are_not_the_same() -> None:
+    """A source may write any JSON; as doubles these two numbers are one."""
+    assert same_ends(['{"at": 9007199254740992.0}'], ['{ "at": 9007199254740992.0 }'])
+    assert not same_ends(['{"at": 9007199254740992.0}'], ['{"at": 9007199254740993.0}'])
