@@ -477,6 +477,7 @@ def _write_again(
             done, new = rewriter.without_key(hit, checkpoint_id)
             writer.collected.carry_written([_without_log(done, logs)], new)
     writer.say_origin(_origin(seen, manifest, wanted))
+    writer.keep_times(manifest)
 
 
 def _finish(

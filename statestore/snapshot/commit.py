@@ -38,6 +38,7 @@ class Commit:
         self._published = False
         self._lists = itertools.count()
         self.origin: Mapping[str, Any] | None = None
+        self.replaced: Manifest | None = None
         self.manifest: Manifest | None = None
         self.metrics: CheckpointMetrics | None = None
 
@@ -89,13 +90,14 @@ class Commit:
                 replace(entry, table=table) for entry, table in zip(entries, tables, strict=True)
             ]
             published = self._with_lists(published)
+        timed = self.replaced
         return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
             parallelism=attempt.operators.parallelism,
             graph=attempt.operators.graph,
-            started_at_ms=attempt.started_at_ms,
-            created_at_ms=time.time_ns() // 1_000_000,
+            started_at_ms=timed.started_at_ms if timed else attempt.started_at_ms,
+            created_at_ms=timed.created_at_ms if timed else time.time_ns() // 1_000_000,
             writer=attempt.writer,
             keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),

@@ -563,6 +563,15 @@ class CheckpointWriter:
         """
         self._commit.origin = origin
 
+    def keep_times(self, manifest: Manifest) -> None:
+        """Keep the times of a checkpoint whose place this one takes.
+
+        Args:
+            manifest: the checkpoint that is replaced. Its rows are as old as they were, for readers
+                and for ``expire``.
+        """
+        self._commit.replaced = manifest
+
     def give_up(self) -> None:
         """Take no checkpoint after all; nothing was written yet.
 

@@ -86,6 +86,11 @@ def number_of(store: StateStore, checkpoint: int | str) -> int:
     return int(elements.subtask(0)[0]["offset"])
 
 
+def _times(store: StateStore, number: int) -> tuple[int, int]:
+    manifest = store.manifest(number)
+    return manifest.started_at_ms, manifest.created_at_ms
+
+
 def is_purged(store: StateStore) -> None:
     """The order stays, the key is nowhere, everything else is there."""
     ids = store.checkpoints()
@@ -102,7 +107,9 @@ def is_purged(store: StateStore) -> None:
 
 def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
     before = store.manifest(2)
+    times = [_times(store, number) for number in (1, 2, 3, 4)]
     done = store.maintenance.purge("users", KEY)
+    assert [_times(store, number) for number in store.checkpoints()] == times
     assert store.checkpoints() == (1, 6, 7, 8)
     is_purged(store)
     told = [(one.old_id, one.new_id, one.savepoints) for one in done.replaced]
