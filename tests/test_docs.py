@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from statestore import StateStore
+import statestore.store
+from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
 from statestore.demo import run
 from tests.interop.flink.goldens import Golden
@@ -197,3 +199,44 @@ def anchors(page: Path) -> set[str]:
     """Return what links call a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+PUBLIC = {
+    "store": StateStore,
+    "StateStore": StateStore,
+    "checkpoint": CheckpointWriter,
+    "restored": RestoredCheckpoint,
+}
+CALL = re.compile(rf"\b({'|'.join(PUBLIC)})((?:\.[a-zA-Z_]+)+)\(")
+
+
+def calls(text: str) -> set[tuple[str, str]]:
+    """Return the methods of our own classes that a page calls: what of, and the dotted name."""
+    return {(owner, names.lstrip(".")) for owner, names in CALL.findall(text)}
+
+
+def is_there(owner: type[Any], names: str) -> bool:
+    """Return whether a dotted name leads to a method, by way of properties."""
+    name, _, rest = names.partition(".")
+    member = inspect.getattr_static(owner, name, None)
+    if not rest:
+        return isinstance(member, classmethod) or callable(member)
+    return isinstance(member, property) and is_there(
+        get_type_hints(member.fget, vars(statestore.store))["return"], rest
+    )
+
+
+def test_methods_that_a_page_calls_are_there() -> None:
+    found = {
+        (page.relative_to(ROOT).as_posix(), owner, names)
+        for page in WRITTEN
+        for owner, names in calls(page.read_text())
+    }
+    assert len(found) > 30
+    assert [one for one in sorted(found) if not is_there(PUBLIC[one[1]], one[2])] == []
+
+
+def test_a_method_that_is_not_there_is_found() -> None:
+    text = "`store.expire(retain=1)`, `store.maintenance.expire(retain=1)`, `restored.nothing()`"
+    missing = {each for each in calls(text) if not is_there(PUBLIC[each[0]], each[1])}
+    assert missing == {("store", "expire"), ("restored", "nothing")}
