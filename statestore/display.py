@@ -47,7 +47,7 @@ _LABEL, _AREA, _TEXT, _HEIGHT = 190, 290, 200, 18
 _WIDTH = _LABEL + _AREA + _TEXT
 _CHAR = 6.6  # about as wide as a letter is
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
-_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
 
 
@@ -147,11 +147,12 @@ def amount(size_bytes: int, files: int) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """Return a span of time in its largest unit: ``350 ms``, ``4 min``, ``12 d``."""
-    for length, unit in _SPANS:
-        if abs(milliseconds) >= length:
-            return f"{milliseconds // length} {unit}"
-    return f"{milliseconds} ms"
+    """Return a span of time in its largest unit, rounded to three significant digits: ``350 ms``,
+    ``5.61 s``, ``4 min``, ``1,234 d``.
+    """
+    length, unit = next((one for one in _SPANS if abs(milliseconds) >= one[0]), _SPANS[-1])
+    value = milliseconds / length
+    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
 
 
 def when(milliseconds: int) -> str:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from statestore.display import duration
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics
@@ -156,7 +157,7 @@ def _told(metrics: CheckpointMetrics) -> str:
     share = metrics.changed_share
     phase, spent = metrics.phases.slowest
     parts = [
-        f"in {_seconds(metrics.duration_ms + (metrics.phases.put_ms or 0))}",
+        f"in {duration(metrics.took_ms)}",
         f"{written.rows} rows",
         f"{written.size_bytes} bytes in {written.files} files written",
     ]
@@ -164,8 +165,4 @@ def _told(metrics: CheckpointMetrics) -> str:
         parts.append(f"{compacted.size_bytes} bytes in {compacted.files} files by compaction")
     if share is not None:
         parts.append(f"changed share {share:.4g}")
-    return ", ".join((*parts, f"slowest phase {phase} ({_seconds(spent)})"))
-
-
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:.3f} s"
+    return ", ".join((*parts, f"slowest phase {phase} ({duration(spent)})"))

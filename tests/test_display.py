@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.display import MOST_BARS, Bar, bars, figure, strips, table
+from statestore.display import MOST_BARS, Bar, bars, duration, figure, strips, table
 from statestore.format.names import manifest_path
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.testing.counting import CountingStorage
@@ -222,3 +222,25 @@ def test_a_key_shows_its_rows(tmp_path: Path) -> None:
         checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     found = drawn(store.inspect.key("a"))
     assert [cell.text for cell in found.iter("td")] == ["a", "1", "7", "a", "2", "8"]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "shown"),
+    [
+        (0, "0 ms"),
+        (350, "350 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (5_606, "5.61 s"),
+        (-5_606, "-5.61 s"),
+        (59_999, "60 s"),
+        (119_000, "1.98 min"),
+        (86_399_999, "24 h"),
+        (150 * 60_000, "2.5 h"),
+        (12 * 86_400_000, "12 d"),
+        (86_400_000 * 999 + 80_000_000, "1,000 d"),
+        (86_400_000 * 12_345, "12,345 d"),
+    ],
+)
+def test_a_duration_is_rounded_to_three_digits(milliseconds: int, shown: str) -> None:
+    assert duration(milliseconds) == shown

@@ -50,7 +50,6 @@ __all__ = [
     "rows_text",
     "share",
     "skew_document",
-    "spent",
     "write_choices",
     "write_key_groups",
     "write_placements",
@@ -61,7 +60,6 @@ __all__ = [
 MOST_LINES = 64
 """How many bars a terminal gets, one below the other."""
 GAP = 2
-_WHOLE_SECONDS_MS = 10_000
 
 
 def error_document(error: StateStoreError | None) -> dict[str, Any] | None:
@@ -169,15 +167,11 @@ def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
     metrics = manifest.metrics
     if metrics is None:
         return []
-    phases = ", ".join(f"{name} {spent(taken)}" for name, taken in metrics.phases.items())
-    return [("phases", phases), ("written", _written(metrics))]
-
-
-def spent(milliseconds: int) -> str:
-    """Return how long a phase took: ``1,234 ms``, or from ten seconds on as any duration."""
-    if milliseconds < _WHOLE_SECONDS_MS:
-        return f"{count(milliseconds)} ms"
-    return duration(milliseconds)
+    phases = [
+        f"{name} {duration(taken)}" + (" in the background" if name == "compaction" else "")
+        for name, taken in metrics.phases.items()
+    ]
+    return [("phases", ", ".join(phases)), ("written", _written(metrics))]
 
 
 def share(changed: float | None) -> str:

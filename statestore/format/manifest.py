@@ -286,6 +286,13 @@ class Manifest:
         return sum(entry.files for entry in self.entries)
 
     @property
+    def took_ms(self) -> int:
+        """How long the checkpoint took; by the wall clock if it was not measured."""
+        if self.metrics is not None:
+            return self.metrics.took_ms
+        return max(0, self.created_at_ms - self.started_at_ms)
+
+    @property
     def parts(self) -> Iterator[Entry]:
         """What is in files, of all states: bases, and layers of changes."""
         return (part for entry in self.entries for part in entry.parts)

@@ -126,6 +126,29 @@ class CheckpointMetrics:
     compaction: Amount = Amount()
 
     @property
+    def took_ms(self) -> int:
+        """How long the checkpoint took, with the put of the manifest where that is known."""
+        return self.duration_ms + (self.phases.put_ms or 0)
+
+    @property
+    def spent(self) -> tuple[tuple[str, int], ...]:
+        """How the time was spent: each phase that the checkpoint waited for, in order, and
+        ``other``, in ms.
+
+        The parts sum to :attr:`took_ms`. Compaction is not among them: it runs in the background,
+        and ``wait`` is the time for which the checkpoint waited for it. Processes write several
+        states at once, so the sum of their times can be longer than the checkpoint. Here ``write``
+        is at most the time that the other phases leave.
+        """
+        waited_for = dict(self.phases.items())
+        del waited_for["compaction"]
+        left = self.took_ms
+        for name in sorted(waited_for, key=lambda name: name == "write"):  # writing comes last
+            waited_for[name] = min(waited_for[name], left)
+            left -= waited_for[name]
+        return (*waited_for.items(), ("other", left))
+
+    @property
     def written(self) -> Amount:
         """What the states have written, without compaction."""
         return sum((state.written for state in self.states), start=Amount())

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from fsspec.caching import ReadAheadCache
 
+from statestore.display import duration
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import without_credentials
 
@@ -113,7 +114,8 @@ def object_errors(
         text = str(error) or str(error.__cause__ or failure.code)
         said = without_credentials(" ".join(text.split()).rstrip("."))
         if failure.tried:
-            said += f" (tried {failure.tried} in {time.monotonic() - start:.1f} s)"
+            spent = duration(round(1000 * (time.monotonic() - start)))
+            said += f" (tried {failure.tried} in {spent})"
         advice = [failure.advice] if failure.advice else []
         raise StorageError("; ".join([f"cannot {action} {where}: {said}", *advice])) from error
 

@@ -63,6 +63,7 @@ _CHECKPOINT: Final = {
 def phases(rows: Rows, order: Sequence[str], marks: Rows) -> Markup:
     """Return durations stacked by phase: rows of ``checkpoint``, ``phase``, ``ms`` and ``text``.
 
+    The height of a bar is the sum of its phases: give phases that follow one another.
     ``marks`` are savepoints and pins, of ``checkpoint`` and ``text``, drawn below the bars.
     """
     ordered = [row | {"at": order.index(row["phase"])} for row in map(dict, rows)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
-from statestore.cli.drawing import count, size
+from statestore.cli.drawing import duration, size
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -15,7 +15,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.format.manifest import Manifest
-from statestore.format.metrics import PhaseTimes
+from statestore.format.metrics import CheckpointMetrics, PhaseTimes
 from statestore.store import StateStore
 from statestore.ui.charts import bars, lines, phases
 from statestore.ui.pages import View
@@ -26,7 +26,9 @@ SHOWN: Final = 50
 """How many checkpoints a page has: only their manifests are read."""
 
 _STATES = 7
-_PHASES = tuple(field.name.removesuffix("_ms") for field in fields(PhaseTimes))
+_PHASES = tuple(
+    name for name, _ in CheckpointMetrics(duration_ms=0, phases=PhaseTimes(put_ms=0)).spent
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,6 @@ class _Line:
     error: StateStoreError | None
     savepoints: tuple[str, ...]
     pins: tuple[str, ...]
-
-    @property
-    def took_ms(self) -> int:
-        """How long it took; by the wall clock where it was not measured."""
-        manifest = self.manifest
-        assert manifest is not None
-        if manifest.metrics is not None:
-            return manifest.metrics.duration_ms + (manifest.metrics.phases.put_ms or 0)
-        return max(0, manifest.created_at_ms - manifest.started_at_ms)
 
 
 def newest(store: StateStore) -> int | None:
@@ -110,20 +103,20 @@ def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
                 "checkpoint": number,
                 "phase": phase,
                 "ms": ms,
-                "text": f"checkpoint {number}, {phase}: {count(ms)} ms",
+                "text": f"checkpoint {number}, {phase}: {duration(ms)}",
             }
-            for phase, ms in metrics.phases.items()
+            for phase, ms in metrics.spent
         ]
-        written = metrics.written.size_bytes + metrics.compaction.size_bytes
-        text = f"checkpoint {number}: {size(written)} written"
-        wrote.append({"checkpoint": number, "value": written, "text": text})
+        written, compacted = metrics.written.size_bytes, metrics.compaction.size_bytes
+        text = f"checkpoint {number}: {size(written)} written, {size(compacted)} compacted"
+        wrote.append({"checkpoint": number, "value": written + compacted, "text": text})
         if metrics.changed_share is not None:
             share = metrics.changed_share
             text = f"checkpoint {number}: changed share {share:.1%}"
             shares.append({"checkpoint": number, "value": share, "text": text})
     return {
         "phases": phases(spent, _PHASES, marks) if spent else None,
-        "written": bars(wrote, "bytes written") if wrote else None,
+        "written": bars(wrote, "written + compacted") if wrote else None,
         "shares": bars(shares, "changed share", is_share=True) if shares else None,
         "sizes": lines(_sizes(found)) if found else None,
     }

@@ -54,6 +54,38 @@ def test_the_slowest_phase_is_one_that_was_waited_for() -> None:
     assert replace(phases, put_ms=7).slowest == ("put", 7)
 
 
+def test_the_parts_of_the_time_leave_compaction_out() -> None:
+    phases = PhaseTimes(begin_ms=1, write_ms=5, compaction_ms=90, wait_ms=6, put_ms=2)
+    figures = CheckpointMetrics(duration_ms=15, phases=phases)
+    assert figures.took_ms == 17
+    assert figures.spent == (
+        ("begin", 1),
+        ("write", 5),
+        ("wait", 6),
+        ("check", 0),
+        ("publish", 0),
+        ("put", 2),
+        ("other", 3),
+    )
+
+
+def test_processes_that_write_at_once_spend_no_more_than_there_was() -> None:
+    figures = CheckpointMetrics(duration_ms=10, phases=PhaseTimes(write_ms=25, check_ms=2))
+    assert dict(figures.spent) == {
+        "begin": 0,
+        "write": 8,
+        "wait": 0,
+        "check": 2,
+        "publish": 0,
+        "other": 0,
+    }
+
+
+@given(metrics)
+def test_the_parts_of_the_time_sum_to_the_duration(given: CheckpointMetrics) -> None:
+    assert sum(spent for _, spent in given.spent) == given.took_ms
+
+
 @pytest.mark.parametrize(
     ("states", "share"),
     [

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from statestore import StateStore
-from statestore.cli.drawing import count, size
+from statestore.cli.drawing import count, duration, size
 from statestore.ui.report import write_report
 from tests.ui.conftest import SCRIPT, Pages, take
 
@@ -97,12 +97,12 @@ def test_the_checkpoints_are_those_of_the_store(
         [str(one.checkpoint_id), count(one.rows), size(one.size_bytes), count(one.files)]
         for one in manifests
     ]
-    assert [row[9] for row in rows] == ["", "", "savepoint before"]
+    assert [row[10] for row in rows] == ["", "", "savepoint before"]
     marks = page.find_elements(By.CSS_SELECTOR, "figure svg [role=graphics-symbol]")
     spoken = {mark.get_attribute("aria-label") for mark in marks}
     written = manifests[0].metrics
     assert written is not None
-    assert f"checkpoint 3, write: {count(written.phases.write_ms)} ms" in spoken
+    assert f"checkpoint 3, write: {duration(dict(written.spent)['write'])}" in spoken
     assert "checkpoint 1: savepoint before" in spoken
 
 

@@ -124,7 +124,7 @@ class ShownCheckpoint(Result):
     def write(self, page: Page) -> None:
         """Write it as text."""
         manifest = self.manifest
-        took = duration(manifest.created_at_ms - manifest.started_at_ms)
+        took = duration(manifest.took_ms)
         age = duration(self.now_ms - manifest.created_at_ms)
         page.line(f"checkpoint {manifest.checkpoint_id} of {self.store}", "bold")
         _write_pairs(

@@ -28,7 +28,6 @@ from statestore.cli.checkpoints import (
     metrics_document,
     metrics_text,
     share,
-    spent,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, duration, size, when
@@ -257,17 +256,17 @@ def _row(watched: Watched) -> tuple[str, ...]:
     metrics = manifest.metrics
     layers = count(_layers(manifest))
     if metrics is None:
-        return (number, _age(manifest), spent(_took(manifest)), *["-"] * 5, layers)
+        return (number, _age(manifest), duration(manifest.took_ms), *["-"] * 5, layers)
     phase, taken = metrics.phases.slowest
     written = metrics.written
     return (
         number,
         _age(manifest),
-        spent(_took(manifest)),
-        f"{phase} {spent(taken)}",
+        duration(manifest.took_ms),
+        f"{phase} {duration(taken)}",
         count(written.rows),
         size(written.size_bytes),
-        count(metrics.files_written),
+        count(written.files),
         share(metrics.changed_share),
         layers,
     )
@@ -280,7 +279,7 @@ def _line(watched: Watched) -> str:
     parts = [
         f"checkpoint {watched.checkpoint_id}",
         f"taken {when(manifest.created_at_ms)}",
-        f"took {spent(_took(manifest))}",
+        f"took {duration(manifest.took_ms)}",
     ]
     if manifest.metrics is not None:
         parts.append(f"changed share {share(manifest.metrics.changed_share)}")
@@ -305,7 +304,7 @@ def _document(watched: Watched) -> dict[str, Any]:
         | {
             "created_at_ms": manifest.created_at_ms,
             "age_ms": _age_ms(manifest),
-            "took_ms": _took(manifest),
+            "took_ms": manifest.took_ms,
             "parallelism": manifest.parallelism,
             "rows": manifest.rows,
             "size_bytes": manifest.size_bytes,
@@ -315,13 +314,6 @@ def _document(watched: Watched) -> dict[str, Any]:
         | changed_rows_document(manifest)
         | metrics_document(manifest)
     )
-
-
-def _took(manifest: Manifest) -> int:
-    """Return how long a checkpoint took, in ms; by the wall clock where it was not measured."""
-    if manifest.metrics is not None:
-        return manifest.metrics.duration_ms
-    return max(0, manifest.created_at_ms - manifest.started_at_ms)
 
 
 def _layers(manifest: Manifest) -> int:
