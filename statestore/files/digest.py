@@ -29,6 +29,7 @@ _STEP = np.uint64(rule.STEP)
 _ALL_BITS, _WORD_BITS = np.uint64(2**64 - 1), np.uint64(64)
 # Beyond, a batch with a single long string would be gone through once for each of its words.
 _SHORT_BYTES = 512
+_WORDS_AT_ONCE = 2**18
 _NULL_HASH = np.uint64(rule.mix(rule.NULL))
 
 
@@ -139,15 +140,26 @@ def _hash_short(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -
 
 
 def _hash_long(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -> U64Array:
-    """Hash strings of any length, all of their words at once."""
+    """Hash strings of any length, some of their words at a time: a word takes several times its
+    bytes while it is hashed.
+    """
     word_ends = np.concatenate(([0], np.cumsum((lengths + 7) // 8)))
-    index = _index_in_row(word_ends)
-    row = np.repeat(np.arange(len(lengths)), np.diff(word_ends))
-    words = every_word[starts[row] + 8 * index]
-    left = lengths[row] - 8 * index
-    short = left < 8
-    words[short] &= (np.uint64(1) << (8 * left[short]).astype(np.uint64)) - np.uint64(1)
-    return _hash_sequences(words, word_ends, lengths.view(np.uint64))
+    sums = np.zeros(len(lengths), np.uint64)
+    for first in range(0, int(word_ends[-1]), _WORDS_AT_ONCE):
+        stop = min(first + _WORDS_AT_ONCE, int(word_ends[-1]))
+        begin = int(np.searchsorted(word_ends, first, "right")) - 1
+        end = int(np.searchsorted(word_ends, stop, "left"))
+        ends = np.clip(word_ends[begin : end + 1], first, stop)
+        row = np.repeat(np.arange(begin, end), np.diff(ends))
+        index = np.arange(first, stop) - word_ends[row]
+        words = every_word[starts[row] + 8 * index]
+        left = lengths[row] - 8 * index
+        short = left < 8
+        words[short] &= (np.uint64(1) << (8 * left[short]).astype(np.uint64)) - np.uint64(1)
+        mixed = _mix(words + (index + 1).astype(np.uint64) * _STEP)
+        before = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)))
+        sums[begin:end] += before[ends[1:] - first] - before[ends[:-1] - first]
+    return _mix(lengths.view(np.uint64) * _STEP + sums)
 
 
 def _hash_sequences(words: U64Array, ends: npt.NDArray[np.int64], lengths: U64Array) -> U64Array:

@@ -1,55 +1,62 @@
-"""Keyed state by key group: those that are wanted, whole, and as far as they are intact."""
+"""Keyed state by key group: the wanted key groups, as far as they are intact."""
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
-from collections.abc import Collection, Container, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import BinaryIO, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
-from statestore.files.digest import row_hashes
+from statestore.files.aligned import aligned, gathered, ordered
+from statestore.files.digest import rows_digest
 from statestore.files.elements import stored_schema
 from statestore.files.fetch import read_footer
-from statestore.files.merge import merged_rows
+from statestore.files.merge import merged_batches
 from statestore.files.reader import DataFile, open_data, placed, restored_schema
+from statestore.files.runs import RUN_BYTES
 from statestore.files.types import arrow_schema
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.storage.base import named
 
 __all__ = [
     "Parts",
     "Rows",
+    "aligned_groups",
     "exact_groups",
     "group_digests",
     "group_parts",
     "group_rows",
     "intact_elements",
+    "intact_groups",
     "live_parts",
     "read_groups",
     "rows_and_digest",
 ]
 
 
-# Keyed state out of files by key group: those that are wanted, whole, each file opened once.
+# Keyed state out of files by key group, each file opened once.
 #
 # Whoever compares or repairs wants some key groups of a file and not their neighbours. Only row
-# groups that hold rows of a wanted key group are read, front to back; one key group is in memory,
-# and the batch at hand.
+# groups that hold rows of a wanted key group are read, front to back; one batch is in memory.
 
 
 Rows = list[pa.RecordBatch]
-Groups = Generator[tuple[int, Rows]]
+Groups = Generator[tuple[int, pa.RecordBatch]]
+"""Key groups with rows of theirs, ascending. A large key group comes in several batches."""
 
 # What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
 _DAMAGED = (DamagedFileError, pa.ArrowException, LookupError, OSError, ValueError)
@@ -76,23 +83,51 @@ def _stored(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Group
                 yield from _groups(file, part, handle, wanted, None)
 
 
-def _intact(
+def _stored_intact(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
+    """Yield wanted key groups of files that may be damaged, as :func:`_intact_groups` found them.
+
+    Raises DamagedFileError after a key group that is not what was written any more.
+    """
+    for handle in part.handles:
+        digests = {group: own for group, *own in group_digests(handle) if group in wanted}
+        if not digests:
+            continue
+        with _file(storage, part, handle) as file:
+            batches = () if file is None else _groups(file, part, handle, wanted, _DAMAGED)
+            for group, pieces in groupby(batches, key=itemgetter(0)):
+                count, digest = 0, 0
+                for _, batch in pieces:
+                    yield group, batch
+                    count += batch.num_rows
+                    digest += rows_digest(batch)
+                if [count, digest % 2**64] == digests[group]:
+                    del digests[group]
+        if digests:
+            raise DamagedFileError(
+                f"key group {min(digests)} of {part.state} in {storage.url} can be read no more as "
+                "it could a moment ago; salvage the checkpoint again"
+            )
+
+
+def _intact_groups(
     storage: Storage, part: KeyedEntry, wanted: Container[int], unread: Container[str]
-) -> Groups:
-    """Yield of files that may be damaged the wanted key groups whose rows are what was written.
+) -> frozenset[int]:
+    """Return the wanted key groups of files that may be damaged whose rows are what was written.
 
     A key group is passed over when a page of it fails its checksum, or the rows have another digest
     than the manifest says.
     """
+    intact: set[int] = set()
     for handle in part.handles:
         digests = {group: own for group, *own in group_digests(handle) if group in wanted}
         if not digests or part.table.name_of(handle) in unread:
             continue
         with _file(storage, part, handle) as file:
-            if file is not None:
-                for group, rows in _groups(file, part, handle, wanted, _DAMAGED):
-                    if [*rows_and_digest(rows)] == digests[group]:
-                        yield group, rows
+            batches = () if file is None else _groups(file, part, handle, wanted, _DAMAGED)
+            for group, pieces in groupby(batches, key=itemgetter(0)):
+                if [*rows_and_digest(batch for _, batch in pieces)] == digests[group]:
+                    intact.add(group)
+    return frozenset(intact)
 
 
 def intact_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
@@ -154,10 +189,13 @@ def _refuse_unread(error: Exception) -> None:
         raise error
 
 
-def rows_and_digest(batches: Rows) -> tuple[int, int]:
+def rows_and_digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     """Return how many rows there are, and their digest."""
-    digest = sum(int(row_hashes(batch).sum()) for batch in batches) % 2**64
-    return sum(batch.num_rows for batch in batches), digest
+    count, digest = 0, 0
+    for batch in batches:
+        count += batch.num_rows
+        digest += rows_digest(batch)
+    return count, digest % 2**64
 
 
 @dataclass(frozen=True)
@@ -188,27 +226,18 @@ def _groups(
     handle: KeyedStateHandle,
     wanted: Container[int],
     tolerated: _Errors | None,
-) -> Iterator[tuple[int, Rows]]:
+) -> Groups:
     """Yield the wanted key groups of an open file; with ``tolerated`` what raises is passed over.
 
-    A key group of which a part was passed over is not yielded.
+    Then a key group may lack rows.
     """
     places = _Places.of(handle)
-    pieces: Rows = []
-    at, found = -1, 0  # the key group at hand, and how many of its rows there are
     for begin, batch in _batches(file, places, wanted, entry, tolerated):
         for place in places.within(begin, begin + batch.num_rows):
-            if places.groups[place] not in wanted:
-                continue
-            if place != at:
-                pieces, at, found = [], place, 0
-            first = max(places.begin(place) - begin, 0)
-            stop = min(places.ends[place] - begin, batch.num_rows)
-            pieces.append(batch.slice(first, stop - first))
-            found += stop - first
-            if found == places.ends[place] - places.begin(place):
-                yield places.groups[place], pieces
-                pieces = []
+            if places.groups[place] in wanted:
+                first = max(places.begin(place) - begin, 0)
+                stop = min(places.ends[place] - begin, batch.num_rows)
+                yield places.groups[place], batch.slice(first, stop - first)
 
 
 def _batches(
@@ -308,38 +337,80 @@ def read_groups(
     unread: Container[str] = (),
 ) -> Groups:
     """Yield the rows of each wanted key group that has rows or changes, in ascending order, as
-    stored columns, with the changes put over them: no rows where these left none.
+    stored columns, with the changes put over them: a batch without rows where these left none.
 
-    Of base and layers files without a wanted key group are not opened, and one key group of each is
-    in memory. Raises MissingFileError or DamagedFileError. With ``skip`` every digest is looked at,
-    and a key group of which base or a layer is not what was written is passed over: without a layer
-    it would be an older state than it says. Files named in ``unread`` are then taken for damaged,
-    and what is raised is StorageError for a file that could not be read.
+    A batch has rows of one key group; a large key group comes in several batches. Of base and
+    layers files without a wanted key group are not opened. Raises MissingFileError or
+    DamagedFileError.
+
+    With ``skip`` wanted key groups are read twice: first all digests are checked, and a key group
+    of which base or a layer is not what was written is passed over. Without a layer it would be an
+    older state than it says. Files named in ``unread`` are then taken for damaged. StorageError is
+    raised for a file that could not be read.
     """
-    read = _stored if damaged == "raise" else partial(_intact, unread=unread)
+    read = _stored
+    if damaged == "skip":
+        read, wanted = _stored_intact, intact_groups(storage, entry, wanted, unread)
     if not entry.layers:
         yield from read(storage, entry, wanted)
         return
-    known, names = group_parts(entry), entry.state.schema.names
+    yield from _merged_groups(storage, entry, wanted, read)
+
+
+def intact_groups(
+    storage: Storage, entry: KeyedEntry, wanted: Container[int], unread: Container[str] = ()
+) -> frozenset[int]:
+    """Return the wanted key groups, of those that have rows or changes, of which base and layers
+    are what was written.
+    """
+    intact = {group for group in group_parts(entry) if group in wanted}
+    for part, live in live_parts(entry):
+        own = frozenset(
+            group
+            for handle in part.handles
+            for group, _, _ in group_digests(handle)
+            if group in live and group in intact
+        )
+        intact -= own - _intact_groups(storage, part, own, unread)
+    return frozenset(intact)
+
+
+def _merged_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Container[int],
+    read: Callable[[Storage, KeyedEntry, Container[int]], Groups],
+) -> Groups:
+    names = entry.state.schema.names
+    waiting = deque(group for group in sorted(group_parts(entry)) if group in wanted)
+    nothing = pa.RecordBatch.from_pylist([], arrow_schema(entry.state.schema))
     with ExitStack() as stack:
         streams = []
-        for number, (part, live) in enumerate(live_parts(entry)):
+        for part, live in live_parts(entry):
             groups = read(storage, part, frozenset(group for group in live if group in wanted))
-            streams.append(_tables(number, part, stack.enter_context(closing(groups))))
-        for group, parts in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
-            tables = {number: rows for _, number, rows in parts}
-            if len(tables) == sum(rows > 0 for rows, _ in known[group]):
-                empty = restored_schema(entry.state.schema).empty_table()
-                base = tables.pop(0, empty)
-                merged = merged_rows(base, [*tables.values()], entry.state)
-                yield group, merged.select(names).to_batches()
+            streams.append(_with_groups(part.state, stack.enter_context(closing(groups))))
+        base, *layers = streams
+        for rows in merged_batches(base, layers, entry):
+            found = np.asarray(rows.column(KEY_GROUP))
+            begins = np.flatnonzero(np.diff(found, prepend=-1))
+            for begin, end in pairwise([*begins.tolist(), len(found)]):
+                group = int(found[begin])
+                while waiting and waiting[0] < group:
+                    yield waiting.popleft(), nothing
+                if waiting and waiting[0] == group:
+                    waiting.popleft()
+                yield group, rows.slice(begin, end - begin).select(names)
+    for group in waiting:
+        yield group, nothing
 
 
-def _tables(number: int, part: KeyedEntry, groups: Groups) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield the key groups of a part with its number, their rows as a table with ``key_group``."""
-    schema = restored_schema(part.state.schema)
+def _with_groups(
+    state: KeyedState, groups: Iterable[tuple[int, pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of key groups with their key group as first column."""
+    schema = restored_schema(state.schema)
     for group, rows in groups:
-        yield group, number, pa.Table.from_batches([placed(one, group, schema) for one in rows])
+        yield placed(rows, group, schema)
 
 
 def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -> Groups:
@@ -349,10 +420,48 @@ def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -
     """
     left = group_parts(entry).keys() & set(wanted)
     for group, rows in read_groups(storage, entry, wanted, damaged="skip"):
-        left.remove(group)
+        left.discard(group)
         yield group, rows
     if left:
         raise DamagedFileError(
             f"key group {min(left)} of {entry.state} in {storage.url} can be read no more as it "
             "could a moment ago; salvage the checkpoint again"
         )
+
+
+def aligned_groups(
+    a: tuple[KeyedState, Groups], b: tuple[KeyedState, Groups]
+) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    """Yield the rows that two states with the same key groups have of each of them.
+
+    A large key group comes in several pieces; rows of one identity are in one piece. ``key_group``
+    is the first column of the tables.
+    """
+    states = [state for state, _ in (a, b)]
+    streams = [
+        gathered(ordered(_with_groups(state, groups), state), RUN_BYTES) for state, groups in (a, b)
+    ]
+    empty = [restored_schema(state.schema).empty_table() for state in states]
+    for piece in aligned(streams, _common_identity(*states)):
+        old, new = (
+            none if rows is None else rows for none, rows in zip(empty, piece.rows, strict=True)
+        )
+        groups_a, groups_b = (np.asarray(rows.column(KEY_GROUP)) for rows in (old, new))
+        for group in np.union1d(groups_a, groups_b).tolist():
+            yield group, _of_group(old, groups_a, group), _of_group(new, groups_b, group)
+
+
+def _of_group(rows: pa.Table, groups: npt.NDArray[np.int32], group: int) -> pa.Table:
+    begin, end = np.searchsorted(groups, (group, group + 1)).tolist()
+    return rows.slice(begin, end - begin)
+
+
+def _common_identity(a: KeyedState, b: KeyedState) -> list[str]:
+    """Return the first identity columns whose values both states sort in the same way."""
+    names = []
+    for name in a.identity:
+        types = [arrow_schema(state.schema).field(name).type for state in (a, b)]
+        if types[0] != types[1] and not all(map(pa.types.is_integer, types)):
+            break
+        names.append(name)
+    return names

@@ -27,7 +27,7 @@ from statestore.files.merge import (
     unexpired,
 )
 from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
-from statestore.files.runs import key_groups_of
+from statestore.files.runs import key_groups_of, taken
 from statestore.files.statistics import positions_of
 from statestore.files.types import arrow_schema, uuid_as_stored, uuid_columns, with_uuids
 from statestore.files.values import column_of, dictionaries, fitted_table, table_of_dicts
@@ -299,7 +299,7 @@ class WantedKeys:
     def match(self, rows: pa.Table) -> pa.Table:
         """Return those rows that have one of the keys: hashes may lie, values do not."""
         places, _ = found(rows.select(self.rows.column_names), self.rows)
-        return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+        return rows if len(places) == rows.num_rows else taken(rows, places)
 
     def _in(self, part: KeyedStateSlice) -> slice:
         groups = part.key_groups
@@ -384,7 +384,7 @@ class Indexed:
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
         spread = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
-        return self.rows.take(pa.array(np.sort(self.order[spread])))
+        return taken(self.rows, np.sort(self.order[spread]).astype(np.intp))
 
 
 @dataclass

@@ -47,6 +47,7 @@ __all__ = [
     "kept_rows",
     "live_rows_of",
     "marked_expired",
+    "merged_batches",
     "merged_changes",
     "merged_rows",
     "not_cleaned_up",
@@ -272,6 +273,25 @@ def _ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
             yield come()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def merged_batches(
+    base: Iterator[pa.RecordBatch], layers: Sequence[Iterator[pa.RecordBatch]], entry: KeyedEntry
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a base with the changes of all layers of a state, oldest first, put over
+    them.
+
+    The batches are in stored order, with ``key_group`` first; of layers only live changes are
+    given.
+    """
+    state = entry.state
+    changes = [
+        gathered(ordered(batches, layer.entry.state), _RUN_BYTES)
+        for batches, layer in zip(layers, entry.layers, strict=True)
+    ]
+    rows = gathered(ordered(base, state), _RUN_BYTES)
+    for table in _merged(rows, _merged_layers(changes, state), state):
+        yield from table.to_batches()
 
 
 def merged_changes(

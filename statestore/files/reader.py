@@ -55,6 +55,10 @@ __all__ = [
     "row_groups_of",
 ]
 
+BATCH_ROWS = 2**16
+BATCH_BYTES = 16 * 2**20
+"""The most rows and about the most bytes of a batch; a larger row is a batch of its own."""
+
 _ASKED_AT_ONCE = 16
 
 
@@ -122,12 +126,18 @@ class DataFile:
         # One by one: a batch of two row groups would need both in memory, and be copied.
         found = 0
         for batch in self.parquet.iter_batches(
-            row_groups=[number], columns=names, use_threads=False
+            self._rows_at_once(number), row_groups=[number], columns=names, use_threads=False
         ):
             found += batch.num_rows
             # A path may name more than is meant: the column "a.b", and "b" of the column "a".
             yield batch if names is None else batch.select(names)
         check_rows(self.where, found, self.parquet.metadata.row_group(number).num_rows)
+
+    def _rows_at_once(self, number: int) -> int:
+        """Return how many rows of a row group a batch of about ``BATCH_BYTES`` has."""
+        row_group = self.parquet.metadata.row_group(number)
+        fitting: int = BATCH_BYTES * row_group.num_rows // max(row_group.total_byte_size, 1)
+        return max(min(fitting, BATCH_ROWS), 1)
 
 
 @contextmanager

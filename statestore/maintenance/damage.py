@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -28,6 +29,7 @@ from statestore.files.key_groups import (
     group_digests,
     group_rows,
     intact_elements,
+    intact_groups,
     live_parts,
     read_groups,
 )
@@ -84,7 +86,7 @@ def readable_groups(
     """Return those key groups of a damaged file whose rows are what was written."""
     every = range(entry.state.max_parallelism)
     alone = replace(entry, handles=(handle,))
-    return frozenset(group for group, _ in read_groups(storage, alone, every, damaged="skip"))
+    return intact_groups(storage, alone, every)
 
 
 def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
@@ -122,12 +124,12 @@ def whole_groups(
         for group, _, _ in group_digests(handle)
     }
     empty = set(wanted) - group_rows(entry).keys()
-    for group, rows in read_groups(storage, entry, wanted, damaged="skip", unread=damaged):
-        count = sum(batch.num_rows for batch in rows)
+    found = read_groups(storage, entry, wanted, damaged="skip", unread=damaged)
+    for group, pieces in groupby(found, key=itemgetter(0)):
+        count, keys, examples = _keys((rows for _, rows in pieces), entry.state.key, limit)
         if not count:  # changes left none
             empty.add(group)
             continue
-        keys, examples = _keys(rows, entry.state.key, limit)
         limit -= len(examples)
         yield WholeGroup(group, handles.get(group), count, keys, examples)
     for group in sorted(empty):
@@ -148,7 +150,7 @@ def rewrite_groups(
         for stream in streams:  # when writing fails their files are closed here, and not later
             stack.callback(stream.close)
         merged = heapq.merge(*streams, key=itemgetter(0))
-        batches = (placed(batch, group, schema) for group, rows in merged for batch in rows)
+        batches = (placed(rows, group, schema) for group, rows in merged)
         return write_grouped(batches, target)
 
 
@@ -168,13 +170,21 @@ def rewrite_elements(
     return write_elements(elements, entry.state, storage, entry.table.path, checkpoint_id)
 
 
-def _keys(rows: Rows, key: Sequence[str], limit: int) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """Return how many keys the rows of a key group have, which lie in their order, and the first of
-    them.
-    """
-    table = pa.Table.from_batches(rows).select(list(key))
-    places = np.flatnonzero(first_of_equals(table))
-    return len(places), tuple(shown(table.take(pa.array(places[: max(limit, 0)]))))
+def _keys(
+    batches: Iterable[pa.RecordBatch], key: Sequence[str], limit: int
+) -> tuple[int, int, tuple[dict[str, Any], ...]]:
+    """Return how many rows and keys the sorted batches of a key group have, and its first keys."""
+    rows, keys = 0, 0
+    examples: list[dict[str, Any]] = []
+    before: Rows = []
+    for batch in batches:
+        own = batch.select(list(key))
+        begins = first_of_equals(pa.Table.from_batches([*before, own]))[len(before) :]
+        places = np.flatnonzero(begins)
+        examples += shown(own.take(pa.array(places[: max(limit - len(examples), 0)])))
+        rows, keys = rows + batch.num_rows, keys + len(places)
+        before = [own.slice(own.num_rows - 1)] if own.num_rows else before
+    return rows, keys, tuple(examples)
 
 
 # What older checkpoints still know of a state that a newer one has lost.

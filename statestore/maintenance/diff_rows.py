@@ -17,6 +17,8 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,8 @@ import pyarrow as pa
 from statestore.display import Bar, Tone, bars, count, counted, figure, table, text
 from statestore.files.equality import common_schema, comparable, hashes_of, pairs_of
 from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.files.key_groups import Parts, Rows, group_parts, read_groups
-from statestore.files.types import arrow_schema
+from statestore.files.key_groups import Parts, aligned_groups, group_parts, read_groups
+from statestore.files.runs import taken
 from statestore.files.values import shown
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.schema import Schema, digests_compare
@@ -322,8 +324,8 @@ class ComparedSide:
         """The columns by which a row is known."""
         return self.entry.state.identity
 
-    def groups(self, wanted: Container[int]) -> Generator[tuple[int, Rows]]:
-        """Yield the rows of the wanted key groups that have some."""
+    def groups(self, wanted: Container[int]) -> Generator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of the wanted key groups that have some, large key groups in pieces."""
         return read_groups(self.storage, self.entry, wanted)
 
     def parts(self) -> dict[int, Parts]:
@@ -336,8 +338,7 @@ class ComparedSide:
         changed = frozenset(group for group, known in parts.items() if len(known) > 1)
         count = sum(known[0][0] for group, known in parts.items() if group not in changed)
         if changed:
-            for _, batches in self.groups(changed):
-                count += sum(batch.num_rows for batch in batches)
+            count += sum(rows.num_rows for _, rows in self.groups(changed))
         return count
 
 
@@ -396,9 +397,17 @@ def compare_groups(
         for group in unlike
         if (group in old and group in new) or len(old.get(group) or new[group]) > 1
     )
-    for group, rows_a, rows_b in _side_by_side(a, b, both):
-        changed = _compare(found, group, (a, rows_a), (b, rows_b))
-        found.differing += changed or not same_columns
+    left = set(both)
+    with closing(a.groups(both)) as groups_a, closing(b.groups(both)) as groups_b:
+        rows = aligned_groups((a.entry.state, groups_a), (b.entry.state, groups_b))
+        for group, pieces in groupby(rows, key=itemgetter(0)):
+            left.remove(group)
+            changed = [_compare(found, group, (a, old), (b, new)) for _, old, new in pieces]
+            found.differing += any(changed) or not same_columns
+            found.read += 1
+            on_group()
+    for _ in left:  # changes left no rows of these key groups
+        found.differing += not same_columns
         found.read += 1
         on_group()
     for group in unlike:
@@ -406,8 +415,11 @@ def compare_groups(
             continue
         side, change = (a, "removed") if group in old else (b, "added")
         if found.room:
-            ((_, rows),) = side.groups({group})
-            _add_examples(found, change, group, side, pa.Table.from_batches(rows), None)
+            with closing(side.groups({group})) as groups:
+                for _, rows in groups:
+                    _add_examples(found, change, group, side, pa.Table.from_batches([rows]), None)
+                    if not found.room:
+                        break
             found.read += 1
         count = (old.get(group) or new[group])[0][0]
         counts = {"added": 0, "removed": 0, "changed": 0} | {change: count}
@@ -416,22 +428,6 @@ def compare_groups(
         on_group()
     found.groups.sort(key=lambda one: one.key_group)
     return found
-
-
-def _side_by_side(
-    a: ComparedSide, b: ComparedSide, wanted: frozenset[int]
-) -> Iterator[tuple[int, Rows, Rows]]:
-    """Yield each wanted key group with its rows on both sides; none where changes left none."""
-    with closing(a.groups(wanted)) as groups_a, closing(b.groups(wanted)) as groups_b:
-        old, new = next(groups_a, None), next(groups_b, None)
-        for group in sorted(wanted):
-            rows_a: Rows = []
-            rows_b: Rows = []
-            if old is not None and old[0] == group:
-                rows_a, old = old[1], next(groups_a, None)
-            if new is not None and new[0] == group:
-                rows_b, new = new[1], next(groups_b, None)
-            yield group, rows_a, rows_b
 
 
 def compare_whole(
@@ -471,14 +467,13 @@ def compare_whole(
 
 
 def _compare(
-    found: Compared, group: int, a: tuple[ComparedSide, Rows], b: tuple[ComparedSide, Rows]
+    found: Compared, group: int, a: tuple[ComparedSide, pa.Table], b: tuple[ComparedSide, pa.Table]
 ) -> bool:
-    """Add what tells the rows of a key group apart; return whether anything does."""
+    """Add the differences of some rows of a key group; return whether there are any."""
     (side, _), (other, _) = a, b
     schemas = [one.entry.state.schema for one in (side, other)]
     old, new = (
-        pa.Table.from_batches(rows, arrow_schema(schema))
-        for schema, (_, rows) in zip(schemas, (a, b), strict=True)
+        rows.select(schema.names) for schema, (_, rows) in zip(schemas, (a, b), strict=True)
     )
     left, right = comparable((old, schemas[0]), (new, schemas[1]))
     in_a, in_b, same = pairs_of(left, right, side.identity)
@@ -488,12 +483,12 @@ def _compare(
     counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}
     _add(found, group, **counts)
     for change, of, rows, places, others in (
-        ("changed", side, old, in_a[differ], new.take(pa.array(in_b[differ][: found.room]))),
+        ("changed", side, old, in_a[differ], taken(new, in_b[differ][: found.room])),
         ("added", other, new, added, None),
         ("removed", side, old, removed, None),
     ):
         if room := found.room:
-            shown_first = rows.take(pa.array(places[:room]))
+            shown_first = taken(rows, places[:room])
             _add_examples(found, change, group, of, shown_first, others)
     return any(counts.values())
 
@@ -504,6 +499,10 @@ def _add(found: Compared, group: int, *, added: int, removed: int, changed: int)
     found.added += added
     found.removed += removed
     found.changed += changed
+    if found.groups and found.groups[-1].key_group == group:  # an earlier piece of it
+        before = found.groups.pop()
+        added, removed = added + before.added, removed + before.removed
+        changed += before.changed
     found.groups.append(
         GroupDifference(key_group=group, added=added, removed=removed, changed=changed)
     )
@@ -527,9 +526,8 @@ def _add_examples(
         )
 
 
-def _hash(rows: Rows, side: ComparedSide) -> Hashes:
-    table = pa.Table.from_batches(rows, arrow_schema(side.entry.state.schema))
-    return hashes_of(table, side.identity_columns), hashes_of(table, side.columns)
+def _hash(rows: pa.RecordBatch, side: ComparedSide) -> Hashes:
+    return hashes_of(rows, side.identity_columns), hashes_of(rows, side.columns)
 
 
 def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
@@ -558,10 +556,9 @@ def _hashed(side: ComparedSide, number: int, passes: int) -> Hashes:
 def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
     """Return the rows with one of these hashes of identity, by it."""
     found: dict[int, dict[str, Any]] = {}
-    for _, rows in side.groups(range(side.entry.state.max_parallelism)):
-        for batch in rows:
-            hashes = hashes_of(batch, side.identity_columns)
-            places = np.flatnonzero(np.isin(hashes, wanted))
-            rows_there = shown(batch.take(pa.array(places)))
-            found.update(zip(hashes[places].tolist(), rows_there, strict=True))
+    for _, batch in side.groups(range(side.entry.state.max_parallelism)):
+        hashes = hashes_of(batch, side.identity_columns)
+        places = np.flatnonzero(np.isin(hashes, wanted))
+        rows_there = shown(batch.take(pa.array(places)))
+        found.update(zip(hashes[places].tolist(), rows_there, strict=True))
     return found

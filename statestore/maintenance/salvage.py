@@ -241,7 +241,7 @@ def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
     if not damage.entry.layers:
         return damage.entry.rows - sum(damage.lost().values())
     found = exact_groups(storage, damage.entry, damage.kept())
-    return sum(batch.num_rows for _, rows in found for batch in rows)
+    return sum(rows.num_rows for _, rows in found)
 
 
 def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from statestore.files import digest
 from statestore.files.digest import hash_array, row_hashes, rows_digest
 from statestore.files.types import schema_of_arrow
-from statestore.format.digest import combine
+from statestore.format.digest import combine, hash_value
 from statestore.testing import reference
 from tests.support.strategies import KEY_KINDS, Kind, nullable, table, value_kinds
 
@@ -134,3 +134,13 @@ def test_a_type_that_is_never_stored_is_refused() -> None:
     """Instead of a digest without a definition."""
     with pytest.raises(TypeError, match="no digest is defined for duration"):
         hash_array(pa.array([1], pa.duration("us")))
+
+
+def test_long_texts_are_hashed_a_few_words_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the words are cut, also within a text."""
+    texts = [bytes(range(1, 1 + size)) * 4 for size in (0, 200, 1, 2, 250, 0, 130)]
+    column = pa.array([*texts, b"x" * 513, b""], pa.binary())
+    expected = [hash_value(value) for value in column.to_pylist()]
+    for words in (1, 7, 64, 10_000):
+        monkeypatch.setattr(digest, "_WORDS_AT_ONCE", words)
+        assert hash_array(column).tolist() == expected
