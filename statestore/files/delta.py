@@ -1,10 +1,10 @@
-"""The Delta backend: data files become the content of a Delta table, by delta-rs, without a JVM.
+"""The Delta backend: data files become the content of a Delta table, without a JVM.
 
-The files are already written, by whoever; a commit removes the table's old files from its log and
-adds the new ones (Delta protocol, "Add File and Remove File"). Removed files stay on disk for the
-older checkpoints that name them: table properties hold VACUUM and log clean-up off.
+The files are already written, by whoever; an entry of the log removes the table's old files and
+adds the new ones. delta-rs reads the log. Removed files stay on disk for the older checkpoints that
+name them: table properties hold VACUUM and log clean-up off.
 
-A commit also records (application, checkpoint id) as a Delta transaction identifier, so that
+An entry also records (application, checkpoint id) as a Delta transaction identifier, so that
 publishing the same checkpoint twice finds the first one's version instead of committing again.
 """
 
@@ -12,49 +12,43 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import create_table_with_add_actions
 
-from statestore.errors import (
-    CommitConflictError,
-    InvalidArgumentError,
-    StorageError,
-    UnsupportedTypeError,
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.files.delta_entry import (
+    REQUIRED,
+    Action,
+    add_file,
+    application_of,
+    commit_info,
+    configuration_of,
+    define_table,
+    encode,
+    label_of,
+    partition_columns,
+    refuse_hidden_times,
+    remove_file,
+    table_schema,
+    transaction,
 )
-from statestore.files.delta_log import INTERVAL, add_checkpoint
-from statestore.files.reader import open_data
-from statestore.files.statistics import file_statistics, statistics_columns
-from statestore.format.handles import Handle, KeyedStateHandle
-from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
-from statestore.format.names import KEY_GROUP
-from statestore.format.schema import DataType, Field, Schema, same_columns, schema_from_json
-from statestore.format.state import POSITION, SUBTASK, Layout
-from statestore.storage import Storage
+from statestore.files.delta_log import add_checkpoint
+from statestore.format.manifest import Entry, TableRef
+from statestore.format.schema import same_columns, schema_from_json
+from statestore.storage import Storage, put_once
 
-__all__ = ["DeltaTables", "add_action", "new_table", "refuse_escaped", "said"]
+__all__ = ["DeltaTables", "refuse_escaped", "said"]
 
-# Kept checkpoints read files that the newest table version no longer has: nothing but the store's
-# own clean-up may delete them. A hundred years is Delta's way to say never.
-_NEVER = "interval 36500 days"
-_KEEPING = {
-    "delta.deletedFileRetentionDuration": _NEVER,
-    "delta.logRetentionDuration": _NEVER,
-}
-_PROPERTIES = _KEEPING | {
-    "delta.checkpointInterval": str(INTERVAL),
-    "delta.enableDeletionVectors": "false",
-    "delta.autoOptimize.optimizeWrite": "false",
-    "delta.autoOptimize.autoCompact": "false",
-}
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
+_VECTORS = "deletionVectors"
+_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+"""Features that an entry of the store respects. A table with others is replaced."""
 
 
 def refuse_escaped(url: str, instead: str) -> None:
@@ -97,79 +91,91 @@ class DeltaTables:
 
     def _publish(self, entry: Entry, checkpoint_id: int) -> int:
         table = self._load(entry)
-        application = f"statestore:{entry.table.path}"
-        if table is None or not _fits(table, entry):
-            table = self._replace(entry, application, checkpoint_id)
-        elif table.transaction_version(application) != checkpoint_id or not _has(table, entry):
-            add_checkpoint(self._storage, entry.table.path, table)
-            table = self._exchange(table, entry, application, checkpoint_id)
+        if table is None or not _is_published(table, entry, checkpoint_id):
+            table = self._commit(table, entry, checkpoint_id)
         if not _has(table, entry):
             raise _changed(entry)
         version = table.version()
-        self._storage.sync([f"{entry.table.path}/_delta_log/{version:020}.json"])
+        self._storage.sync([self._name(entry, version)])
         return version
 
     def _load(self, entry: Entry) -> DeltaTable | None:
         try:
-            return DeltaTable(self._url(entry), storage_options=self._storage.delta_options())
+            return self._open(entry)
         except TableNotFoundError:
             return None
+
+    def _open(self, entry: Entry) -> DeltaTable:
+        return DeltaTable(self._url(entry), storage_options=self._storage.delta_options())
 
     def _url(self, entry: Entry) -> str:
         return f"{self._storage.url}/{entry.table.path}"
 
-    def _replace(self, entry: Entry, application: str, checkpoint_id: int) -> DeltaTable:
-        """Make the table anew, or for the first time: its columns, layout and properties may be
-        others than before, and files of which somebody has hidden rows are whole again.
-        """
-        _refuse_hidden_times(entry)
-        adds = [add_action(self._storage, entry, handle) for handle in entry.handles]
-        options = self._storage.delta_options()
-        new_table(self._url(entry), entry, adds, options, _commit(application, checkpoint_id))
-        return DeltaTable(self._url(entry), storage_options=options)
+    def _name(self, entry: Entry, version: int) -> str:
+        return f"{entry.table.path}/_delta_log/{version:020}.json"
 
-    def _exchange(
-        self, table: DeltaTable, entry: Entry, application: str, checkpoint_id: int
-    ) -> DeltaTable:
-        """Take out the files that are not the entry's, and put in those that are new."""
+    def _commit(self, table: DeltaTable | None, entry: Entry, checkpoint_id: int) -> DeltaTable:
+        """Put the entry that follows ``table``, or the first one; return the table with it.
+
+        A file that the table keeps is added again only if its statistics lack a bound, or if the
+        table's definition changes.
+        """
+        refuse_hidden_times(entry)
+        if table is not None and _VECTORS in _features(table):
+            table = self._emptied(entry, checkpoint_id)
+        files = [] if table is None else _files(table)
+        described: set[str] = set()
+        if table is not None and _fits(table, entry):
+            add_checkpoint(self._storage, entry.table.path, table)
+            definition = [_labelled(table, entry, checkpoint_id)]
+            described = {file["path"] for file in files if _is_described(file)}
+        else:
+            definition = define_table(entry, checkpoint_id)
         named = {handle.path: handle for handle in entry.handles}
-        there = {file["path"]: file for file in _files(table)}
-        gone = [_remove(file) for path, file in there.items() if path not in named]
-        new = [
-            add_action(self._storage, entry, handle)
-            for path, handle in named.items()
-            if path not in there
+        present = {file["path"] for file in files}
+        actions = [
+            commit_info(entry, checkpoint_id),
+            *definition,
+            *(_removal(file) for file in files if file["path"] not in named),
+            *(
+                add_file(self._storage, entry, handle, is_new=path not in present)
+                for path, handle in named.items()
+                if path not in described
+            ),
+            transaction(entry, checkpoint_id),
         ]
-        table.create_write_transaction(
-            [*gone, *new],
-            "append",
-            table.schema(),
-            _partition_columns(entry),
-            commit_properties=_commit(application, checkpoint_id),
-            post_commithook_properties=_HOOKS,
-        )
+        version = 0 if table is None else table.version() + 1
+        if not put_once(self._storage, self._name(entry, version), encode(actions)):
+            raise _changed(entry)
+        if table is None:
+            return self._open(entry)
         table.update_incremental()
         return table
 
+    def _emptied(self, entry: Entry, checkpoint_id: int) -> DeltaTable:
+        """Replace the definition of a table and remove its files.
 
-def add_action(storage: Storage, entry: Entry, handle: Handle) -> AddAction:
-    """Return the action that adds a data file (Delta protocol, "Add File and Remove File").
+        Only delta-rs knows the deletion vectors that another writer gave to the files, and a file
+        is removed together with its vector. The entry that follows adds the files without vectors.
+        """
+        label = label_of(entry, checkpoint_id)
+        create_table_with_add_actions(
+            self._url(entry),
+            DeltaSchema.from_json(json.dumps(table_schema(entry).to_json())),
+            [],
+            mode="overwrite",
+            partition_by=partition_columns(entry),
+            configuration=configuration_of(entry),
+            storage_options=dict(self._storage.delta_options()),
+            post_commithook_properties=_HOOKS,
+            name=label["name"],
+            description=label["description"],
+        )
+        return self._open(entry)
 
-    Raises MissingFileError, DamagedFileError or StorageError.
-    """
-    values = {}
-    if isinstance(handle, KeyedStateHandle) and _partition_columns(entry):
-        values[KEY_GROUP] = str(handle.key_groups.first)
-    statistics = handle.statistics or _statistics_of(storage, entry, handle)
-    return AddAction(handle.path, handle.size_bytes, values, _now_ms(), True, statistics)
 
-
-def _statistics_of(storage: Storage, entry: Entry, handle: Handle) -> str:
-    """Return the statistics of a file that this checkpoint has not written."""
-    with open_data(storage, entry.table.path, handle) as file:
-        # Bounds of a footer without checksum are not believed: they could hide rows.
-        names = statistics_columns(entry.state) if handle.footer is not None else ()
-        return file_statistics(file.parquet.metadata, names)
+# What a log keeps the store says itself: see delta_log.py.
+_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _changed(entry: Entry) -> CommitConflictError:
@@ -187,56 +193,51 @@ def said(error: Exception) -> str:
     return text.partition(": ParsedLogPath")[0]
 
 
-def new_table(
-    url: str,
-    entry: Entry,
-    adds: list[AddAction],
-    options: Mapping[str, str],
-    commit: CommitProperties,
-) -> None:
-    """Make a version whose columns, layout, properties and files are these alone, of a new table
-    if there is none.
-    """
-    create_table_with_add_actions(
-        url,
-        _delta_schema(entry),
-        adds,
-        mode="overwrite",
-        partition_by=_partition_columns(entry),
-        description=f"statestore: {entry.state}",
-        configuration=_configuration(entry),
-        storage_options=dict(options),
-        commit_properties=commit,
-        post_commithook_properties=_HOOKS,
-    )
-
-
-# What a log keeps the store says itself: see delta_log.py.
-_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-def _commit(application: str, checkpoint_id: int) -> CommitProperties:
-    """Return what identifies a checkpoint's commit, for the store and, as Delta's user metadata,
-    for who reads the table's history; one that meets another's is not tried again.
-    """
-    return CommitProperties(
-        custom_metadata={"userMetadata": f"statestore checkpoint {checkpoint_id}"},
-        app_transactions=[Transaction(application, checkpoint_id, _now_ms())],
-        max_commit_retries=0,
-    )
+def _labelled(table: DeltaTable, entry: Entry, checkpoint_id: int) -> Action:
+    """Return the table's metadata with the name and the description of a checkpoint."""
+    metadata = table.metadata()
+    return {
+        "metaData": {
+            "id": metadata.id,
+            **label_of(entry, checkpoint_id),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "configuration": metadata.configuration,
+            "createdTime": metadata.created_time,
+        }
+    }
 
 
 def _fits(table: DeltaTable, entry: Entry) -> bool:
-    """Return whether the table has the entry's columns and layout, keeps its old files, and hides
-    no row of a file.
+    """Return whether the table has the entry's columns, layout and properties, and no feature that
+    an entry of the store would break.
     """
     columns = schema_from_json(json.loads(table.schema().to_json()))
-    metadata = table.metadata()
+    metadata, protocol = table.metadata(), table.protocol()
+    configuration = metadata.configuration
+    wanted = configuration_of(entry)
     return (
-        same_columns(columns, _table_schema(entry))
-        and metadata.partition_columns == _partition_columns(entry)
-        and _KEEPING.items() <= metadata.configuration.items()
-        and "deletionVectors" not in (table.protocol().writer_features or ())
+        same_columns(columns, table_schema(entry))
+        and metadata.partition_columns == partition_columns(entry)
+        and all(configuration.get(name) == wanted[name] for name in REQUIRED)
+        and configuration.get("delta.appendOnly", "false") == "false"
+        and _features(table) <= _FEATURES
+        and (protocol.min_writer_version <= 2 or protocol.writer_features is not None)
+    )
+
+
+def _features(table: DeltaTable) -> set[str]:
+    protocol = table.protocol()
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+
+
+def _is_published(table: DeltaTable, entry: Entry, checkpoint_id: int) -> bool:
+    """Return whether the table shows the checkpoint already."""
+    return (
+        _fits(table, entry)
+        and table.transaction_version(application_of(entry)) == checkpoint_id
+        and _has(table, entry)
     )
 
 
@@ -246,69 +247,23 @@ def _has(table: DeltaTable, entry: Entry) -> bool:
 
 
 def _files(table: DeltaTable) -> list[dict[str, Any]]:
-    """Return path, ``size_bytes`` and ``partition`` values of the table's files."""
+    """Return path, ``size_bytes``, ``partition`` values and bounds of the table's files."""
     actions = pa.table(table.get_add_actions(flatten=False))
-    names = [name for name in ("path", "size_bytes", "partition") if name in actions.column_names]
-    found: list[dict[str, Any]] = actions.select(names).to_pylist()
-    return found
+    wanted = ("path", "size_bytes", "partition", "min", "max")
+    files: list[dict[str, Any]] = actions.select(
+        [name for name in wanted if name in actions.column_names]
+    ).to_pylist()
+    return files
 
 
-def _remove(file: Mapping[str, Any]) -> RemoveAction:
-    partition = file.get("partition") or {}
-    values = {name: None if value is None else str(value) for name, value in partition.items()}
-    return RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], values)
+def _is_described(file: dict[str, Any]) -> bool:
+    """Return whether a file has both bounds of all columns that the table names, or none at all.
 
-
-def _configuration(entry: Entry) -> dict[str, str | None]:
-    names = ",".join(f"`{name.replace('`', '``')}`" for name in statistics_columns(entry.state))
-    return {**_PROPERTIES, "delta.dataSkippingStatsColumns": names}
-
-
-def _refuse_hidden_times(entry: Entry) -> None:
-    """Refuse times without a zone that only maps have: delta-rs does not look into maps, and makes
-    a table without the feature that they need (Delta protocol, "Timestamp without timezone").
+    Older releases left out some, which lets readers skip the file: see statistics.py.
     """
-    fields = entry.state.schema.fields
-    seen = [one.name for one in fields if _has_local_times(one.type, in_maps=False)]
-    hidden = [one.name for one in fields if _has_local_times(one.type, in_maps=True)]
-    if hidden and not seen:
-        raise UnsupportedTypeError(
-            f"{entry.state}: the column {hidden[0]!r} has times without a zone within a map, which "
-            "no Delta table is made of here; give them a zone, make the map a list of structs, or "
-            "open the store with table_format='parquet'"
-        )
+    bounds = [file.get("min") or {}, file.get("max") or {}]
+    return all(value is not None for values in bounds for value in values.values())
 
 
-def _has_local_times(kind: DataType, *, in_maps: bool) -> bool:
-    """Return whether a type has times without a zone, within maps or outside of them."""
-    if isinstance(kind, str):
-        return kind == "timestamp_ntz" and not in_maps
-    if kind["type"] == "map":
-        both = (kind["keyType"], kind["valueType"])
-        inner = (_has_local_times(one, in_maps=at) for one in both for at in (False, True))
-        return in_maps and any(inner)
-    if kind["type"] == "array":
-        return _has_local_times(kind["elementType"], in_maps=in_maps)
-    return any(_has_local_times(one["type"], in_maps=in_maps) for one in kind["fields"])
-
-
-def _partition_columns(entry: Entry) -> list[str]:
-    """Return the key group's column if the table has a folder for each."""
-    partitioned = isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
-    return [KEY_GROUP] if partitioned else []
-
-
-def _delta_schema(entry: Entry) -> DeltaSchema:
-    return DeltaSchema.from_json(json.dumps(_table_schema(entry).to_json()))
-
-
-def _table_schema(entry: Entry) -> Schema:
-    """Return the table's columns: the stored ones after those that the store adds."""
-    added = [Field(KEY_GROUP, "integer")]
-    if isinstance(entry, OperatorEntry):
-        added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]
-    return Schema((*added, *entry.state.schema.fields))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _removal(file: dict[str, Any]) -> Action:
+    return remove_file(file["path"], file["size_bytes"], file.get("partition") or {})

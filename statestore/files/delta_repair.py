@@ -7,19 +7,22 @@ that version, and the entries around it fit.
 from __future__ import annotations
 
 import json
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties
 
 from statestore.errors import CorruptionError
-from statestore.files.delta import add_action, new_table
+from statestore.files.delta_entry import (
+    Action,
+    add_file,
+    commit_info,
+    define_table,
+    encode,
+    label_of,
+    remove_file,
+)
 from statestore.files.delta_log import log_file
 from statestore.format.manifest import Entry
 from statestore.storage import Storage, put_once
@@ -28,8 +31,6 @@ __all__ = ["DeltaLog", "LostEntry", "lost_entries"]
 
 _LOG = "_delta_log"
 _COLUMNS = ("add", "metaData", "protocol")
-
-Action = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ class DeltaLog:
         put_once(self.storage, name, data)
 
 
-def lost_entries(log: DeltaLog, entries: Mapping[int, Entry]) -> Iterator[LostEntry]:
+def lost_entries(log: DeltaLog, entries: Mapping[int, tuple[int, Entry]]) -> Iterator[LostEntry]:
     """Yield what is missing below the newest entry, oldest first, up to the first that is not
-    known; ``entries`` has the states that are the table at a version.
+    known; ``entries`` has the state that is the table at a version, with its checkpoint's id.
 
     Raises CorruptionError when another entry, or a data file, cannot be read.
     """
@@ -134,17 +135,19 @@ def lost_entries(log: DeltaLog, entries: Mapping[int, Entry]) -> Iterator[LostEn
             return
 
 
-def _lost(log: DeltaLog, version: int, table: _Table, entry: Entry | None) -> LostEntry:
+def _lost(
+    log: DeltaLog, version: int, table: _Table, published: tuple[int, Entry] | None
+) -> LostEntry:
     """Return what a missing entry held, and bring the table to its version."""
     name = log.name(version, "json")
-    if entry is None:
+    if published is None:
         why = "no checkpoint that can be read names this version of the table"
     else:
-        actions = _actions(log, table, entry)
+        actions = _actions(log, table, *published)
         table.apply(actions)
         if _is_followed(log, version, table):
-            data = "".join(f"{json.dumps(action)}\n" for action in actions).encode()
-            return LostEntry(name, data, "put again, as a checkpoint and the next entry prove")
+            proof = "put again, as a checkpoint and the next entry prove"
+            return LostEntry(name, encode(actions), proof)
         why = "what follows it removes files that the checkpoint of this version does not name"
     return LostEntry(
         name,
@@ -154,33 +157,31 @@ def _lost(log: DeltaLog, version: int, table: _Table, entry: Entry | None) -> Lo
     )
 
 
-def _actions(log: DeltaLog, table: _Table, entry: Entry) -> list[Action]:
-    """Return what leads from the table before to that of the entry: what a new table begins with,
-    without what the one before has.
+def _actions(log: DeltaLog, table: _Table, checkpoint_id: int, entry: Entry) -> list[Action]:
+    """Return what leads from the table before to that of the entry.
+
+    The definition is left out if the one before is the same but for the checkpoint's label.
     """
-    adds = [add_action(log.storage, entry, handle) for handle in entry.handles]
-    with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
-        new_table(folder, entry, adds, {}, CommitProperties())
-        lines = Path(folder, _LOG, f"{0:020}.json").read_text().splitlines()
-    made = _Table()
-    made.apply([json.loads(line) for line in lines])
-    now_ms = time.time_ns() // 1_000_000
-    info = {"timestamp": now_ms, "operation": "Manual Update", "operationParameters": {}}
-    actions: list[Action] = [{"commitInfo": info}]
-    if _definition(table.metadata) != _definition(made.metadata):
-        actions += [{"protocol": made.protocol}, {"metaData": made.metadata}]
-    for path, add in table.files.items():
-        if path not in made.files:
-            known = {key: add[key] for key in ("partitionValues", "size") if key in add}
-            removed = {"path": path, "deletionTimestamp": now_ms, "dataChange": True}
-            actions.append({"remove": removed | {"extendedFileMetadata": True} | known})
-    return actions + [{"add": add} for path, add in made.files.items() if path not in table.files]
+    definition = define_table(entry, checkpoint_id)
+    (metadata,) = (action["metaData"] for action in definition if "metaData" in action)
+    if table.metadata is not None and _definition(table.metadata) == _definition(metadata):
+        definition = [{"metaData": table.metadata | label_of(entry, checkpoint_id)}]
+    named = {handle.path for handle in entry.handles}
+    removed = [
+        remove_file(path, add["size"], add.get("partitionValues") or {})
+        for path, add in table.files.items()
+        if path not in named
+    ]
+    added = [
+        add_file(log.storage, entry, handle)
+        for handle in entry.handles
+        if handle.path not in table.files
+    ]
+    return [commit_info(entry, checkpoint_id), *definition, *removed, *added]
 
 
-def _definition(metadata: Action | None) -> object:
-    """Return what makes a table what it is, its id and the time of its making aside."""
-    if metadata is None:
-        return None
+def _definition(metadata: Action) -> object:
+    """Return what makes a table what it is: without its id, its label and its time of creation."""
     columns = json.loads(metadata["schemaString"])
     return columns, metadata["partitionColumns"], metadata["configuration"]
 
@@ -195,7 +196,11 @@ def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
 
 def _without_pairs(action: Action) -> Action:
     """Return an action of a checkpoint as an entry has it: maps are no lists of pairs."""
-    add = action.get("add")
+    add, metadata = action.get("add"), action.get("metaData")
     if add and isinstance(add.get("partitionValues"), list):
         return action | {"add": add | {"partitionValues": dict(add["partitionValues"])}}
+    if metadata:
+        options = metadata["format"] | {"options": dict(metadata["format"]["options"])}
+        configuration = dict(metadata["configuration"])
+        return action | {"metaData": metadata | {"format": options, "configuration": configuration}}
     return action

@@ -19,6 +19,7 @@ from statestore.files.digest import rows_digest
 from statestore.files.fetch import footer_of
 from statestore.files.runs import RUN_BYTES
 from statestore.files.statistics import file_statistics
+from statestore.format.schema import Field
 from statestore.storage import Storage
 from statestore.storage.base import NewFile, named
 
@@ -234,7 +235,7 @@ class FileWriter:
             "footer": footer_of(self._sink.kept),
         }
 
-    def statistics(self, columns: tuple[str, ...]) -> str:
+    def statistics(self, columns: tuple[Field, ...]) -> str:
         """Return :func:`statestore.files.statistics.file_statistics` of the closed file."""
         return file_statistics(self._footers[0], columns)
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from statestore.files.equality import found
 from statestore.files.keyed import KeyedTarget
 from statestore.files.lookup import key_batch, key_group_of, table_of_key
 from statestore.files.reader import open_data
-from statestore.files.statistics import LONGEST_TEXT
+from statestore.files.statistics import bound_forms
 from statestore.files.types import arrow_schema
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
@@ -48,7 +49,6 @@ from statestore.format.names import (
 )
 from statestore.format.state import KeyedState
 from statestore.maintenance.rewrite import changes_of, rewrite
-from statestore.restore.export import json_value
 from statestore.storage import Storage
 from statestore.storage.base import named
 
@@ -193,7 +193,7 @@ def needles_of(wanted: pa.RecordBatch) -> KeyNeedles:
     """Return what to look for of a key, one row as ``key_batch`` returns it."""
     columns = list(wanted.to_pylist()[0].values())
     texts = tuple(_texts(value) for value in columns if isinstance(value, str))
-    values = tuple(_bounds_of(json_value(value)) for value in columns)
+    values = tuple(bound_forms(value) for value in columns)
     return KeyNeedles(texts if texts and all(texts) else (), values)
 
 
@@ -273,17 +273,10 @@ def _texts(value: str) -> tuple[bytes, ...]:
     return tuple(form.encode() for form in sorted(forms))
 
 
-def _bounds_of(value: Any) -> tuple[Any, ...]:
-    """Return a key's value as statistics have it: a long text is cut, and what is nested left
-    out.
-    """
-    if isinstance(value, str):
-        return (value, value[:LONGEST_TEXT])
-    return (value,) if isinstance(value, int) else ()
-
-
 def _same(left: Any, right: Any) -> bool:
-    return type(left) is type(right) and bool(left == right)
+    """Return whether two JSON values are equal; a decimal may be written as an integer."""
+    kinds = {type(left), type(right)}
+    return (len(kinds) == 1 or kinds == {int, Decimal}) and bool(left == right)
 
 
 def _chunks(storage: Storage, name: str) -> Iterator[bytes]:
@@ -315,7 +308,7 @@ def _documents(storage: Storage, name: str) -> Iterator[Any]:
 def _lines(raw: bytes) -> Iterator[Any]:
     for line in raw.splitlines():
         try:
-            yield json.loads(line)
+            yield json.loads(line, parse_float=Decimal)
         except ValueError:
             continue  # no JSON: its bytes are searched as well
 

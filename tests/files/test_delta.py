@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -124,16 +125,61 @@ def test_where_delta_rs_would_write_elsewhere_no_table_is_begun(tmp_path: Path) 
     assert [*tmp_path.iterdir()] == []
 
 
-def test_the_history_of_a_table_says_which_checkpoint_it_shows(store: StateStore) -> None:
-    """Also while the state has changes, of which the table has nothing."""
+def label_of(table: DeltaTable) -> int:
+    """Return the checkpoint that a table says it shows, by its name and description."""
+    metadata = table.metadata()
+    number = int(metadata.name.rpartition(" ")[2])
+    assert metadata.name == f"state 's' of operator 'u', checkpoint {number}"
+    assert f"state 's' of operator 'u' as of checkpoint {number}. Changes" in metadata.description
+    return number
+
+
+def assert_shows(store: StateStore, checkpoint_id: int) -> None:
+    """Hold the label, and the rows in DuckDB, against a checkpoint."""
+    table = DeltaTable(f"{store.url}/operators/u/keyed/s")
+    assert label_of(table) == checkpoint_id
+    assert table.history(1)[0]["userMetadata"] == f"statestore checkpoint {checkpoint_id}"
+    files = table.to_pyarrow_dataset()
+    found = duckdb.sql("SELECT k, v FROM files ORDER BY k", connection=duckdb.connect())
+    assert files is not None
+    assert found is not None
+    state = store.restore(checkpoint=checkpoint_id, parallelism=1).keyed("u", "s")
+    restored = state.to_arrow(0).read_all().select(["k", "v"]).sort_by("k")
+    assert found.to_arrow_table() == restored
+
+
+def test_a_table_says_which_checkpoint_it_shows(tmp_path: Path) -> None:
+    """I5: also while the state has changes, of which the table has nothing."""
+    store = StateStore.open(str(tmp_path / "store"), compaction=None)
+    for first in (0, 50):
+        with store.snapshot(parallelism=2) as checkpoint:
+            given = rows(first).select(["k", "v"])
+            checkpoint.keyed("u", "s", given, key="k", max_parallelism=16)
+    assert_shows(store, 2)
+    before = DeltaTable(f"{store.url}/operators/u/keyed/s").version()
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows().select(["k", "v"]), key="k", max_parallelism=16)
-    with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows(50).select(["k", "v"]), key="k", max_parallelism=16)
-    with store.snapshot(parallelism=2) as checkpoint:
-        entry = checkpoint.changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
-    table = DeltaTable(f"{store.url}/{entry.table.path}")
-    said = [commit["userMetadata"] for commit in table.history()]
-    assert said == ["statestore checkpoint 2", "statestore checkpoint 1"]
-    assert table.to_pyarrow_table().num_rows == 200
-    assert store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().num_rows == 199
+        checkpoint.changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
+    assert_shows(store, 2)
+    assert DeltaTable(f"{store.url}/operators/u/keyed/s").version() == before
+    store.maintenance.compact(everything=True)
+    assert_shows(store, 4)
+    store.maintenance.edit("u", "s", put=[{"k": "new", "v": 1}])
+    assert_shows(store, 5)
+    store.maintenance.purge("u", "new")
+    assert_shows(store, store.checkpoints()[-1])
+    store.maintenance.copy("latest", str(tmp_path / "copy"))
+    assert_shows(StateStore.open(str(tmp_path / "copy")), 1)
+
+
+def test_a_repaired_entry_has_the_label_of_its_checkpoint(store: StateStore) -> None:
+    for first in range(3):
+        with store.snapshot(parallelism=2) as checkpoint:
+            given = rows(first).select(["k", "v"])
+            checkpoint.keyed("u", "s", given, key="k", max_parallelism=16)
+    url = f"{store.url}/operators/u/keyed/s"
+    Path(url, "_delta_log", f"{1:020}.json").unlink()
+    assert store.maintenance.repair().repaired
+    for version in range(3):
+        assert label_of(DeltaTable(url, version=version)) == version + 1
+    commits = [commit["userMetadata"] for commit in DeltaTable(url).history()]
+    assert commits == [f"statestore checkpoint {number}" for number in (3, 2, 1)]

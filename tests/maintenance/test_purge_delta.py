@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +51,28 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     assert {Path(uri).name for uri in table.file_uris()} == {
         Path(handle.path).name for handle in new.handles
     }
+
+
+INSTANT = dt.datetime(2025, 1, 1, 12, 0, 0, 123456, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array(["a" * 40, "b" * 40]),
+        pa.array([INSTANT, INSTANT + dt.timedelta(microseconds=5000)], pa.timestamp("us", "UTC")),
+        pa.array([Decimal("2.50"), Decimal("7.00")], pa.decimal128(10, 2)),
+        pa.array([dt.date(2025, 1, 1), dt.date(2025, 1, 2)]),
+        pa.array([1, 2]),
+    ],
+    ids=lambda keys: str(keys.type),
+)
+def test_a_key_is_found_in_the_bounds_of_a_log(tmp_path: Path, keys: pa.Array) -> None:
+    """Also where a bound is not the key itself: truncated text, raised text, rounded times."""
+    store = StateStore.open(str(tmp_path / "store"))
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.table({"k": keys, "v": [1, 2]})
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+    for key in keys.to_pylist():
+        found = store.maintenance.find_key("u", key).found
+        assert "statistics of a Delta log" in {one.what for one in found}

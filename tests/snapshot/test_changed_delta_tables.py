@@ -58,6 +58,17 @@ def in_spark(spark: SparkSession, url: Path) -> list[str]:
         return sorted(row.user for row in frame.collect())
 
 
+def label_in_spark(spark: SparkSession, url: Path) -> int:
+    """Return the checkpoint that Spark says the table shows."""
+    table = f"delta.`{url}/operators/users/keyed/totals`"
+    [detail] = spark.sql(f"DESCRIBE DETAIL {table}").collect()
+    [newest] = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
+    number = int(newest.userMetadata.removeprefix("statestore checkpoint "))
+    assert detail.name == f"state 'totals' of operator 'users', checkpoint {number}"
+    assert f"as of checkpoint {number}. Changes" in detail.description
+    return number
+
+
 def log_of(url: Path, uid: str = "users") -> list[Path]:
     log = url / "operators" / uid / "keyed/totals/_delta_log"
     return sorted(path for path in log.rglob("*") if path.is_file())
@@ -86,10 +97,17 @@ def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -
     store = StateStore.open(str(url), spark=spark)
     store.maintenance.edit("users", "totals", delete=[KEY], put=[{"user": "new", "n": 1}])
     assert in_delta(url) == sorted([*USERS, "new"])
+    assert label_in_spark(spark, url) == 3
     rows = spark.createDataFrame([("x", 1), ("y", 2)], "user string, n long")
     assert store.maintenance.edit("users", "totals", rows=rows, dry_run=True).rows_after == 2
     store.maintenance.edit("users", "totals", rows=rows)
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
+    layered = StateStore.open(str(url), spark=spark, compaction=None)
+    with layered.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("users", "totals", deletes=[{"user": "x"}])
+        checkpoint.carry_rest()
+    assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
+    assert label_in_spark(spark, url) == 4
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
