@@ -1,26 +1,37 @@
 """How Spark planned a micro-batch, as it wrote it to a query's checkpoint location.
 
 Before Spark runs a micro-batch it writes into ``offsets/<batch id>`` where each source's data end:
-a line of version, one of metadata, and one of JSON for each source. A source of files ends at a
-number, and the files behind it are in ``sources/<source>/<number>``, or, every tenth time, together
-with all before them in ``<number>.compact``. The query's id is in ``metadata``, and lasts as long
-as the location. Spark syncs none of this.
+a line of version, one of metadata, and one of JSON for each source. In version 1 the sources are in
+the order of the query's plan. In version 2 each line begins with the source's name and a colon, in
+any order; sources without a name have their numbers. A source of files ends at a number, and the
+files behind it are in ``sources/<source>/<number>``, or, every tenth time, together with all before
+them in ``<number>.compact``. There ``<source>`` is the source's name, in both versions, else its
+number. The query's id is in ``metadata``, and lasts as long as the location. Spark syncs none of
+this.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage import Storage
 
-__all__ = ["MicroBatch", "planned"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-_VERSION = b"v1"
+__all__ = ["TICKS", "MicroBatch", "planned", "source_folders"]
+
+TICKS = "statestore_ticks"
+"""The name of the source of ticks in a query whose sources have names."""
+NEEDS_NAMES = (
+    "which needs spark.sql.streaming.offsetLog.formatVersion=2 from the first micro-batch on"
+)
+_POSITIONAL, _NAMED = b"v1", b"v2"
 _TAIL_BYTES = 2**16
 
 
@@ -32,7 +43,8 @@ class MicroBatch:
     it end, as JSON, and ``planned_at_ms`` is when it was planned, None if that is not known.
     ``files`` have a digest for each source that reads files: of the names of those that are new.
     ``before`` is the micro-batch before it, None for the first, and where that is not known.
-    ``watermark_ms`` is the query's watermark when it was planned, 0 for none.
+    ``watermark_ms`` is the query's watermark when it was planned, 0 for none. ``names`` are the
+    sources' names in the order of ``ends``, empty for a query whose sources have none.
     """
 
     query: str
@@ -42,46 +54,120 @@ class MicroBatch:
     files: tuple[tuple[int, str], ...] = ()
     before: MicroBatch | None = None
     watermark_ms: int = 0
+    names: tuple[str, ...] = ()
 
 
-def planned(location: Storage, number: int, *, ticks: bool = False) -> MicroBatch:
+def source_folders(events: DataFrame) -> tuple[str, ...] | None:
+    """Return the name of each source's folder in the checkpoint location, in the order of the plan.
+
+    It is the source's name, if it has one. Else it is a number, which a source that the plan reads
+    twice has only once.
+
+    Args:
+        events: A streaming DataFrame.
+
+    Returns:
+        One name for each source, or None for a DataFrame of Spark Connect, whose plan is not here.
+    """
+    frame: Any = getattr(events, "_jdf", None)
+    if frame is None:
+        return None
+    leaves = frame.queryExecution().analyzed().collectLeaves()
+    distinct: list[Any] = []
+    folders = []
+    for leaf in map(leaves.apply, range(leaves.size())):
+        if not leaf.isStreaming():
+            continue
+        if leaf not in distinct:
+            distinct.append(leaf)
+        name = leaf.sourceIdentifyingName().nameOpt()
+        folders.append(str(distinct.index(leaf)) if name.isEmpty() else str(name.get()))
+    return tuple(folders)
+
+
+def planned(
+    location: Storage, number: int, *, ticks: bool = False, folders: Sequence[str] | None = None
+) -> MicroBatch:
     """Return a micro-batch as Spark wrote it to a query's checkpoint location.
 
-    With ``ticks`` its last source only says that time goes by, and has no place in ``ends``.
+    Args:
+        location: The query's checkpoint location.
+        number: The number of the micro-batch.
+        ticks: True if one source only says that time goes by. It has no place in ``ends``.
+        folders: The result of :func:`source_folders`. By default each source's folder is its
+            number. Version 2 of the offsets has the names itself.
 
-    Raises InvalidArgumentError for a file of another version than is known, and for one that is
-    not there or cut off, as after a loss of power; or StorageError.
+    Returns:
+        The micro-batch, with the one before it.
+
+    Raises:
+        InvalidArgumentError: For a file of an unknown version, and for one that is missing or cut
+            off, as after a loss of power.
+        StorageError: When the location cannot be read.
     """
     query = _json(location, "metadata", _read(location, "metadata")).get("id")
     if not isinstance(query, str):
         raise _broken(location, "metadata")
-    before = _planned(location, query, number - 1, None, ticks) if number else None
-    return _planned(location, query, number, before, ticks)
+    before = _planned(location, query, number - 1, None, ticks, folders) if number else None
+    return _planned(location, query, number, before, ticks, folders)
 
 
 def _planned(
-    location: Storage, query: str, number: int, before: MicroBatch | None, ticks: bool
+    location: Storage,
+    query: str,
+    number: int,
+    before: MicroBatch | None,
+    ticks: bool,
+    folders: Sequence[str] | None,
 ) -> MicroBatch:
     name = f"offsets/{number}"
     lines = _read(location, name).splitlines()
-    if len(lines) < 2 or lines[0] != _VERSION:
+    if len(lines) < 2 or lines[0] not in (_POSITIONAL, _NAMED):
         raise InvalidArgumentError(
-            f"{location.url}/{name} begins with {lines[:1]}, not with {_VERSION!r}: it is cut off, "
-            "or this release of Spark writes its offsets in another way"
+            f"{location.url}/{name} begins with {lines[:1]}, not with {_POSITIONAL!r} or "
+            f"{_NAMED!r}: it is cut off, or this release of Spark writes its offsets in another way"
         )
     plan = _json(location, name, lines[1])
     at, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
-    ends = tuple(line.decode() for line in (lines[2:-1] if ticks else lines[2:]))
-    files = tuple(_files(location, ends))
-    return MicroBatch(query, number, ends, at or None, files, before, watermark or 0)
+    texts = [line.decode() for line in lines[2:]]
+    if lines[0] == _NAMED:
+        sources = _by_name(location, name, texts)
+    else:
+        own = [*folders] if folders is not None else [*map(str, range(len(texts)))]
+        if len(own) != len(texts):
+            raise InvalidArgumentError(
+                f"{location.url}/{name} says where {len(texts)} sources end, and the query has "
+                f"{len(own)}: start it with the sources that it had, or with a new checkpoint "
+                "location"
+            )
+        sources = [*zip(own, texts, strict=True)]
+    if ticks:
+        named = [source for source in sources if source[0] == TICKS]
+        sources.remove(named[0] if named else sources[-1])
+    files = tuple(_files(location, sources))
+    names, ends = (tuple(part) for part in zip(*sources, strict=True)) if sources else ((), ())
+    names = () if all(map(str.isdigit, names)) else names
+    return MicroBatch(query, number, ends, at or None, files, before, watermark or 0, names)
 
 
-def _files(location: Storage, ends: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    for source, line in enumerate(ends):
-        number = _log_offset(line)
+def _by_name(location: Storage, file: str, lines: list[str]) -> list[tuple[str, str]]:
+    """Return the sources' names and ends; sources that only have numbers in order of these."""
+    split = [line.partition(":") for line in lines]
+    if not all(colon for _, colon, _ in split):
+        raise _broken(location, file)
+    sources = [(name, end) for name, _, end in split]
+    if all(name.isdigit() for name, _ in sources):
+        sources.sort(key=lambda source: int(source[0]))
+    return sources
+
+
+def _files(location: Storage, sources: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
+    """Yield a digest of the new files' names for each source that reads files."""
+    for at, (folder, end) in enumerate(sources):
+        number = _log_offset(end)
         if number >= 0:
-            paths = sorted(_new_files(location, f"sources/{source}/{number}", number))
-            yield source, hashlib.sha256("\n".join(paths).encode()).hexdigest()
+            paths = sorted(_new_files(location, f"sources/{folder}/{number}", number))
+            yield at, hashlib.sha256("\n".join(paths).encode()).hexdigest()
 
 
 def _log_offset(line: str) -> int:
@@ -142,7 +228,8 @@ def _json(location: Storage, name: str, line: bytes) -> dict[str, Any]:
 def _broken(location: Storage, name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{location.url}/{name} is not there, or not as Spark writes it: the query's checkpoint "
-        "location has lost what was planned, as by a loss of power. Bring it back as it was, or "
+        "location has lost what was planned, as by a loss of power, or named sources are in "
+        f"another order, {NEEDS_NAMES}. Bring it back as it was, or "
         "start the query with a new checkpoint location, succeeds=True, and sources that begin "
         "where the state ends: its newest checkpoint has the positions"
     )

@@ -36,7 +36,7 @@ from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbered
 from statestore.spark.write import frame_of, spark_schema
 from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
-from statestore.streaming.planned import MicroBatch
+from statestore.streaming.planned import TICKS, MicroBatch
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
 from statestore.streaming.processor_task import (
     CLEARED,
@@ -63,6 +63,7 @@ __all__ = ["Processing", "processing_of", "with_ticks"]
 
 _WATERMARK = "spark.watermarkDelayMs"
 """The metadata by which Spark knows the column of ``withWatermark``."""
+_NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _FEW_BYTES = 64 * 2**20
 
 
@@ -294,11 +295,15 @@ def with_ticks(events: DataFrame) -> DataFrame:
 
     Spark plans a micro-batch where a source has moved, and for its own stateful operators when the
     watermark or the clock has (StateStoreWriter.shouldRunAnotherBatch). Ours it does not know: so
-    timers of keys without events fire by the ticks, which are the last source of the query.
+    timers of keys without events fire by the ticks, which are the last source of the query. They
+    get a name of their own where Spark wants one of each source.
     """
     spark = events.sparkSession
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
-    ticks = reader.option("numPartitions", 1).load()
+    reader = reader.option("numPartitions", 1)
+    if spark.conf.get(_NAMED_SOURCES, "false") == "true":
+        reader = reader.name(TICKS)
+    ticks = reader.load()
     nothing = (F.lit(None).cast(one.dataType).alias(one.name) for one in events.schema)
     return events.unionAll(ticks.where(F.col("value") < 0).select(*nothing))
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.parsing import parse_json
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.streaming.planned import MicroBatch
+from statestore.streaming.planned import NEEDS_NAMES, MicroBatch
 
 __all__ = [
     "FILES",
+    "NAMES",
     "OFFSETS",
     "POSITIONS",
     "PROGRESS",
@@ -29,8 +30,10 @@ __all__ = [
     "starting_offsets",
 ]
 
+T = TypeVar("T")
+
 PROGRESS, POSITIONS, FILES, OFFSETS = "progress", "positions", "files", "offsets"
-INDEXED = "timers-indexed"
+NAMES, INDEXED = "source-names", "timers-indexed"
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,15 @@ class Progress:
     """The last micro-batch of each query that wrote a state: of the one at work, that is last, and
     of those before it. ``ends`` and ``files`` are those of the last one; ``files`` is None in a
     checkpoint of an older release, which knew of none. ``indexed`` is the checkpoint in which the
-    timers of a processor are those of their index.
+    timers of a processor are those of their index. ``names`` are the sources' names in the order of
+    ``ends``, empty where they have none.
     """
 
     queries: tuple[tuple[str, int], ...] = ()
     ends: tuple[str, ...] = ()
     files: tuple[tuple[int, str], ...] | None = None
     indexed: int | None = None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
@@ -53,11 +58,15 @@ class Progress:
         ends = _stored(restored, uid, POSITIONS) or []
         files = _stored(restored, uid, FILES)
         indexed = _stored(restored, uid, INDEXED)
+        names = _stored(restored, uid, NAMES) or []
+        if len(names) != len(ends):  # a salvage has lost one of the two
+            names = []
         return cls(
             tuple((element["query"], element["batch"]) for element in queries),
             tuple(element["ends_at"] for element in ends),
             None if files is None else tuple((one["source"], one["digest"]) for one in files),
             indexed[0]["checkpoint"] if indexed else None,
+            tuple(element["name"] for element in names),
         )
 
     def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
@@ -66,11 +75,13 @@ class Progress:
         checkpoint.broadcast(uid, PROGRESS, elements)
         ends = [{"source": number, "ends_at": text} for number, text in enumerate(self.ends)]
         checkpoint.broadcast(uid, POSITIONS, ends)
-        if self.files:
-            files = [{"source": number, "digest": digest} for number, digest in self.files]
-            checkpoint.broadcast(uid, FILES, files)
-        else:
-            checkpoint.drop(uid, FILES)
+        files = [{"source": number, "digest": digest} for number, digest in self.files or ()]
+        names = [{"source": number, "name": name} for number, name in enumerate(self.names)]
+        for state, elements in ((FILES, files), (NAMES, names)):
+            if elements:
+                checkpoint.broadcast(uid, state, elements)
+            else:
+                checkpoint.drop(uid, state)
         if self.indexed is not None:
             checkpoint.broadcast(uid, INDEXED, [{"checkpoint": self.indexed}])
         if offsets := kafka_offsets(self.ends):
@@ -83,12 +94,19 @@ class Progress:
         """Return the progress behind a micro-batch."""
         others = tuple(one for one in self.queries if one[0] != batch.query)
         queries = (*others, (batch.query, batch.number))
-        return replace(self, queries=queries, ends=batch.ends, files=batch.files)
+        return replace(self, queries=queries, ends=batch.ends, files=batch.files, names=batch.names)
 
     def ends_like(self, batch: MicroBatch) -> bool:
-        """Return whether a micro-batch ends where this ends, so that no event is between them."""
-        same_files = self.files is None or self.files == batch.files
-        return same_files and same_ends(self.ends, batch.ends)
+        """Return whether a micro-batch ends where this ends, so that no event is between them.
+
+        Sources are told by their names. Where only one side knows names, as after a release that
+        knew of none, Spark tells the sources by their order, and so does this.
+        """
+        own, its = (self.names, batch.names) if self.names and batch.names else ((), ())
+        same_files = self.files is None or _by_source(own, self.files) == _by_source(
+            its, batch.files
+        )
+        return same_files and _ends(own, self.ends) == _ends(its, batch.ends)
 
     def has(self, batch: MicroBatch) -> bool:
         """Return whether a micro-batch that passed :meth:`check` is done."""
@@ -143,7 +161,7 @@ class Progress:
             raise _behind(batch, stored, f"Spark is at micro-batch {batch.number} again")
         same = batch if batch.number == stored else batch.before
         if same is not None and not self.ends_like(same):
-            own, its = (" and ".join(ends) or "nowhere" for ends in (self.ends, same.ends))
+            own, its = _shown(self.names, self.ends), _shown(same.names, same.ends)
             raise _behind(
                 batch,
                 stored,
@@ -155,6 +173,22 @@ class Progress:
 def same_ends(one: Iterable[str], other: Iterable[str]) -> bool:
     """Return whether sources end at the same places, however the JSON of it is written."""
     return [*map(_value, one)] == [*map(_value, other)]
+
+
+def _ends(names: tuple[str, ...], ends: tuple[str, ...]) -> dict[str | int, Any]:
+    """Return where each source ends, by its name, or its number where there are no names."""
+    return _by_source(names, enumerate(map(_value, ends)))
+
+
+def _by_source(names: tuple[str, ...], values: Iterable[tuple[int, T]]) -> dict[str | int, T]:
+    return {names[number] if names else number: value for number, value in values}
+
+
+def _shown(names: tuple[str, ...], ends: tuple[str, ...]) -> str:
+    """Return for an error message where the sources end."""
+    if names:
+        ends = tuple(f"{name}: {end}" for name, end in zip(names, ends, strict=True))
+    return " and ".join(ends) or "nowhere"
 
 
 def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str, Any]] | None:
@@ -176,10 +210,11 @@ def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, {how}: the "
         "location is not as it was when the store was written (a loss of power, or an older copy), "
-        "and events would be lost or counted twice. Bring the location back as it was; or start "
-        "the query with a new checkpoint location, succeeds=True, and sources that begin where the "
-        "checkpoint's positions are; or put the state back to the checkpoint with which the "
-        "location ends (checkpoint.carry_rest(base=…)), from where Spark brings all events again"
+        f"or named sources are in another order, {NEEDS_NAMES}; events would be lost or counted "
+        "twice. Bring the location back as it was; or start the query with a new checkpoint "
+        "location, succeeds=True, and sources that begin where the checkpoint's positions are; or "
+        "put the state back to the checkpoint with which the location ends "
+        "(checkpoint.carry_rest(base=…)), from where Spark brings all events again"
     )
 
 

@@ -30,7 +30,7 @@ from statestore.spark.read import at_hand, keys_in_use
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.planned import MicroBatch, planned
+from statestore.streaming.planned import MicroBatch, planned, source_folders
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.states import QueryState, brought_over, options_of, to_evolve
@@ -222,10 +222,11 @@ class StatefulQuery:
         if ticks:
             events = with_ticks(events)
             trigger = trigger or {"processingTime": "1 second"}
+        folders = source_folders(events)
 
         def run(batch: DataFrame, number: int) -> None:
             try:
-                self.process(batch, planned(location, number, ticks=ticks))
+                self.process(batch, planned(location, number, ticks=ticks, folders=folders))
             except Exception as error:
                 _log.error(
                     "micro-batch %d of operator %r is not committed: %s",

@@ -243,6 +243,13 @@ class CheckpointLocation:
         """
         name = f"offsets/{number}"
         version, *lines = self._lines(name)
+        if version == "v2":
+            raise FormatVersionError(
+                f"{self.url}/{name} is of version 2 of the offset log "
+                "(spark.sql.streaming.offsetLog.formatVersion), which names the sources: it can be "
+                "neither shown, imported nor exported here yet. Run the query with a new "
+                "checkpoint location and version 1, or as a StatefulQuery, which runs with both"
+            )
         if version != "v1":
             raise FormatVersionError(_other(self, name, version))
         if not lines:

@@ -146,6 +146,7 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
         ["operator 0", STRICT],
     ),
     "offsets-version": ("offsets/2", named("v1", "v7"), FormatVersionError, ["offsets/2", "v7"]),
+    "offsets-of-names": ("offsets/2", named("v1", "v2"), FormatVersionError, ["names the sources"]),
     "commits-version": ("commits/2", named("v1", "v7"), FormatVersionError, ["commits/2", "v7"]),
     "metadata-version": (METADATA, named("v1", "v7"), FormatVersionError, [METADATA, "v7"]),
     "offsets-cut": ("offsets/2", half, DamagedFileError, ["offsets/2"]),
