@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.values import ROWS, guessed_column
+from statestore.files.exact import kind_text
+from statestore.files.values import ROWS, column_of, fitted, guessed_column
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
@@ -28,6 +29,7 @@ __all__ = [
     "is_dicts",
     "is_lazy",
     "is_pandas",
+    "pandas_as_stored",
     "read_stream",
     "settled",
     "table_of_pandas",
@@ -102,6 +104,65 @@ def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and value != value
+
+
+# pandas' frames as columns of known types: each value comes out equal, or is refused.
+#
+# In a column of objects, or of a numpy type, NaN is how pandas says that a value is missing: there
+# it is null, unless the type of the column has a NaN. A float that stands for a whole number may
+# have been one that it cannot hold: pandas makes floats of whole numbers beside a missing one.
+
+
+def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.Table:
+    """Return a frame's columns in stored types. Its index is left out.
+
+    Args:
+        frame: A pandas frame that has each column of ``schema`` once.
+        schema: The columns, of types that :func:`statestore.files.types.arrow_schema` returns.
+        subject: How messages name the rows.
+
+    Returns:
+        The columns of ``schema``, in its order.
+
+    Raises:
+        InvalidArgumentError: For a value that does not come out equal; it names ``subject``, the
+            column, the row and the value.
+    """
+    columns = [_as_stored(frame[field.name], field, subject) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
+    name, kind = field.name, field.type
+    has_nan = pa.types.is_floating(kind)
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
+        values = series.tolist()
+        if not has_nan:
+            values = [None if _is_nan(value) else value for value in values]
+        return pa.chunked_array([column_of(values, kind, name=name, subject=subject)], kind)
+    column = _column(series, name, subject)
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
+    if pa.types.is_floating(column.type) and not has_nan:
+        if isinstance(series.dtype, np.dtype):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        _refuse_rounded(column, field, subject)
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), kind)])
+    return fitted(column, kind, name=name, subject=subject)
+
+
+def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
+    """Refuse floats so large that whole numbers next to each other are the same float."""
+    end = 2.0 ** (53 if column.type.bit_width == 64 else 24)
+    at = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
+    if at >= 0:
+        raise InvalidArgumentError(
+            f"row {at} of {subject} has {column[at].as_py()!r} in the column {field.name!r}, which "
+            f"holds {kind_text(field.type)}: that is a {kind_text(column.type)}, which does not "
+            f"have every whole number beyond {end:.0f}, and may be another one than was meant; "
+            f'give the column a type that has, such as "int64[pyarrow]"'
+        )
 
 
 _read: WeakSet[Any] = WeakSet()

@@ -31,6 +31,7 @@ __all__ = [
     "guessed_column",
     "row_place",
     "shown",
+    "shown_values",
     "table_like",
     "table_of_dicts",
 ]

@@ -10,7 +10,6 @@ left out, a key's due timers come after its events, a timer is gone once it has 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -18,16 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from statestore.errors import InvalidArgumentError, ProcessorError
+from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
@@ -58,6 +55,7 @@ from statestore.streaming.timer_index import (
     key_rows,
 )
 from statestore.streaming.updates import Changes, Updated
+from statestore.streaming.worker_errors import worker_errors
 
 __all__ = ["Processing", "processing_of", "with_ticks"]
 
@@ -173,14 +171,9 @@ class Processing:
         keys = task.taken.of(0)
         rows = rows.repartition(parallelism, *keys).sortWithinPartitions(*keys, WHAT)
         made = keep(map_in_arrow(rows, task, task.given.schema))
-        try:
+        with worker_errors():
             compute(made)
             few = few_cached(made, _FEW_BYTES)
-        except (PySparkException, Py4JJavaError) as error:
-            found = _MESSAGE.search(str(error))
-            if found is None:
-                raise
-            raise ProcessorError(found[1]) from error
         changes = {
             one.name: Changes(
                 *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
@@ -383,4 +376,3 @@ def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataF
 
 
 _HOW = (UPSERTED, DELETED, CLEARED)
-_MESSAGE = re.compile(r"ProcessorError: (the processor of operator .*)")

@@ -35,7 +35,8 @@ from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress
 from statestore.streaming.states import QueryState, brought_over, options_of, to_evolve
 from statestore.streaming.timer_index import INDEX
-from statestore.streaming.updates import Changes, Updated
+from statestore.streaming.updates import ByKey, Changes, Updated
+from statestore.streaming.worker_errors import worker_errors
 
 __all__ = ["StatefulQuery", "Trials"]
 
@@ -271,7 +272,8 @@ class StatefulQuery:
                 for name, one in step.states.items():
                     changes = self._changes(name, updated)
                     if changes.shared is not None:
-                        compute(keep(changes.shared))
+                        with worker_errors():
+                            compute(keep(changes.shared))
                     self._write(checkpoint, name, one, changes, step)
                 self._drop_deleted(checkpoint, step)
                 self._put(done, checkpoint)
@@ -445,7 +447,10 @@ class StatefulQuery:
                 is_first=is_first,
             )
         held = {name: few_of_driver(one) or keep(one) for name, one in touched.items()}
-        updated = self.update(step.events, held, batch)
+        update = self.update
+        if isinstance(update, ByKey):
+            update = replace(update, operator=self.uid)
+        updated = update(step.events, held, batch)
         if isinstance(updated, Mapping):
             updated = Updated(updated)
         if not isinstance(updated, Updated):

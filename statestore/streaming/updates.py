@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import (
+    InvalidArgumentError,
+    ProcessorError,
+    SchemaMismatchError,
+    StateStoreError,
+)
 from statestore.files.exact import is_list
+from statestore.files.given import is_pandas, pandas_as_stored
+from statestore.files.types import arrow_schema
+from statestore.files.values import dictionaries, shown_values
+from statestore.format.schema import schema_from_json
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
 from statestore.streaming.planned import MicroBatch
@@ -52,6 +64,9 @@ class Updated:
 
 
 # An update written for one key at a time, in pandas.
+#
+# Rows pass Spark's workers as Arrow tables. pandas sees them in columns of Arrow's types, so that a
+# value which the function leaves alone is never converted. What it returns is converted exactly.
 
 
 Function = Callable[[tuple[Any, ...], "pd.DataFrame", "pd.DataFrame"], "pd.DataFrame"]
@@ -61,63 +76,177 @@ _CLEARED = "__the_key_is_cleared"
 
 def by_key(
     key: str | Sequence[str], function: Function, *, entry: str | Sequence[str] = ()
-) -> Callable[[DataFrame, Mapping[str, DataFrame], MicroBatch], Mapping[str, Changes]]:
+) -> ByKey:
     """Return an update for a :class:`StatefulQuery` of one state that calls ``function`` for each
     touched key.
 
     ``function(key, events, state)`` gets the key's events of the micro-batch and its stored rows,
-    none for a new key, and returns the rows that it has from now on, in the columns of the state:
-    stored rows that it does not return are deleted. ``entry`` names the columns that tell the rows
-    of a key apart (namespace, map key, position), if it can have several.
+    none for a new key. It returns the rows that the key has from now on. Stored rows that it does
+    not return are deleted.
+
+    The columns of both frames are ``pandas.ArrowDtype``: a long next to a null is a long, a null is
+    ``pandas.NA``, and a timestamp is an instant in UTC, of microseconds. Each value that comes back
+    is stored as an equal one, or refused. Then the query ends with a ProcessorError that names
+    operator, state, key, column and value.
+
+    Args:
+        key: The columns that events and rows are grouped by.
+        function: Called once for each key. Its result needs the columns of the state, in any order
+            and of any types that have equal values; its index is left out.
+        entry: The columns that tell the rows of a key apart (namespace, map key, position), if it
+            can have several.
+
+    Returns:
+        The update.
     """
-    names, apart = _names(key), _names(entry)
+    return ByKey(_names(key), function, _names(entry))
 
-    def rows_of(key: tuple[Any, ...], events: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
-        settle()
-        rows = function(key, events, state).assign(**{_CLEARED: False})
-        if _entries(state, apart) <= _entries(rows, apart):
-            return rows
-        # Its values play no part: those of a row at hand leave the types of the columns alone.
-        like = (rows if len(rows) else state).iloc[[0]]
-        own = {name: state[name].iloc[[0]].set_axis(like.index) for name in names}
-        return _joined(like.assign(**own, **{_CLEARED: True}), rows)
 
-    def update(
-        events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
+@dataclass(frozen=True)
+class ByKey:
+    """The update that :func:`by_key` returns; ``operator`` is for messages."""
+
+    key: tuple[str, ...]
+    function: Function
+    entry: tuple[str, ...] = ()
+    operator: str = ""
+
+    def __call__(
+        self, events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
     ) -> Mapping[str, Changes]:
+        """Return the changes of the one state.
+
+        Raises:
+            InvalidArgumentError: When the query has several states.
+        """
         if len(states) != 1:
             raise InvalidArgumentError(
                 f"by_key updates one state, and the query has {len(states)} "
                 f"({', '.join(states)}): write a StatefulProcessor, and StatefulQuery.of_processor"
             )
         ((name, state),) = states.items()
-        in_events, in_state = list(events.columns), list(state.columns)
-
-        def called(key: tuple[Any, ...], new: pd.DataFrame, old: pd.DataFrame) -> pd.DataFrame:
-            return rows_of(key, new.set_axis(in_events, axis=1), old.set_axis(in_state, axis=1))
-
         left, right = (
-            numbered(frame).groupBy(*(f"c{columns.index(name)}" for name in names))
-            for frame, columns in ((events, in_events), (state, in_state))
+            numbered(frame).groupBy(*(f"c{frame.columns.index(name)}" for name in self.key))
+            for frame in (events, state)
         )
-        fields = [StructField(one.name, one.dataType) for one in state.schema.fields]
-        marked = StructType([*fields, StructField(_CLEARED, BooleanType())])
-        both = left.cogroup(right).applyInPandas(called, marked)
+        task = _KeyTask(self, name, events.schema, state.schema)
+
+        def run(events: pa.Table, state: pa.Table) -> pa.Table:  # Spark counts the arguments
+            return task.run(events, state)
+
+        both = left.cogroup(right).applyInArrow(run, task.marked)
         changes = Changes(
             upserts=both.where(~both[_CLEARED]).drop(_CLEARED),
-            cleared=both.where(both[_CLEARED]).select(*map(column_of, names)),
+            cleared=both.where(both[_CLEARED]).select(*map(column_of, self.key)),
             shared=both,
         )
         return {name: changes}
 
-    return update
+
+@dataclass(frozen=True)
+class _KeyTask:
+    """What a worker does for each key of a micro-batch; sent from the driver."""
+
+    update: ByKey
+    name: str
+    events: StructType
+    state: StructType
+
+    @property
+    def marked(self) -> StructType:
+        """The columns of the state, and whether a row says that its key is cleared."""
+        fields = [StructField(one.name, one.dataType) for one in self.state.fields]
+        return StructType([*fields, StructField(_CLEARED, BooleanType())])
+
+    @cached_property
+    def _stored(self) -> pa.Schema:
+        return arrow_schema(schema_from_json(self.state.jsonValue()))
+
+    @cached_property
+    def _taken(self) -> pa.Schema:
+        return to_arrow_schema(self.events, timezone="UTC")
+
+    @cached_property
+    def _given(self) -> pa.Schema:
+        return to_arrow_schema(self.marked, timezone="UTC")
+
+    def run(self, events: pa.Table, state: pa.Table) -> pa.Table:
+        """Return the rows that a key has from now on, and a mark if stored ones are deleted.
+
+        Raises:
+            ProcessorError: For an error of the function, and for a result that cannot be stored.
+        """
+        settle()
+        events, old = _cast(events, self._taken), _cast(state, self._stored)
+        first = events if events.num_rows else old
+        values: tuple[Any, ...] = ()
+        try:
+            [named] = dictionaries(first.select(self.update.key).slice(0, 1), "the key")
+            values = tuple(named.values())
+            result = self.update.function(values, _frame(events), _frame(old))
+            rows = self._rows(result)
+        except Exception as error:
+            text = str(error) if isinstance(error, StateStoreError) else _shown_error(error)
+            raise ProcessorError(
+                f"the function of operator {self.update.operator!r} failed for the key {values!r} "
+                f"of state {self.name!r}: {text}"
+            ) from error
+        marked = rows.append_column(_CLEARED, pa.repeat(False, rows.num_rows))
+        if not self._has_all_entries(old, rows):
+            marked = pa.concat_tables([self._mark(old), marked])
+        return _cast(marked, self._given)
+
+    def _mark(self, old: pa.Table) -> pa.Table:
+        """Return a row that says that a key is cleared: of the other columns it has nothing."""
+        columns = [
+            old.column(field.name).slice(0, 1)
+            if field.name in self.update.key
+            else pa.nulls(1, field.type)
+            for field in self._stored
+        ]
+        return pa.table(columns, schema=self._stored).append_column(_CLEARED, pa.repeat(True, 1))
+
+    def _rows(self, result: Any) -> pa.Table:
+        """Return what the function returned as rows of the state."""
+        names = self._stored.names
+        if not is_pandas(result):
+            raise InvalidArgumentError(
+                f"it returns a pandas DataFrame, not {type(result).__name__}"
+            )
+        if sorted(result.columns, key=str) != sorted(names):
+            raise SchemaMismatchError(
+                f"it returns the columns ({', '.join(map(str, result.columns))}), and the state "
+                f"has ({', '.join(names)})"
+            )
+        return pandas_as_stored(result, self._stored, "the rows that it returns")
+
+    def _has_all_entries(self, old: pa.Table, rows: pa.Table) -> bool:
+        """Return whether each stored row of the key is replaced by one that was returned."""
+        if not self.update.entry:
+            return not old.num_rows or rows.num_rows > 0
+        both = pa.concat_tables([old, rows]).select(self.update.entry)
+        columns = [map(_told_apart, shown_values(column)) for column in both.columns]
+        entries = [*zip(*columns, strict=True)]
+        return {*entries[: old.num_rows]} <= {*entries[old.num_rows :]}
 
 
-def _entries(rows: pd.DataFrame, apart: Sequence[str]) -> set[tuple[Any, ...]]:
-    """Return what tells the rows of one key apart."""
-    if not apart:
-        return {()} if len(rows) else set()
-    return {tuple(map(_told_apart, row)) for row in rows[[*apart]].itertuples(index=False)}
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows in types that have the same values: times in UTC, other sizes of offsets."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _frame(rows: pa.Table) -> pd.DataFrame:
+    """Return rows as a frame of Arrow's types, which also has names that come twice."""
+    import pandas as pd
+
+    columns = {at: pd.arrays.ArrowExtensionArray(one) for at, one in enumerate(rows.columns)}
+    frame = pd.DataFrame(columns, copy=False)
+    frame.columns = pd.Index(rows.schema.names)
+    return frame
 
 
 def _told_apart(value: Any) -> Any:
@@ -130,10 +259,8 @@ def _told_apart(value: Any) -> Any:
     return repr(float(value)) if is_special else value
 
 
-def _joined(first: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat([first, rows]) if len(rows) else first
+def _shown_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _names(columns: str | Sequence[str]) -> tuple[str, ...]:

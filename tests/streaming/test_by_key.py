@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from statestore.streaming import MicroBatch, by_key
+from statestore.errors import ProcessorError
+from statestore.streaming import MicroBatch, QueryState, StatefulQuery, by_key
 from tests.streaming.world import EVENTS, World
+from tests.support.bits import NAN_32, NAN_64, RAW, bits
 
 pytestmark = pytest.mark.spark
 
@@ -87,3 +94,161 @@ def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
         for row in restored.to_arrow(0).read_all().to_pylist()
     ]
     assert sorted(found, key=repr) == [(["a", None], ["3", None], 1), (["a", None], ["4", None], 1)]
+
+
+def ints(values: list[int | None], kind: pa.DataType) -> pa.Array:
+    """Return values of a type from their bits."""
+    return pa.array(values, RAW[kind]).view(kind)
+
+
+PLAIN = {
+    "byte": pa.array([-128, 127, None], pa.int8()),
+    "short": pa.array([-(2**15), 2**15 - 1, None], pa.int16()),
+    "int": pa.array([-(2**31), 2**31 - 1, None], pa.int32()),
+    "long": pa.array([4873214862074860545, -(2**63), None], pa.int64()),
+    "float": ints([NAN_32, -(2**31), None], pa.float32()),
+    "double": ints([NAN_64, -(2**63), None], pa.float64()),
+    "decimal": pa.array(
+        [Decimal("9" * 32 + "." + "9" * 6), Decimal("0.000001"), None], pa.decimal128(38, 6)
+    ),
+    "string": pa.array(["\0é😀", "", None]),
+    "binary": pa.array([b"\0\xff", b"", None]),
+    "boolean": pa.array([True, False, None]),
+    "date": ints([2932896, -719162, None], pa.date32()),
+    # The hour that comes twice in Berlin, and its local mean time; beyond the years of Python.
+    "twice": pa.array(
+        [
+            datetime(2025, 10, 26, 0, 30, tzinfo=UTC),
+            datetime(2025, 10, 26, 1, 30, tzinfo=UTC),
+            None,
+        ],
+        pa.timestamp("us", "UTC"),
+    ),
+    "old": pa.array(
+        [datetime(1850, 1, 1, 12, tzinfo=UTC), datetime(9999, 12, 31, 12, tzinfo=UTC), None],
+        pa.timestamp("us", "UTC"),
+    ),
+    "far": ints([2**63 - 1, -(2**63) + 1, None], pa.timestamp("us", "UTC")),
+    "local": ints([2**63 - 1, -(2**63) + 1, None], pa.timestamp("us")),
+}
+
+
+def every_type() -> pa.Table:
+    """Return three rows of one key with each type: plain, and in lists, maps and structs."""
+    found = {"user": pa.array(["ann"] * 3), "page": pa.array(["/a", "/b", "/c"])}
+    found["n"] = pa.array([1, 1, 1])
+    of_text = pa.MapArray.from_arrays
+    nothing = pa.array([False, False, True])
+    for name, values in PLAIN.items():
+        found[name] = values
+        found[f"{name}s"] = pa.ListArray.from_arrays(pa.array([0, 0, 3, 3]), values, mask=nothing)
+        texts = pa.array(["x", "y", "z"])
+        found[f"{name}_map"] = of_text(pa.array([0, 0, None, 3], pa.int32()), texts, values)
+        fields = [pa.field("a", values.type), pa.field("b", found[f"{name}s"].type)]
+        parts = [values, found[f"{name}s"]]
+        found[f"{name}_struct"] = pa.StructArray.from_arrays(parts, fields=fields, mask=nothing)
+    return pa.table(found)
+
+
+def of_pages(world: World, rows: pa.Table, function: Any, entry: str = "page") -> StatefulQuery:
+    """Store rows as a map state of users, and return a query that goes on with it."""
+    options: dict[str, Any] = {"kind": "map", "entry": entry, "max_parallelism": 8}
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("totals", "per-user", rows, key="user", **options)
+    state = QueryState(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), options)
+    update = by_key("user", function, entry=entry)
+    return replace(world.query(update=update, succeeds=True), states={"per-user": state})
+
+
+def stored(world: World, by: str = "page") -> pa.Table:
+    """Return the rows of the newest checkpoint."""
+    rows = world.store.restore(parallelism=1).keyed("totals", "per-user").to_arrow(0).read_all()
+    return rows.sort_by(by)
+
+
+def test_values_that_a_function_leaves_alone_stay_as_they_are(world: World) -> None:
+    """Bit for bit, of every type that a state can have, whatever the session's time zone is."""
+
+    def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
+        return state.assign(n=state["n"] + len(events))
+
+    rows = every_type()
+    query = of_pages(world, rows, update)
+    zones = ("Europe/Berlin", "America/St_Johns", "UTC")
+    try:
+        for number, zone in enumerate(zones):
+            world.spark.conf.set("spark.sql.session.timeZone", zone)
+            query.process(world.frame("ann"), MicroBatch("q", number))
+    finally:
+        world.spark.conf.unset("spark.sql.session.timeZone")
+    found = stored(world)
+    assert found.column("n").to_pylist() == [1 + len(zones)] * 3
+    for name in rows.schema.names:
+        if name != "n":
+            assert bits(found.column(name)) == bits(rows.column(name)), name
+
+
+def test_entries_are_told_apart_by_times_that_python_has_not(world: World) -> None:
+    """What a function does not return is deleted; what it adds is there."""
+    at = ints([2**63 - 1, 2**63 - 2, 0], pa.timestamp("us", "UTC"))
+    rows = pa.table({"user": ["ann"] * 3, "at": at, "n": [1, 2, 3]})
+
+    def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
+        return state[state["n"] != 2]
+
+    of_pages(world, rows, update, entry="at").process(world.frame("ann"), MicroBatch("q", 0))
+    assert stored(world, "n").column("n").to_pylist() == [1, 3]
+
+
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+WHERE = r"the function of operator 'totals' failed for the key \('ann',\) of state 'per-user': "
+
+
+def fails(key: Any, events: Any, state: Any) -> Any:
+    raise ValueError("no such page")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (fails, "ValueError: no such page"),
+        (
+            lambda key, events, state: state.assign(n=state["n"].astype("float64") + 2.0**60),
+            r"row 0 .* 1\.15\S+ in the column 'n', which holds long",
+        ),
+        (lambda key, events, state: state.assign(n=1.5), r"1\.5 in the column 'n'.*long"),
+        (lambda key, events, state: state.assign(m=1), r"columns \(user, page, n, m\)"),
+        (lambda key, events, state: state.drop(columns="n"), r"columns \(user, page\)"),
+        (lambda key, events, state: None, "DataFrame, not NoneType"),
+    ],
+)
+def test_an_error_names_operator_state_key_column_and_value(
+    world: World, function: Any, message: str
+) -> None:
+    """Nothing is committed, and the query can go on with a function that is mended."""
+    rows = pa.table({"user": ["ann", "ann"], "page": ["/a", "/b"], "n": [1, 2]})
+    query = of_pages(world, rows, function)
+    with pytest.raises(ProcessorError, match=WHERE + ".*" + message):
+        query.process(world.frame("ann"), MicroBatch("q", 0))
+    assert world.store.checkpoints() == (1,)
+
+
+def test_a_function_gets_columns_of_arrow_s_types(world: World) -> None:
+    """A long beside a null is one."""
+
+    def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
+        import pandas as pd
+
+        kinds = [str(kind) for kind in (*events.dtypes, *state.dtypes)]
+        n = int(events["n"].sum()) if events["n"].isna().any() else -1
+        rows = {"user": key[0], "n": n, "kinds": ",".join(kinds)}
+        return pd.DataFrame([rows])
+
+    query = world.query(schema="user string, n long, kinds string", update=by_key("user", update))
+    rows = [("a", 2**62 + 1, NOON), ("a", None, None)]
+    events = world.spark.createDataFrame(rows, "user string, n long, at timestamp")
+    query.process(events, MicroBatch("q", 0))
+    [found] = world.store.restore().keyed("totals", "per-user").get("a")
+    text, long, instant = "string[pyarrow]", "int64[pyarrow]", "timestamp[us, tz=UTC][pyarrow]"
+    assert found["n"] == 2**62 + 1
+    assert found["kinds"] == ",".join([text, long, instant, text, long, text])

@@ -6,18 +6,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from statestore.errors import InvalidArgumentError
-from statestore.streaming import MicroBatch, Progress, StatefulQuery
-from statestore.streaming.planned import planned
-from tests.streaming.test_planned import entry, offsets, written
+from statestore.streaming import Progress, StatefulQuery
 from tests.streaming.world import EVENTS, World
+
+pytestmark = pytest.mark.spark
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 VERSION = "spark.sql.streaming.offsetLog.formatVersion"
@@ -211,83 +209,3 @@ def test_a_processor_with_timers_over_named_sources(world: World, evolution: Non
         found = {row["user"]: row["n"] for row in state.to_arrow(0).read_all().to_pylist()}
         assert found == sources.counts
         sources.add("returns", "c")
-
-
-# Without Spark: what the files say, and what is compared.
-
-
-def named(*ends: str) -> str:
-    return offsets(*ends).replace("v1", "v2", 1)
-
-
-def test_sources_are_told_by_their_names(tmp_path: Path) -> None:
-    """Numbers are in their order, also beyond nine; ticks have no place."""
-    many = [f'{n}:{{"t":{{"0":{n}}}}}' for n in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)]
-    location = written(
-        tmp_path,
-        metadata='{"id":"q"}',
-        offsets_0=named("b:-", "statestore_ticks:3", 'a:{"logOffset":0}'),
-        offsets_1=named('b:{"t":{"0":3}}', "statestore_ticks:4", 'a:{"logOffset":0}'),
-        sources_a_0="v1" + entry(0, "f"),
-        offsets_2=named(*many),
-    )
-    batch = planned(location, 1, ticks=True)
-    assert batch.names == ("b", "a")
-    assert batch.ends == ('{"t":{"0":3}}', '{"logOffset":0}')
-    assert [at for at, _ in batch.files] == [1]
-    assert batch.before is not None
-    assert (batch.before.names, batch.before.ends) == (("b", "a"), ("-", '{"logOffset":0}'))
-    numbered = planned(location, 2, ticks=True)
-    assert numbered.names == ()
-    assert [json.loads(end)["t"]["0"] for end in numbered.ends] == [*range(10)]
-
-
-def test_positions_get_the_names_of_the_plan(tmp_path: Path) -> None:
-    """Version 1 has none: and a plan of other sources is refused."""
-    location = written(
-        tmp_path,
-        metadata='{"id":"q"}',
-        offsets_0=offsets('{"logOffset":0}', "-", "7"),
-        sources_a_0="v1" + entry(0, "f"),
-    )
-    batch = planned(location, 0, ticks=True, folders=("a", "b", "statestore_ticks"))
-    assert (batch.names, [at for at, _ in batch.files]) == (("a", "b"), [0])
-    with pytest.raises(InvalidArgumentError, match="3 sources end, and the query has 2"):
-        planned(location, 0, folders=("a", "b"))
-    with pytest.raises(InvalidArgumentError, match="sources/b/0"):
-        planned(location, 0, folders=("b", "a", "c"))
-
-
-def test_a_source_without_its_end_is_refused(tmp_path: Path) -> None:
-    location = written(tmp_path, metadata='{"id":"q"}', offsets_0=named("a:-", "orders"))
-    with pytest.raises(InvalidArgumentError, match="offsets/0"):
-        planned(location, 0)
-
-
-A, B = '{"logOffset":1}', '{"logOffset":2}'
-
-
-@pytest.mark.parametrize(
-    ("names", "ends", "files", "same"),
-    [
-        (("x", "y"), (A, B), ((0, "f"), (1, "g")), True),
-        (("y", "x"), (B, A), ((0, "g"), (1, "f")), True),
-        (("y", "x"), (A, B), ((0, "f"), (1, "g")), False),
-        (("x", "z"), (A, B), ((0, "f"), (1, "g")), False),
-        (("x",), (A,), ((0, "f"),), False),
-        (("y", "x"), (B, A), ((0, "f"), (1, "g")), False),
-        ((), (A, B), ((0, "f"), (1, "g")), True),  # an older release knew of no names
-    ],
-)
-def test_ends_are_compared_by_name(
-    names: tuple[str, ...],
-    ends: tuple[str, ...],
-    files: tuple[tuple[int, str], ...],
-    same: bool,
-) -> None:
-    batch = MicroBatch("q", 3, (A, B), files=((0, "f"), (1, "g")), names=("x", "y"))
-    stored = Progress((("q", 3),), ends, files, names=names)
-    assert stored.ends_like(batch) is same
-    if not same:
-        with pytest.raises(InvalidArgumentError, match="x: "):
-            stored.check(batch, "operator 'u'", has_state=True, succeeds=False)

@@ -93,3 +93,51 @@ def test_offsets_of_an_unknown_version_are_refused(world: World) -> None:
     offsets.write_text(offsets.read_text().replace("v1", "v9", 1))
     with pytest.raises(InvalidArgumentError, match="v9"):
         planned(open_storage(str(location)), 0)
+
+
+def named(*ends: str) -> str:
+    return offsets(*ends).replace("v1", "v2", 1)
+
+
+def test_sources_are_told_by_their_names(tmp_path: Path) -> None:
+    """Numbers are in their order, also beyond nine; ticks have no place."""
+    many = [f'{n}:{{"t":{{"0":{n}}}}}' for n in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)]
+    location = written(
+        tmp_path,
+        metadata='{"id":"q"}',
+        offsets_0=named("b:-", "statestore_ticks:3", 'a:{"logOffset":0}'),
+        offsets_1=named('b:{"t":{"0":3}}', "statestore_ticks:4", 'a:{"logOffset":0}'),
+        sources_a_0="v1" + entry(0, "f"),
+        offsets_2=named(*many),
+    )
+    batch = planned(location, 1, ticks=True)
+    assert batch.names == ("b", "a")
+    assert batch.ends == ('{"t":{"0":3}}', '{"logOffset":0}')
+    assert [at for at, _ in batch.files] == [1]
+    assert batch.before is not None
+    assert (batch.before.names, batch.before.ends) == (("b", "a"), ("-", '{"logOffset":0}'))
+    numbered = planned(location, 2, ticks=True)
+    assert numbered.names == ()
+    assert [json.loads(end)["t"]["0"] for end in numbered.ends] == [*range(10)]
+
+
+def test_positions_get_the_names_of_the_plan(tmp_path: Path) -> None:
+    """Version 1 has none: and a plan of other sources is refused."""
+    location = written(
+        tmp_path,
+        metadata='{"id":"q"}',
+        offsets_0=offsets('{"logOffset":0}', "-", "7"),
+        sources_a_0="v1" + entry(0, "f"),
+    )
+    batch = planned(location, 0, ticks=True, folders=("a", "b", "statestore_ticks"))
+    assert (batch.names, [at for at, _ in batch.files]) == (("a", "b"), [0])
+    with pytest.raises(InvalidArgumentError, match="3 sources end, and the query has 2"):
+        planned(location, 0, folders=("a", "b"))
+    with pytest.raises(InvalidArgumentError, match="sources/b/0"):
+        planned(location, 0, folders=("b", "a", "c"))
+
+
+def test_a_source_without_its_end_is_refused(tmp_path: Path) -> None:
+    location = written(tmp_path, metadata='{"id":"q"}', offsets_0=named("a:-", "orders"))
+    with pytest.raises(InvalidArgumentError, match="offsets/0"):
+        planned(location, 0)

@@ -182,3 +182,32 @@ def test_positions_that_differ_in_a_digit_are_not_the_same() -> None:
     """A source may write any JSON; as doubles these two numbers are one."""
     assert same_ends(['{"at": 9007199254740992.0}'], ['{ "at": 9007199254740992.0 }'])
     assert not same_ends(['{"at": 9007199254740992.0}'], ['{"at": 9007199254740993.0}'])
+
+
+ONE, TWO = '{"logOffset":1}', '{"logOffset":2}'
+
+
+@pytest.mark.parametrize(
+    ("names", "ends", "files", "same"),
+    [
+        (("x", "y"), (ONE, TWO), ((0, "f"), (1, "g")), True),
+        (("y", "x"), (TWO, ONE), ((0, "g"), (1, "f")), True),
+        (("y", "x"), (ONE, TWO), ((0, "f"), (1, "g")), False),
+        (("x", "z"), (ONE, TWO), ((0, "f"), (1, "g")), False),
+        (("x",), (ONE,), ((0, "f"),), False),
+        (("y", "x"), (TWO, ONE), ((0, "f"), (1, "g")), False),
+        ((), (ONE, TWO), ((0, "f"), (1, "g")), True),  # an older release knew of no names
+    ],
+)
+def test_ends_are_compared_by_name(
+    names: tuple[str, ...],
+    ends: tuple[str, ...],
+    files: tuple[tuple[int, str], ...],
+    same: bool,
+) -> None:
+    batch = MicroBatch("q", 3, (ONE, TWO), files=((0, "f"), (1, "g")), names=("x", "y"))
+    stored = Progress((("q", 3),), ends, files, names=names)
+    assert stored.ends_like(batch) is same
+    if not same:
+        with pytest.raises(InvalidArgumentError, match="x: "):
+            stored.check(batch, "operator 'u'", has_state=True, succeeds=False)

@@ -1,0 +1,28 @@
+"""Errors that a Python worker raised, as errors of this package again: Spark has them as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from statestore.errors import ProcessorError
+
+__all__ = ["worker_errors"]
+
+_MESSAGE = re.compile(r"ProcessorError: (the (?:processor|function) of operator .*)")
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Raise a ProcessorError of a worker as a ProcessorError, and other errors as they are."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        found = _MESSAGE.search(str(error))
+        if found is None:
+            raise
+        raise ProcessorError(found[1]) from error
