@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.sorting import MEMORY_BYTES
 from statestore.files.writer import ParquetOptions
 from statestore.flink.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
@@ -85,6 +86,7 @@ class SnapshotStoreSettings(StoreSettings):
     layout: Literal["partitioned", "ranged", "auto"] | None = None
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 2**20, unit="bytes", low=1, high=2**31 - 1)
+    memory_bytes: int = setting(MEMORY_BYTES, unit="bytes", low=2**20)
     zstd_level: int = setting(1, unit="level", low=1, high=22)
 
     @property
@@ -93,6 +95,7 @@ class SnapshotStoreSettings(StoreSettings):
         parquet = ParquetOptions(
             row_group_rows=self.row_group_rows,
             row_group_bytes=self.row_group_bytes,
+            memory_bytes=self.memory_bytes,
             zstd_level=self.zstd_level,
         )
         return super().options | {

@@ -2,9 +2,9 @@
 know it.
 
 A key group of which the stored digest is that of its new rows is not read. The others are read
-merged and compared with the new rows, a run of key groups at a time; both sides of the run are all
-that is in memory. Rows are known by their identity, and two of one identity are the same when
-all their values are.
+merged and compared with the new rows, a run of key groups at a time. A key group that does not fit
+in memory is compared in pieces: both sides are sorted (:mod:`statestore.files.sorting`) and merged.
+Rows are known by their identity, and two of one identity are the same when all their values are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ from statestore.files.key_groups import group_parts
 from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
-from statestore.files.runs import RUN_BYTES, checked, runs_of
+from statestore.files.runs import RUN_BYTES, checked, in_order, taken
+from statestore.files.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.format.digest import combine
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry
@@ -36,7 +37,7 @@ from statestore.storage import Storage
 
 __all__ = ["Against", "Seen"]
 
-_HASHED_ROWS = 16_384
+_HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Against:
     storage: Storage
     entry: KeyedEntry
     run_bytes: int = RUN_BYTES
+    memory_bytes: int = MEMORY_BYTES
 
     @property
     def state(self) -> KeyedState:
@@ -67,25 +69,34 @@ class Against:
         return self.entry.state
 
     def changes(
-        self, runs: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
+        self, rows: Iterable[pa.RecordBatch | pa.Table], key_groups: KeyGroupRange, seen: Seen
     ) -> Iterator[pa.Table]:
-        """Yield what makes new rows of the stored ones, as changes of whole key groups in order;
-        ``seen`` has all new rows at the end.
+        """Yield the changes that turn the stored rows into the new rows, in order of key group;
+        ``seen`` has counted all new rows at the end.
 
-        ``runs`` are all new rows of the key groups, ``key_group`` among their columns, in its
-        order, each with all rows of its key groups. Stored rows of key groups that they lack go.
-        Raises NullKeyError, DuplicateKeyError or InvalidArgumentError for rows that cannot be
-        stored, and MissingFileError or DamagedFileError.
+        ``rows`` are all new rows of the key groups, in order of their column ``key_group``. Stored
+        rows of key groups that they lack go. Raises NullKeyError, DuplicateKeyError or
+        InvalidArgumentError for rows that cannot be stored, StorageError if the temporary folder
+        cannot be written, and MissingFileError or DamagedFileError.
         """
         first = key_groups.first
-        for run in runs:
-            last = int(np.asarray(run.column(KEY_GROUP))[-1])
-            assert key_groups.intersect(KeyGroupRange(first, last)) == KeyGroupRange(first, last)
-            yield from self._compared(run, KeyGroupRange(first, last), seen)
+        for last, pieces in _parts_of(self._pieces(rows)):
+            span = KeyGroupRange(first, last)
+            assert key_groups.intersect(span) == span
+            new, more = next(pieces), next(pieces, None)
+            if more is None:
+                yield from self._compared(new, span, seen)
+            else:
+                every = _counted(chain((new, more), pieces), self.state, seen)
+                yield from self._merged(every, span)
             first = last + 1
         if first <= key_groups.last:
             empty = restored_schema(self.state.schema).empty_table()
             yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
+
+    def _pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        # New and stored rows are sorted at the same time.
+        return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes // 2)
 
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
@@ -108,21 +119,48 @@ class Against:
             neighbours = [group for _, group in some]
             those = KeyGroupRange(neighbours[0], neighbours[-1])
             begin, end = np.searchsorted(groups, (those.first, those.last + 1)).tolist()
-            rows = checked([new.slice(begin, end - begin)] if begin < end else [], self.state)
-            yield from self._merged(next(rows, None), those)
+            rows = [new.slice(begin, end - begin)] if begin < end else []
+            yield from self._merged(rows, those)
 
-    def _merged(self, new: pa.Table | None, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
-        """Yield the changes of neighbouring key groups; ``new`` are their rows, in order."""
-        left = restored_schema(self.state.schema).empty_table() if new is None else new
-        reads, run_bytes = reads_of(self.entry, key_groups), self.run_bytes
-        old_rows = read_state(self.storage, self.entry, reads, run_bytes=run_bytes)
-        for old in runs_of(old_rows, run_bytes):
-            last = int(np.asarray(old.column(KEY_GROUP))[-1])
-            stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
-            yield from self._changed(old, left.slice(0, stop))
-            left = left.slice(stop)
-        if left.num_rows:
-            yield from self._changed(left.schema.empty_table(), left)
+    def _merged(self, new: Iterable[pa.Table], key_groups: KeyGroupRange) -> Iterator[pa.Table]:
+        """Yield the changes of neighbouring key groups, whose new rows are either one piece, or
+        pieces of a single large key group.
+        """
+        reads = reads_of(self.entry, key_groups)
+        read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
+        rows = checked(new, self.state)
+        left = next(rows, None)
+        for last, old in _parts_of(self._pieces(read)):
+            now: Iterator[pa.Table] = iter(())
+            if left is not None:
+                stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
+                now = chain([left.slice(0, stop)], rows if stop == left.num_rows else ())
+                left = left.slice(stop) if stop < left.num_rows else None
+            for before, after in self._side_by_side(old, now):
+                yield from self._changed(before, after)
+        for some in chain([] if left is None else [left], rows):
+            yield from self._changed(some.schema.empty_table(), some)
+
+    def _side_by_side(
+        self, old: Iterator[pa.Table], new: Iterator[pa.Table]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield stored rows, which are one piece or sorted, beside new ones, which are sorted."""
+        empty = restored_schema(self.state.schema).empty_table()
+        before, more_before = next(old), next(old, None)
+        after, more_after = next(new, empty), next(new, None)
+        if more_before is None and more_after is None:
+            yield before, after
+            return
+        sides = (
+            [in_order(before, self.state)] if more_before is None else [before, more_before],
+            [after] if more_after is None else [after, more_after],
+        )
+        streams = [
+            (rows.cast(empty.schema) for rows in chain(some, rest) if rows.num_rows)
+            for some, rest in zip(sides, (old, new), strict=True)
+        ]
+        for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
+            yield taken(rows, places[side == 0]), taken(rows, places[side == 1])
 
     def _changed(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
         """Yield the changes that make new rows of old ones, if there are any."""
@@ -141,12 +179,47 @@ class Against:
         if changes.num_rows:
             groups = np.asarray(changes.column(KEY_GROUP)).astype(np.int32)
             rows = changes.drop_columns([KEY_GROUP]).add_column(0, KEY_GROUP, pa.array(groups))
-            yield rows.take(pa.array(np.argsort(groups, kind="stable")))
+            yield taken(rows, np.argsort(groups, kind="stable"))
+
+
+def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+    """Yield key groups that are in one piece together, and a key group that is in several pieces
+    alone: their last key group, and the rows.
+    """
+
+    def parts() -> Iterator[pa.Table]:
+        before = -1
+        for piece, following in pairwise(chain(pieces, [None])):
+            groups = np.asarray(piece.column(KEY_GROUP))
+            cuts = {0, len(groups)}
+            if groups[0] == before:
+                cuts.add(int(np.searchsorted(groups, before, "right")))
+            before = groups[-1]
+            if following is not None and following.column(KEY_GROUP)[0].as_py() == before:
+                cuts.add(int(np.searchsorted(groups, before)))
+            for first, stop in pairwise(sorted(cuts)):
+                yield piece.slice(first, stop - first)
+
+    def span(part: pa.Table) -> tuple[int, int]:
+        groups = part.column(KEY_GROUP)
+        return groups[0].as_py(), groups[-1].as_py()
+
+    for (_, last), some in groupby(parts(), span):
+        yield last, some
+
+
+def _counted(pieces: Iterable[pa.Table], state: KeyedState, seen: Seen) -> Iterator[pa.Table]:
+    """Pass pieces on, and count their rows."""
+    for piece in pieces:
+        seen.add(_sizes(piece, state).values())
+        yield piece
 
 
 def _hashes(rows: pa.Table, state: KeyedState) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Return the hash of all stored columns of each row, as the digest takes it."""
-    batches = rows.select(state.schema.names).to_batches(_HASHED_ROWS)
+    # Hashing takes several times the bytes of the rows.
+    step = max(min(_HASHED_ROWS, _HASHED_BYTES * rows.num_rows // (rows.nbytes + 1)), 1)
+    batches = rows.select(state.schema.names).to_batches(step)
     return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(batch) for batch in batches)])
 
 

@@ -1,10 +1,14 @@
-"""Keyed state from Arrow rows, without Spark: hash, sort and write in this process."""
+"""Keyed state from Arrow rows, without Spark: hash, sort and write in this process.
+
+Rows are a table, or a stream that does not fit in memory. Such a stream, and a table larger than
+the memory to use, are sorted on disk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +17,22 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.against import Against, Seen
 from statestore.files.given import (
+    StreamedRows,
     beside,
     check_groups,
     given_groups,
     is_dicts,
     read_stream,
     settled,
+    streamed,
     with_groups,
     without_empty_chunks,
     without_groups,
 )
-from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped, write_pieces
 from statestore.files.merge import time_column
 from statestore.files.runs import key_groups_of, null_key_error, null_keys
+from statestore.files.sorting import slices_of, sorted_pieces
 from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.files.values import ROWS, fitted_table, table_of_dicts
 from statestore.files.writer import ParquetOptions
@@ -45,6 +52,7 @@ __all__ = [
     "key_types",
     "on_driver",
     "refuse_narrowing",
+    "refuse_repeated_names",
     "rows_known",
     "schema_of",
     "ungrouped",
@@ -53,6 +61,12 @@ __all__ = [
     "write_keyed",
     "write_subtask",
 ]
+
+Rows: TypeAlias = pa.Table | StreamedRows
+Own: TypeAlias = tuple[Assignment, int]
+"""Who owns which key groups, and the subtask whose rows are written."""
+
+_ONE_ARRAY_BYTES = 2**30
 
 
 def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
@@ -75,11 +89,16 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
                 f"list of dictionaries, not {type(rows).__name__} ({subject})"
             )
         rows = read_stream(rows, subject)
-    names = rows.schema.names
+    refuse_repeated_names(rows.schema, subject)
+    return without_empty_chunks(rows)
+
+
+def refuse_repeated_names(schema: pa.Schema, subject: str) -> None:
+    """Raise InvalidArgumentError if two columns have one name."""
+    names = schema.names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
-    return without_empty_chunks(rows)
 
 
 def is_schema(rows: Any) -> bool:
@@ -87,13 +106,13 @@ def is_schema(rows: Any) -> bool:
     return isinstance(rows, pa.Schema)
 
 
-def schema_of(rows: pa.Table) -> Schema:
-    """Return the stored columns of a table."""
+def schema_of(rows: Rows) -> Schema:
+    """Return the stored columns of the rows."""
     return without_groups(schema_of_arrow(rows.schema))
 
 
 def key_types(
-    rows: pa.Table, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+    rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
 ) -> tuple[str, ...]:
     """Return per key column the type whose hash is taken, None in ``wanted`` for its own.
 
@@ -103,55 +122,62 @@ def key_types(
     return check_key_types(columns, hash_scheme, wanted)
 
 
-def rows_known(rows: pa.Table) -> int | None:
-    """Return how many rows there are."""
-    return int(rows.num_rows)
+def rows_known(rows: Rows) -> int | None:
+    """Return how many rows there are, None for a stream."""
+    return int(rows.num_rows) if isinstance(rows, pa.Table) else None
 
 
-def on_driver(rows: pa.Table, names: Sequence[str], most_bytes: int) -> pa.Table:
+def on_driver(rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
     """Return some columns: they are in this process already."""
     return rows.select(beside(names, rows.schema.names))
 
 
-def refuse_narrowing(rows: pa.Table, names: Sequence[str], state: KeyedState) -> None:
+def refuse_narrowing(rows: Rows, names: Sequence[str], state: KeyedState) -> None:
     """Do nothing: each value is looked at."""
 
 
-def ungrouped(rows: pa.Table) -> pa.Table:
+def ungrouped(rows: Rows) -> Rows:
     """Return the rows without the store's own column."""
     return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
 
-def with_time(rows: pa.Table, column: str, kind: str, now_ms: int) -> pa.Table:
+def with_time(rows: Rows, column: str, kind: str, now_ms: int) -> Rows:
     """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
-    return rows.append_column(column, time_column(kind, rows.num_rows, now_ms))
+
+    def timed(table: pa.Table) -> pa.Table:
+        return table.append_column(column, time_column(kind, table.num_rows, now_ms))
+
+    return timed(rows) if isinstance(rows, pa.Table) else rows.map(timed)
 
 
 def write_keyed(
-    rows: pa.Table, owners: Assignment, target: KeyedTarget
+    rows: Rows, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
     """Write a keyed state; return its handles in order of key group.
 
     ``owners`` play no part: one process writes all key groups. Raises NullKeyError,
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
-    state = target.state
-    return write_runs(_runs(_fitted(rows, state), state, target.options), target)
+    return _written(rows, target)
 
 
 def write_against(
-    rows: pa.Table, owners: Assignment, against: Against, target: KeyedTarget
+    rows: Rows, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
     Return the handles, and the number and digest of all these rows.
 
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
-    state = against.state
+    state, options = against.state, target.options
     everything = KeyGroupRange.every(state.max_parallelism)
-    runs = _runs(_fitted(rows, state), state, target.options)
+    if _fits(rows, options):
+        grouped = _runs(_fitted(rows, state), state, options)
+    else:
+        pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
+        grouped = (part for piece in pieces for part in slices_of(piece, options.run_bytes))
     seen = Seen()
-    handles = write_runs(against.changes(runs, everything, seen), target)
+    handles = write_grouped(against.changes(grouped, everything, seen), target)
     return handles, RowSet(seen.rows, seen.digest)
 
 
@@ -164,7 +190,7 @@ def write_subtask(
     and InvalidArgumentError for a row that another subtask owns.
     """
     state = target.state
-    table = _of_schema(rows, state)
+    table = _of_schema(rows, state, target.options)
     found = schema_of(table)
     if sorted(found.names) != sorted(state.schema.names) or not same_columns(
         found.select(state.schema.names), state.schema
@@ -173,18 +199,62 @@ def write_subtask(
             f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
             f"({found}); give every subtask's rows the declared columns"
         )
-    runs = _runs(_fitted(table, state), state, target.options, (owners, subtask))
-    return write_runs(runs, target)
+    return _written(table, target, (owners, subtask))
 
 
-def _fitted(rows: pa.Table, state: KeyedState) -> pa.Table:
+def _written(
+    rows: Rows, target: KeyedTarget, own: Own | None = None
+) -> tuple[KeyedStateHandle, ...]:
+    state, options = target.state, target.options
+    if _fits(rows, options):
+        return write_grouped(_runs(_fitted(rows, state), state, options, own), target)
+    keyed = _keyed(rows, state, options, own)
+    return write_pieces(sorted_pieces(keyed, state, options.memory_bytes), target)
+
+
+def _fits(rows: Rows, options: ParquetOptions) -> bool:
+    """Return whether rows in order of key group can be in memory beside the given ones."""
+    most = min(options.memory_bytes, _ONE_ARRAY_BYTES)
+    return isinstance(rows, pa.Table) and rows.nbytes <= most
+
+
+def _keyed(
+    rows: Rows, state: KeyedState, options: ParquetOptions, own: Own | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows as they are stored, some at a time, with the key group of each.
+
+    Raises NullKeyError with the number of rows, after all of them, and InvalidArgumentError for
+    a value that cannot be stored or a row that another subtask owns.
+    """
+    tables = [rows] if isinstance(rows, pa.Table) else rows.tables
+    most = min(options.block_bytes, options.memory_bytes)
+    first = nulls = 0
+    for part in (part for table in tables for part in slices_of(table, most)):
+        fitted = _fitted(part, state, first)
+        first += part.num_rows
+        nulls += sum(null_keys(batch, state) for batch in fitted.to_batches())
+        if nulls:
+            continue
+        block = _Block.of(fitted, state)
+        if own is not None:
+            _refuse_foreign(np.flatnonzero(np.diff(block.ends)), *own, state)
+        yield block.rows
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+def _fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
     """Return the columns that are stored, and the store's own beside them, which is checked."""
-    own, stored = given_groups(rows, state), fitted_table(rows, state.schema, str(state))
+    own = given_groups(rows, state)
+    stored = fitted_table(rows, state.schema, str(state), first_row=first_row)
     return stored if own is None else stored.append_column(KEY_GROUP, own)
 
 
-def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
-    rows = settled(rows)
+def _of_schema(rows: Any, state: KeyedState, options: ParquetOptions) -> Rows:
+    rows = settled(streamed(rows, str(state), options.stream_bytes))
+    if isinstance(rows, StreamedRows):
+        refuse_repeated_names(rows.schema, str(state))
+        return rows
     if is_dicts(rows):
         schema = with_groups(state.schema, {name for row in rows for name in row})
         return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
@@ -195,7 +265,7 @@ def _runs(
     table: pa.Table,
     state: KeyedState,
     options: ParquetOptions,
-    own: tuple[Assignment, int] | None = None,
+    own: Own | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows in order of key group, some key groups at a time."""
     nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.equality import first_of_equals, found
-from statestore.files.given import given_groups, is_dicts, with_groups
+from statestore.files.given import StreamedRows, given_groups, is_dicts, with_groups
 from statestore.files.marks import (
     Deletion,
     as_stored,
@@ -20,7 +20,8 @@ from statestore.files.marks import (
     named_columns,
     widths_of,
 )
-from statestore.files.runs import in_order
+from statestore.files.runs import in_order, taken
+from statestore.files.sorting import equal_leaves
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted, row_place, shown, table_of_dicts
 from statestore.format.layers import MARK, delete_widths
@@ -28,6 +29,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 
 __all__ = [
+    "change_stream",
     "change_table",
     "consistent",
     "typed_deletes",
@@ -125,6 +127,26 @@ def change_table(
     return pa.concat_tables(marked, promote_options="default")
 
 
+def change_stream(
+    given: Sequence[tuple[pa.Table | StreamedRows, Deletion | None]],
+    state: KeyedState,
+    changes: KeyedState,
+) -> StreamedRows:
+    """Return rows of which some are streams as a stream of changes; see :func:`change_table`."""
+    nothing = [(rows.schema.empty_table(), how) for rows, how in given]
+    schema = change_table(nothing, state, changes).schema
+
+    def tables() -> Iterator[pa.Table]:
+        for rows, how in given:
+            for table in rows.tables if isinstance(rows, StreamedRows) else [rows]:
+                marked = _marked(table, how, state, changes)
+                for name in schema.names[len(marked.schema) :]:
+                    marked = marked.append_column(name, pa.nulls(marked.num_rows, pa.int64()))
+                yield marked
+
+    return StreamedRows(schema, tables())
+
+
 def _marked(
     rows: pa.Table, deletion: Deletion | None, state: KeyedState, changes: KeyedState
 ) -> pa.Table:
@@ -143,21 +165,43 @@ def _marked(
     return table if own is None else table.append_column(KEY_GROUP, own)
 
 
-def consistent(runs: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
-    """Pass runs of changes on as they are stored, each delete once; rows of the same key may follow
-    one that is cleared.
+def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
+    """Yield changes as they are stored, each delete once. Rows may come under a key that is
+    cleared.
+
+    The pieces ascend (:mod:`statestore.files.sorting`), and changes of one entry are in one piece.
 
     Raises DuplicateKeyError for rows that come and are deleted in one checkpoint.
     """
-    for run in runs:
-        come, every = coming(run), deletes(run)
-        _refuse_both(come, deletes(run, cleared=False), changes)
+    deleted: pa.Table | None = None
+    for piece in pieces:
+        come, every = coming(piece), deletes(piece)
+        own = deletes(piece, cleared=False)
+        deleted = own if deleted is None else pa.concat_tables([deleted, own])
+        _refuse_both(come, deleted, changes)
+        deleted = _open_deletes(deleted, piece, changes)
         if not every.num_rows:
-            yield run
+            yield piece
             continue
         rows = pa.concat_tables([come, _each_once(as_stored(every), changes)])
         order = np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")
-        yield rows.take(pa.array(order))
+        yield taken(rows, order)
+
+
+def _open_deletes(deleted: pa.Table, piece: pa.Table, changes: KeyedState) -> pa.Table:
+    """Return the deletes that may name rows of the next piece, whose rows come after the last one
+    of this piece: those that name this last row, too.
+    """
+    if not deleted.num_rows:
+        return deleted
+    last = piece.select([KEY_GROUP, *changes.identity]).slice(piece.num_rows - 1)
+    last = last.take(pa.array(np.zeros(deleted.num_rows, np.intp)))
+    widths = widths_of(deleted, changes)
+    names_last = np.zeros(deleted.num_rows, np.bool_)
+    for width in np.unique(widths).tolist():
+        names = [KEY_GROUP, *changes.identity[:width]]
+        names_last |= (widths == width) & equal_leaves(deleted, last, names)
+    return deleted.filter(pa.array(names_last))
 
 
 def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:

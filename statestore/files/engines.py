@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from statestore.errors import MissingDependencyError
 from statestore.files import arrow, grouped
 from statestore.files.against import Against
-from statestore.files.given import is_dicts, is_lazy, settled
+from statestore.files.given import StreamedRows, is_dicts, is_lazy, settled, streamed
 from statestore.files.keyed import KeyedTarget
 from statestore.files.values import ROWS
 from statestore.flink.partitioners import Partitioner
@@ -93,17 +93,26 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
         return cast(Engine, spark_module("write")), rows
     if isinstance(rows, grouped.GroupedRows):
         return cast(Engine, grouped), rows
+    if isinstance(rows, StreamedRows):
+        return cast(Engine, arrow), rows
     return cast(Engine, arrow), arrow.as_table(rows, subject)
 
 
-def reread(rows: Any, subject: str = ROWS) -> Any:
+def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:
     """Return rows that can be read any number of times: a Spark DataFrame, a schema, None and a
     list of dictionaries as they are, all else as an Arrow table; and rows by key group.
+
+    With ``most_bytes`` a longer Arrow stream is returned as :class:`StreamedRows`.
     """
     if rows is None or _is_spark(rows) or arrow.is_schema(rows):
         return rows
     if isinstance(rows, grouped.GroupedRows):
         return rows
+    if most_bytes is not None:
+        rows = streamed(rows, subject, most_bytes)
+        if isinstance(rows, StreamedRows):
+            arrow.refuse_repeated_names(rows.schema, subject)
+            return rows
     rows = settled(rows)
     return rows if is_dicts(rows) else arrow.as_table(rows, subject)
 

@@ -1,12 +1,18 @@
 """Rows as callers give them, turned once into what can be read again.
 
 A stream can be read once: an Arrow reader, a generator of batches or of dictionaries. Whoever looks
-at its columns first would have no rows to write then, and nobody would be told.
+at its columns first would have no rows to write then, and nobody would be told. A stream that fits
+in memory becomes a table. A longer one stays a stream, :class:`StreamedRows`, which is written as
+it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -23,6 +29,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
 
 __all__ = [
+    "StreamedRows",
     "beside",
     "check_groups",
     "given_groups",
@@ -32,6 +39,7 @@ __all__ = [
     "pandas_as_stored",
     "read_stream",
     "settled",
+    "streamed",
     "table_of_pandas",
     "with_groups",
     "without_empty_chunks",
@@ -186,6 +194,102 @@ def settled(rows: Any) -> Any:
     return rows.collect() if is_lazy(rows) else rows
 
 
+@dataclass(frozen=True, eq=False)
+class StreamedRows:
+    """Rows that are too many for memory and can be read once, as tables of one schema."""
+
+    schema: pa.Schema
+    tables: Iterator[pa.Table]
+
+    def select(self, names: Sequence[str]) -> StreamedRows:
+        """Return some columns of the rows."""
+        return self.map(lambda table: table.select(names))
+
+    def map(self, change: Callable[[pa.Table], pa.Table]) -> StreamedRows:
+        """Return the rows with each table changed, also an empty one."""
+        return StreamedRows(change(self.schema.empty_table()).schema, map(change, self.tables))
+
+    def read_all(self) -> pa.Table:
+        """Return all rows in memory."""
+        return pa.concat_tables([self.schema.empty_table(), *self.tables])
+
+
+def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
+    """Return a stream as a table if its rows have at most ``most_bytes``, else as StreamedRows; an
+    iterator of anything but record batches as a list, and other rows as they are.
+
+    InvalidArgumentError for a stream that was read before, or that fails; SchemaMismatchError for
+    batches of unlike columns. An error of the caller's own iterator comes out as it is.
+    """
+    if isinstance(rows, pa.Table) or is_pandas(rows) or is_lazy(rows):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):
+        if isinstance(rows, Iterator):
+            _mark_read(rows)
+        with _reading(rows, subject):
+            reader = pa.RecordBatchReader.from_stream(rows)
+        schema, tables = reader.schema, _tables_of(reader, rows, subject)
+    elif isinstance(rows, Iterator):
+        _mark_read(rows)
+        first = next(rows, None)
+        if not isinstance(first, pa.RecordBatch):
+            return [] if first is None else [first, *rows]
+        schema, tables = first.schema, _tables_alike(chain([first], rows))
+    else:
+        return rows
+    held: deque[pa.Table] = deque()
+    size = 0
+    for table in tables:
+        held.append(table)
+        size += table.nbytes
+        if size > most_bytes:
+            return StreamedRows(schema, chain(_emptied(held), tables))
+    return pa.concat_tables(held) if held else schema.empty_table()
+
+
+def _emptied(held: deque[pa.Table]) -> Iterator[pa.Table]:
+    while held:  # nothing holds a table once it was yielded
+        yield held.popleft()
+
+
+def _tables_of(reader: pa.RecordBatchReader, rows: Any, subject: str) -> Iterator[pa.Table]:
+    while True:
+        with _reading(rows, subject):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+def _tables_alike(batches: Iterable[Any]) -> Iterator[pa.Table]:
+    schema: pa.Schema | None = None
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, pa.RecordBatch):
+            raise InvalidArgumentError(
+                f"an iterator of record batches yields {type(batch).__name__} as item {number}; "
+                "give record batches alone"
+            )
+        schema = schema or batch.schema
+        if not batch.schema.equals(schema):
+            raise SchemaMismatchError(
+                f"the batches do not have the same columns: batch {number} has ({batch.schema}), "
+                f"and the first one ({schema}); give all of them one schema"
+            )
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _reading(rows: Any, subject: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{type(rows).__name__} cannot be read as Arrow ({subject}): {error}"
+        ) from error
+
+
 def is_lazy(rows: Any) -> bool:
     """Return whether the value is a lazy Polars frame, which speaks Arrow once it is computed."""
     kind = type(rows)
@@ -201,12 +305,8 @@ def read_stream(rows: Any, subject: str) -> pa.Table:
         _mark_read(rows)
     if is_pandas(rows):
         return table_of_pandas(rows, subject)
-    try:
+    with _reading(rows, subject):
         return pa.table(rows)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"{type(rows).__name__} cannot be read as Arrow ({subject}): {error}"
-        ) from error
 
 
 def without_empty_chunks(rows: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.files.against import Against, Seen
-from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.merge import time_column
 from statestore.files.runs import key_groups_of
 from statestore.files.types import schema_of_arrow
@@ -153,7 +153,7 @@ def _written(
         groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
         try:
             runs = _runs(groups, key_groups, state, target.options.run_bytes)
-            return write_runs(made(runs, key_groups), target)
+            return write_grouped(made(runs, key_groups), target)
         except BaseException:
             failed.append(number)
             raise

@@ -1,9 +1,8 @@
 """Keyed state into files: rows by key group in, one file per key group, or per range of them, out.
 
-The rows of a writer arrive in order of key group. It holds those of one key group, or of several
-small ones, sorts them by the state's identity columns, and has one file open, whatever the size of
-the state. Null keys and duplicate entries stop it; what it wrote until then is deleted, and nothing
-of it was ever visible.
+The rows of a writer arrive in order of key group. They are sorted by the state's identity columns
+in bounded memory (:mod:`statestore.files.sorting`), and one file is open at a time. Null keys and
+duplicate entries stop the writer. Then its files are deleted; they were never visible.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import pyarrow as pa
 from statestore.files.changes import consistent
 from statestore.files.digest import row_hashes
 from statestore.files.marks import are_changes
-from statestore.files.runs import checked, runs_of
+from statestore.files.runs import checked
+from statestore.files.sorting import key_group_pieces
 from statestore.files.statistics import statistics_columns
 from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
@@ -36,10 +36,10 @@ __all__ = [
     "KeyedTarget",
     "file_schema",
     "write_grouped",
-    "write_runs",
+    "write_pieces",
 ]
 
-_DIGEST_ROWS = 16_384
+_DIGEST_ROWS, _DIGEST_BYTES = 16_384, 8 * 2**20
 _SYNC_FILES = 16
 
 
@@ -70,26 +70,31 @@ class KeyedTarget:
 
 
 def write_grouped(
-    batches: Iterable[pa.RecordBatch], target: KeyedTarget
+    rows: Iterable[pa.RecordBatch | pa.Table], target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
     """Write rows that are in order of ``key_group``; return a handle per file.
 
+    The rows of a key group may come in any number of batches or tables, in any order.
+
     Raises NullKeyError with the number of rows, DuplicateKeyError with the entry,
-    InvalidArgumentError for a key group that comes back, or StorageError.
+    InvalidArgumentError for a key group that comes back or a row that is too large, or
+    StorageError.
     """
-    return write_runs(runs_of(batches, target.options.run_bytes), target)
+    options = target.options
+    pieces = key_group_pieces(rows, target.state, options.run_bytes, options.memory_bytes)
+    return write_pieces(pieces, target)
 
 
-def write_runs(runs: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
-    """Write rows in order of ``key_group``, each table with all rows of its key groups.
+def write_pieces(pieces: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+    """Write pieces that ascend, as :mod:`statestore.files.sorting` makes them.
 
-    Else as :func:`write_grouped`.
+    Raises what :func:`write_grouped` raises.
     """
     writer = _GroupWriter(target)
     try:
         if are_changes(target.state):
-            runs = consistent(runs, target.state)
-        for rows in checked(runs, target.state):
+            pieces = consistent(pieces, target.state)
+        for rows in checked(pieces, target.state):
             for batch in rows.to_batches(target.options.row_group_rows):
                 writer.write(batch)
         return writer.finish()
@@ -227,6 +232,10 @@ def file_schema(state: KeyedState) -> pa.Schema:
 
 
 def _hashes(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the hash of every row, a few at a time: what is between stays in the cache."""
-    starts = range(0, batch.num_rows, _DIGEST_ROWS)
-    return np.concatenate([row_hashes(batch.slice(start, _DIGEST_ROWS)) for start in starts])
+    """Return the hash of every row, a few rows at a time: hashing takes several times their bytes,
+    which then stay in the processor's cache.
+    """
+    row_bytes = batch.nbytes // batch.num_rows + 1
+    step = max(min(_DIGEST_ROWS, _DIGEST_BYTES // row_bytes), 1)
+    starts = range(0, batch.num_rows, step)
+    return np.concatenate([row_hashes(batch.slice(start, step)) for start in starts])

@@ -90,11 +90,14 @@ def runs_of(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> It
 
 
 def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
-    """Bring the rows of each run into order and pass them on as they are stored; stop at a
-    duplicate entry, and at null keys after counting all of them.
+    """Sort the rows of each piece and yield them as they are stored.
+
+    Pieces ascend; the rows of a key group may be in several of them. Raises DuplicateKeyError at
+    the first duplicate entry, and NullKeyError after counting all null keys.
     """
     stored = pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(state.schema)])
     nulls = 0
+    last: pa.RecordBatch | None = None
     for table in tables:
         nulls += sum(null_keys(batch, state) for batch in table.to_batches())
         if nulls:
@@ -104,13 +107,15 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
         for batch in rows.to_batches():
             _refuse_null_entries(batch, state)
             _refuse_null_times(batch, state)
-        if not _strictly_ascends(rows, state):
+        ascends = _strictly_ascends(rows, state)
+        if not ascends:
             rows = in_order(rows, state)
-            last: pa.RecordBatch | None = None
-            for batch in rows.to_batches():
-                seam = batch if last is None else pa.concat_batches([last, batch])
-                _refuse_duplicates(seam, state)
-                last = batch.slice(batch.num_rows - 1)
+        for batch in rows.select([KEY_GROUP, *state.identity]).to_batches():
+            if not ascends:
+                _refuse_duplicates(batch, state)
+            if last is not None:
+                _refuse_duplicates(pa.concat_batches([last, batch.slice(0, 1)]), state)
+            last = batch.slice(batch.num_rows - 1)
         rows = rows.select(stored.names)
         yield rows if rows.schema.equals(stored) else rows.cast(stored)
     if nulls:

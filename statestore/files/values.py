@@ -286,10 +286,15 @@ class _Fit(IntEnum):
 
 
 def fitted_table(
-    rows: pa.Table, schema: Schema, subject: str = ROWS, *, nearest: bool = True
+    rows: pa.Table,
+    schema: Schema,
+    subject: str = ROWS,
+    *,
+    nearest: bool = True,
+    first_row: int = 0,
 ) -> pa.Table:
     """Return the columns of ``schema``, in its order and types; others are left out. Without
-    ``nearest`` no double is a float.
+    ``nearest`` no double is a float. Messages count rows from ``first_row`` on.
 
     InvalidArgumentError names ``subject``, the column and the first row with another value.
     """
@@ -301,6 +306,7 @@ def fitted_table(
             name=field.name,
             subject=subject,
             nearest=nearest,
+            first_row=first_row,
         )
         for field in stored
     ]
@@ -314,6 +320,7 @@ def fitted(
     name: str,
     subject: str = ROWS,
     nearest: bool = True,
+    first_row: int = 0,
 ) -> pa.ChunkedArray:
     """Return a column as one of a stored type, in which each value comes out equal; of doubles in a
     float column the nearest floats, as of Python's, unless ``nearest`` is false.
@@ -328,9 +335,9 @@ def fitted(
             f"the column {name!r} of {subject} holds {kind_text(column.type)}, which is no "
             f"{kind_text(kind)}; give it that type"
         )
-    found = _cast(column, kind) if fit <= _Fit.CAST else None
-    if found is not None:
-        return found
+    cast = _cast(column, kind) if fit <= _Fit.CAST else None
+    if cast is not None:
+        return cast
     try:
         values = column.to_pylist()
     except (OverflowError, ValueError) as error:
@@ -338,7 +345,10 @@ def fitted(
             f"the column {name!r} of {subject} holds {kind_text(column.type)} with times outside "
             f"the years 1 to 9999, which cannot become {kind_text(kind)}: {error}"
         ) from error
-    return pa.chunked_array([column_of(values, kind, name=name, subject=subject)], kind)
+    found = column_of(
+        values, kind, name=name, subject=subject, place=lambda at: row_place(first_row + at)
+    )
+    return pa.chunked_array([found], kind)
 
 
 def fits_by_type(source: DataType, target: DataType) -> bool:

@@ -6,6 +6,7 @@ Rows are flushed a row group at a time; what the file's handle needs is known wh
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,6 +19,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.files.fetch import footer_of
 from statestore.files.runs import RUN_BYTES
+from statestore.files.sorting import MEMORY_BYTES
 from statestore.files.statistics import file_statistics
 from statestore.format.schema import Field
 from statestore.storage import Storage
@@ -138,6 +140,10 @@ class ParquetOptions:
     """After so many bytes a ranged file ends at the next key group."""
     run_bytes: int = RUN_BYTES
     """Key groups are brought into order and digested about so many bytes at a time."""
+    memory_bytes: int = MEMORY_BYTES
+    """The memory in which a process or Spark task sorts the rows that it writes. Rows that do not
+    fit are sorted in a temporary folder (``TMPDIR``). Row groups, of ``row_group_bytes``, are in
+    memory in addition."""
     block_bytes: int = 8 * 2**20
     """So much of a table is brought into order of key group at a time: it lies in the processor's
     cache."""
@@ -150,6 +156,11 @@ class ParquetOptions:
     list_bytes: int = 128 * 2**10
     """Where the list of a state's files is longer, it is a document of its own, which the manifests
     that follow name again as long as the files stay."""
+
+    @property
+    def stream_bytes(self) -> int:
+        """The bytes of a stream that is read into memory: they are held a second time, sorted."""
+        return self.memory_bytes // 2
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what is out of bounds."""
@@ -201,17 +212,25 @@ class FileWriter:
         """
         self._digest += rows_digest(batch) if digest is None else digest
         self._rows += batch.num_rows
-        while self._pending_rows + batch.num_rows >= self._options.row_group_rows:
+        while batch.num_rows:
             room = self._options.row_group_rows - self._pending_rows
-            self._pending.append(batch.slice(0, room))
-            self._flush()
-            batch = batch.slice(room)
-        if batch.num_rows:
-            self._pending.append(batch)
-            self._pending_rows += batch.num_rows
-            self._pending_bytes += batch.nbytes
-            if self._pending_bytes >= self._options.row_group_bytes:
+            part = self._fitting(batch.slice(0, room))
+            self._pending.append(part)
+            self._pending_rows += part.num_rows
+            self._pending_bytes += part.nbytes
+            full = self._pending_rows >= self._options.row_group_rows
+            if full or self._pending_bytes >= self._options.row_group_bytes:
                 self._flush()
+            batch = batch.slice(part.num_rows)
+
+    def _fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the first rows with which the row group has its bytes, or else all."""
+        room = self._options.row_group_bytes - self._pending_bytes
+        if rows.nbytes <= room:
+            return rows
+        numbers = range(1, rows.num_rows)
+        count = bisect_left(numbers, room, key=lambda number: rows.slice(0, number).nbytes)
+        return rows.slice(0, count + 1)
 
     def end_group(self) -> None:
         """End a row group here if it has some size: a key group ends, and a reader may begin."""

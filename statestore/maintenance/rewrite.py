@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.equality import found
-from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.lookup import key_batch, key_group_of
 from statestore.files.marks import are_changes, as_cleared
 from statestore.files.merge import read_state
@@ -157,7 +157,7 @@ class _Work:
             if target is None:
                 rows += sum(run.num_rows for run in checked(runs, entry.state))
             else:
-                self.new += write_runs(runs, target)
+                self.new += write_grouped(runs, target)
             spans.append(span)
             if handle is not None:
                 replaced.append(handle)
@@ -299,7 +299,7 @@ def rewrite_by_sql(
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
                 runs = runs_of(_in_order(connection, entry.state))
                 if target is not None:
-                    handles = write_runs(runs, target)
+                    handles = write_grouped(runs, target)
                     return handles, sum(handle.rows for handle in handles)
                 return (), sum(rows.num_rows for rows in checked(runs, entry.state))
         except (library.Error, pa.ArrowException) as error:

@@ -13,8 +13,15 @@ from typing import Any
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.against import Against
-from statestore.files.changes import change_table, typed_deletes, typed_rows, width_of
+from statestore.files.changes import (
+    change_stream,
+    change_table,
+    typed_deletes,
+    typed_rows,
+    width_of,
+)
 from statestore.files.engines import Engine, engine_of, reread, spark_module
+from statestore.files.given import StreamedRows
 from statestore.files.keyed import KeyedTarget
 from statestore.files.marks import Deletion, named_columns
 from statestore.files.types import arrow_schema
@@ -112,8 +119,9 @@ class _ChangeWriter:
                 f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
                 "table when nothing changed"
             )
+        most = self._attempt.parquet.stream_bytes
         upserts, deletes, cleared = (
-            reread(rows, str(self)) for rows in (upserts, deletes, cleared)
+            reread(rows, str(self), most) for rows in (upserts, deletes, cleared)
         )
         old = latest_or(self._attempt, self._uid, self._name, base)
         if old is not None:
@@ -138,7 +146,7 @@ class _ChangeWriter:
             raise InvalidArgumentError(
                 f"no rows of {self} are given; give all that it has now, an empty table for none"
             )
-        rows = reread(rows, str(self))
+        rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
         old = latest_or(self._attempt, self._uid, self._name, base)
         if old is None:
             return self._in_full(rows)
@@ -148,7 +156,9 @@ class _ChangeWriter:
         entry = self._like(old, rows)
         # Here, and not where Spark sends the tasks away: there it would be an error of its own.
         read_all(part.handles for part in entry.parts)
-        against = Against(self._attempt.catalog.storage, entry, self._attempt.parquet.run_bytes)
+        options = self._attempt.parquet
+        storage = self._attempt.catalog.storage
+        against = Against(storage, entry, options.run_bytes, options.memory_bytes)
         return self._layered(
             entry,
             lambda owners, target: engine.write_against(rows, owners, against, target),
@@ -216,17 +226,23 @@ class _ChangeWriter:
         state: KeyedState,
         changes: KeyedState,
     ) -> tuple[Engine, Any]:
-        """Return all changes as one table here, or if they are many as a DataFrame."""
+        """Return all changes as a table or stream here, or if they are many as a DataFrame."""
         most = self._attempt.parquet.driver_bytes
         here = [
             (engine.on_driver(rows, named_columns(how, state), most), how)
             for engine, rows, how in given
         ]
         if all(rows is not None for rows, _ in here):
+            if any(isinstance(rows, StreamedRows) for rows, _ in here):
+                return engine_of(change_stream(here, state, changes))
             return engine_of(change_table(here, state, changes))
         parts = [
             (rows if few is None else few, how)
             for (few, how), (_, rows, _) in zip(here, given, strict=True)
+        ]
+        parts = [
+            (rows.read_all() if isinstance(rows, StreamedRows) else rows, how)
+            for rows, how in parts
         ]
         return engine_of(spark_module("write").change_frame(parts, state, changes))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_state
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
@@ -118,7 +118,7 @@ class Compactor:
         target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
         merged = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
         rows = (marked_expired(run, entry.state, self.now_ms) for run in merged)
-        written = self._noted(old[-1].entry, write_runs(rows, target))
+        written = self._noted(old[-1].entry, write_grouped(rows, target))
         layer = Layer(
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,

@@ -43,7 +43,8 @@ def write_full(
     ParallelismError.
     """
     attempt = collected.attempt
-    rows = _as_stored(collected, reread(rows, str(request)), request)
+    rows = reread(rows, str(request), attempt.parquet.stream_bytes)
+    rows = _as_stored(collected, rows, request)
     rows = _with_times(collected, rows, request)
     engine, rows = engine_of(rows, str(request))
     if request.regroup:

@@ -40,9 +40,9 @@ from statestore.errors import (
 from statestore.files import arrow
 from statestore.files.against import Against, Seen
 from statestore.files.given import beside, check_groups, without_groups
-from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.marks import Deletion, mark_of, named_columns
-from statestore.files.runs import key_groups_of, null_key_error, null_keys, runs_of
+from statestore.files.runs import key_groups_of, null_key_error, null_keys
 from statestore.files.types import arrow_schema
 from statestore.files.values import fits_by_type
 from statestore.files.written import WrittenFiles
@@ -425,10 +425,10 @@ def _write_against(
         subtask = _partition() if unseen is None else unseen[_partition()]
         # Of subtasks without rows there is nothing in the batches, which are read all the same.
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)
-        runs = runs_of(_in_place(rows, target, owners, is_sorted=True), against.run_bytes)
+        placed = _in_place(rows, target, owners, is_sorted=True)
         seen = Seen()
-        changes = against.changes(runs, owners.range_of(subtask), seen)
-        yield _outcome(lambda: write_runs(changes, target), subtask, seen)
+        changes = against.changes(placed, owners.range_of(subtask), seen)
+        yield _outcome(lambda: write_grouped(changes, target), subtask, seen)
 
     return write
 

@@ -37,6 +37,8 @@ UID, NAME = "op", "s"
 TICK_MS = 10
 PARQUET_ROWS = 5
 """Row groups are as small as the states."""
+SMALL = 300
+"""Bytes of memory in which few rows fit."""
 FEW = CompactionRule(merge_layers=2, share=0.2)
 
 
@@ -68,8 +70,14 @@ class World:
             spark=self.spark,
             table_format=self.shape.table_format,
             compaction=rule,
-            parquet=ParquetOptions(row_group_rows=PARQUET_ROWS),
+            parquet=self.parquet(),
         )
+
+    def parquet(self) -> ParquetOptions:
+        """Return how files are written; rows of an odd number of key groups are sorted on disk."""
+        if self.shape.max_parallelism % 2:
+            return ParquetOptions(row_group_rows=PARQUET_ROWS, memory_bytes=SMALL, run_bytes=SMALL)
+        return ParquetOptions(row_group_rows=PARQUET_ROWS)
 
     def take(self, step: Step) -> None:
         """Carry out a step; a step that has nothing to do does nothing."""
