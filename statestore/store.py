@@ -104,8 +104,8 @@ class StateStore:
                 the same files without a log. The store remembers it, so later it need not be given.
                 :meth:`snapshot` refuses another one, and reading takes either.
             layout: which key groups of a keyed state lie in which file, unless the state is
-                written with a layout of its own: ``partitioned``, the default, ``ranged`` or
-                ``auto``, as ``checkpoint.keyed`` has them. A new store remembers it, and
+                written with a layout of its own: ``auto``, the default, ``partitioned`` or
+                ``ranged``, as ``checkpoint.keyed`` has them. A new store remembers it, and
                 :meth:`snapshot` refuses another one.
             storage_options: options for fsspec's file system of the service; Spark's ``s3a`` learns
                 them for this bucket.

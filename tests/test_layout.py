@@ -1,9 +1,8 @@
-"""A store remembers the layout of its keyed states, and says once what few files would save."""
+"""Which layout a keyed state gets, and what a store remembers of it."""
 
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.state import Layout
+from statestore.snapshot.states import ROWS_WORTH_A_FILE
 from tests.support.held import count_held
 
 KEY_GROUPS = 128
@@ -55,13 +55,40 @@ def test_a_state_may_have_another_one(tmp_path: Path) -> None:
     assert take(store) is Layout.RANGED
 
 
-def test_without_one_a_state_is_partitioned_and_nothing_is_remembered(tmp_path: Path) -> None:
-    """So a store that is there can be opened with one, for as long as it is open."""
-    assert take(opened(tmp_path)) is Layout.PARTITIONED
+def test_without_one_it_is_auto_and_nothing_is_remembered(tmp_path: Path) -> None:
+    """So an existing store can be opened with one, for as long as it is open."""
+    assert take(opened(tmp_path)) is Layout.RANGED
     assert remembered(tmp_path) is None
-    assert take(opened(tmp_path, layout="ranged")) is Layout.RANGED
+    assert take(opened(tmp_path, layout="partitioned")) is Layout.PARTITIONED
     assert remembered(tmp_path) is None
-    assert take(opened(tmp_path)) is Layout.PARTITIONED
+    assert take(opened(tmp_path)) is Layout.RANGED
+
+
+@pytest.mark.parametrize(
+    ("number", "layout"),
+    [
+        (ROWS_WORTH_A_FILE * KEY_GROUPS - 1, Layout.RANGED),
+        (ROWS_WORTH_A_FILE * KEY_GROUPS, Layout.PARTITIONED),
+    ],
+)
+def test_key_groups_that_are_large_enough_have_a_file_each(
+    tmp_path: Path, number: int, layout: Layout
+) -> None:
+    store = opened(tmp_path)
+    assert take(store, rows(number)) is layout
+    (entry,) = store.manifest().keyed
+    assert (len(entry.handles) == KEY_GROUPS) is (layout is Layout.PARTITIONED)
+
+
+def test_changes_keep_the_layout_until_the_state_is_written_in_full(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    take(store, layout="partitioned")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("u", "s", rows(1000))
+    store.maintenance.compact(everything=True)
+    (entry,) = store.manifest().keyed
+    assert (entry.state.layout, len(entry.handles)) == (Layout.PARTITIONED, KEY_GROUPS)
+    assert take(store) is Layout.RANGED
 
 
 def test_another_layout_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -103,21 +130,9 @@ def test_a_repair_finds_it_in_what_is_left(tmp_path: Path) -> None:
     assert remembered(tmp_path) == "auto"
 
 
-def test_what_auto_would_save_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = opened(tmp_path)
-    for _ in range(2):
-        take(store)
-    (said,) = caplog.messages
-    assert "state 's' of operator 'u' has 1000 rows in 128 files" in said
-    assert "layout='auto'" in said
-
-
 def test_a_new_state_reads_no_older_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it is new is asked before its files are there, which would make it look known."""
     store = opened(tmp_path)
     for _ in range(6):
         take(store)
@@ -126,21 +141,3 @@ def test_a_new_state_reads_no_older_checkpoints(
         checkpoint.carry_rest()
         checkpoint.keyed("new", "s", rows(), key="k", max_parallelism=KEY_GROUPS)
     assert len(held) <= 2  # the newest, as what it follows and as what it carries
-
-
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (1000, {"layout": "partitioned"}),  # as it was asked for
-        (60, {}),  # too few files to speak of
-        (300_000, {}),  # key groups that are worth them
-    ],
-)
-def test_nothing_is_said_where_nothing_is_to_be_saved(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, said: dict[str, Any]
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert take(opened(tmp_path / "s"), rows(number), **said) is Layout.PARTITIONED
-        if said:
-            take(opened(tmp_path / "t", layout="partitioned"), rows(number))
-    assert caplog.messages == []

@@ -62,7 +62,11 @@ def test_an_endpoint_tells_what_the_manifests_do(
 ) -> None:
     heard, scrape = listener
     store = StateStore.open(
-        str(tmp_path), table_format="parquet", listeners=[heard], compaction=None
+        str(tmp_path),
+        table_format="parquet",
+        layout="partitioned",
+        listeners=[heard],
+        compaction=None,
     )
     assert scrape() == {}
     take(store)

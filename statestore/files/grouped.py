@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,12 +53,13 @@ class GroupedRows:
     """Rows by key group, ascending: ``groups`` yields each one of a range with all of its rows.
 
     ``schema`` has their columns, without the key group. At most so many ``threads`` ask for a range
-    each, and write it.
+    each, and write it. ``estimated_rows`` is about how many rows there are, None if unknown.
     """
 
     schema: pa.Schema
     groups: Callable[[KeyGroupRange], Groups]
     threads: int = 1
+    estimated_rows: int | None = None
 
 
 def schema_of(rows: GroupedRows) -> Schema:
@@ -74,8 +75,8 @@ def key_types(
 
 
 def rows_known(rows: GroupedRows) -> int | None:
-    """Return None: they were not read yet."""
-    return None
+    """Return the estimated number of rows: they were not read yet."""
+    return rows.estimated_rows
 
 
 def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
@@ -100,7 +101,7 @@ def with_time(rows: GroupedRows, column: str, kind: str, now_ms: int) -> Grouped
             yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
 
     schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
-    return GroupedRows(schema, groups, rows.threads)
+    return replace(rows, schema=schema, groups=groups)
 
 
 def write_keyed(

@@ -155,9 +155,7 @@ def _ttl_text(ttl: TimeToLive | None) -> str:
 
 DEFAULT_HASH_SCHEME = "java"
 ROWS_WORTH_A_FILE = 2048
-"""Rows of a key group from which a file of its own costs little beside them."""
-MANY_KEY_GROUPS = 1024
-"""More key groups than this get ranged files while nothing is known of the rows."""
+"""Rows of a key group from which a file of its own costs little in comparison."""
 
 
 Columns = str | Sequence[str]
@@ -275,7 +273,7 @@ def keyed_state(
         max_parallelism=_max_parallelism(request, parallelism, history, so_far),
         hash_scheme=scheme,
         time_domain=request.time_domain,
-        layout=Layout.PARTITIONED,
+        layout=Layout.RANGED,
         ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
     )
     _refuse_names(state.schema, str(state))
@@ -328,18 +326,17 @@ def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[st
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
-    """Return the layout that is asked for; ``auto`` goes by the rows of a key group.
+    """Return the layout that the caller asks for; ``auto``, the default, follows the row count.
 
-    Their number is that of the rows at hand, if it is known, else of the newest checkpoint that has
-    the state. Of a state that is new and unknown only its number of key groups speaks.
+    The count is that of the given rows if it is known, else that of the newest checkpoint that has
+    the state. A new state of unknown size is ranged: it gets few files if it is small, and a ranged
+    file ends at the next key group anyway once it is large.
     """
-    if request.layout != AUTO_LAYOUT:
-        return Layout(request.layout or Layout.PARTITIONED)
+    if request.layout not in (None, AUTO_LAYOUT):
+        return Layout(request.layout)
     rows = history.rows(request.uid, request.name) if request.rows is None else request.rows
-    if rows is None:
-        return Layout.RANGED if max_parallelism > MANY_KEY_GROUPS else Layout.PARTITIONED
-    few = rows < ROWS_WORTH_A_FILE * max_parallelism
-    return Layout.RANGED if few else Layout.PARTITIONED
+    is_large = rows is not None and rows >= ROWS_WORTH_A_FILE * max_parallelism
+    return Layout.PARTITIONED if is_large else Layout.RANGED
 
 
 def operator_state(

@@ -161,8 +161,8 @@ class CheckpointWriter:
                 is one name, one name per column, or a dictionary by column
                 (``{"at": "TIMESTAMP(3)"}``). By default as stored.
             layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a
-                range of key groups) or ``auto`` (ranged below 2,048 rows per key group). By default
-                what the store was opened with.
+                range of key groups) or ``auto`` (partitioned from 2,048 rows per key group on, else
+                ranged). By default what the store was opened with, else ``auto``.
             co_located: says that Spark partition i of a DataFrame holds subtask i's rows, as a
                 restore at this parallelism left them. Nothing is shuffled. A row that belongs to
                 another subtask is refused.

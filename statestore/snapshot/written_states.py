@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,9 @@ from statestore.files.values import table_like
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import operator_table
-from statestore.format.state import AUTO_LAYOUT, KeyedState
+from statestore.format.state import KeyedState
 from statestore.snapshot.collected import Collected
 from statestore.snapshot.states import (
-    ROWS_WORTH_A_FILE,
     KeyedRequest,
     kept_ttl,
     keyed_state,
@@ -29,9 +27,6 @@ from statestore.snapshot.states import (
 from statestore.snapshot.subtasks import Acknowledged, KeyedWriter
 
 __all__ = ["checked_state", "declare", "write_full", "write_operator"]
-
-_log = logging.getLogger(__name__)
-_FILES_WORTH_A_WORD = 64
 
 
 def write_full(
@@ -51,28 +46,11 @@ def write_full(
         rows = engine.ungrouped(rows)  # they come with the key groups that they had
     request = replace(request, rows=engine.rows_known(rows))
     state = checked_state(collected, engine, rows, request)
-    # Asked before it has files: of an operator that has some, all checkpoints would be looked at.
-    is_new = attempt.history.keyed(request.uid, request.name) is None
     target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     handles = engine.write_keyed(rows, owners, target)
     written = replace(attempt.entry_of(state), handles=handles)
     collected.add_keyed(written)
-    if is_new and request.layout is None:
-        _say_what_auto_saves(written)
     return written
-
-
-def _say_what_auto_saves(written: KeyedEntry) -> None:
-    """Say of a state in a layout that nobody asked for that its key groups are not worth a file
-    each.
-    """
-    files, rows = len(written.handles), sum(handle.rows for handle in written.handles)
-    if files >= _FILES_WORTH_A_WORD and rows < ROWS_WORTH_A_FILE * files:
-        _log.warning(
-            "%s has %d rows in %d files, one for each key group; layout=%r writes few files, which "
-            "takes less time: give it to checkpoint.keyed(…), or as you open a new store",
-            *(written.state, rows, files, AUTO_LAYOUT),
-        )
 
 
 def declare(

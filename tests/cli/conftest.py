@@ -51,7 +51,7 @@ inputs = [{ from = "clean", partitioner = "hash" }]
 
 
 def fill(path: Path) -> None:
-    store = StateStore.open(str(path), table_format="parquet")
+    store = StateStore.open(str(path), table_format="parquet", layout="partitioned")
     names = [f"u{i}" for i in range(USERS)]
     totals = pa.table({"user_id": names, "total": list(range(USERS))})
     countries = pa.table({"user_id": names, "country": ["DE", "FR"] * 100, "n": range(USERS)})

@@ -126,7 +126,10 @@ def test_what_a_plan_refuses(
 
 def test_subtasks_are_placed_on_hosts(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(
-        str(tmp_path / "store"), table_format="parquet", local_cache=tmp_path / "cache"
+        str(tmp_path / "store"),
+        table_format="parquet",
+        layout="partitioned",
+        local_cache=tmp_path / "cache",
     )
     rows = [{"user": f"u{i}", "n": i} for i in range(40)]
     with store.snapshot(parallelism=2) as checkpoint:

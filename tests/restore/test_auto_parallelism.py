@@ -13,7 +13,7 @@ from statestore.flink.parallelism import decide_for_key_groups
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
     """A store with 64 key groups of uneven size, and a small operator with 16."""
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="partitioned")
     rows = [{"user": f"u{i}", "text": f"{i:x}" * (1 + i % 7)} for i in range(5000)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("users", "texts", rows, key="user", max_parallelism=64)

@@ -13,7 +13,9 @@ from statestore.restore.compare_plans import Prices
 
 
 def made(folder: Path, cache: Path | None = None) -> StateStore:
-    store = StateStore.open(str(folder), table_format="parquet", local_cache=cache)
+    store = StateStore.open(
+        str(folder), table_format="parquet", layout="partitioned", local_cache=cache
+    )
     rows = [{"k": f"k{i % 90}", "n": i} for i in range(600)]
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.list("u", "s", rows, key="k", position="n", max_parallelism=32)

@@ -30,7 +30,7 @@ HOSTS = {"a": 2, "b": 2}
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
     """8 key groups; copies of the first half on b, of the second on a."""
-    store = StateStore.open(str(tmp_path), table_format="parquet")
+    store = StateStore.open(str(tmp_path), table_format="parquet", layout="partitioned")
     rows = [{"user": f"u{i}", "n": i} for i in range(400)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8)

@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> StateStore:
     for first in (0, 100):
         rows = [{"k": i, "v": i % 7 if first else i % 6} for i in range(first, 400 + first)]
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST, layout="partitioned")
     return store
 
 

@@ -121,7 +121,7 @@ def test_an_answer_that_no_subtask_can_have_given_is_refused(store: StateStore) 
         zero, one = (writer.subtask(i).write(rows_of(writer, i)) for i in range(2))
         handle = zero.entry.handles[0]
         outside = replace(handle, path="../../../statestore.json")
-        older = replace(handle, path=handle.path.replace("/0000000001-", "/0000000009-"))
+        older = replace(handle, path=handle.path.replace("0000000001-", "0000000009-"))
         state = replace(zero.entry.state, name="m")
         for wrong in (
             replace(zero, subtask=1),

@@ -53,9 +53,9 @@ def opened(tmp_path: Path, rule: CompactionRule | None = None) -> StateStore:
     return StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=rule)
 
 
-def full(store: StateStore, rows: dict[str, Any] = ROWS) -> None:
+def full(store: StateStore, rows: dict[str, Any] = ROWS, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=16)
+        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
 
 
 def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
@@ -353,7 +353,7 @@ def test_a_layer_is_read_once_for_all_that_is_folded(tmp_path: Path) -> None:
             return super().read(name)
 
     path = str(tmp_path / "store")
-    store = StateStore.open(path, table_format="parquet", compaction=None)
+    store = StateStore.open(path, table_format="parquet", layout="partitioned", compaction=None)
     full(store)
     layer = change(store, table(dict.fromkeys(ROWS, 100))).layers[0].entry
     counting = StateStore.over(Counting(path), compaction=FOLD_ALL)

@@ -95,6 +95,7 @@ def test_without_a_previous_state_all_rows_are_written(
 
 def test_key_groups_with_the_same_digest_are_not_read(store: StateStore, tmp_path: Path) -> None:
     """A file of one of them may be unreadable; one of a key group that differs may not."""
+    full(store, layout="partitioned")
     entry = store.manifest().keyed[0]
     group = key_group_of("u1", max_parallelism=16)
     for handle in entry.handles:

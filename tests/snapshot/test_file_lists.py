@@ -37,7 +37,7 @@ def write(store: StateStore, n: int, *uids: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         for uid in uids:
             rows = [{"k": f"key {i}", "n": n + i} for i in range(20)]
-            checkpoint.keyed(uid, "counts", rows, key="k", max_parallelism=8)
+            checkpoint.keyed(uid, "counts", rows, key="k", max_parallelism=8, layout="partitioned")
         checkpoint.carry_rest()
 
 

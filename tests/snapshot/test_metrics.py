@@ -68,7 +68,9 @@ def ears() -> Ears:
 
 @pytest.fixture
 def store(tmp_path: Path, ears: Ears) -> StateStore:
-    return StateStore.open(str(tmp_path / "s"), table_format="parquet", listeners=[ears])
+    return StateStore.open(
+        str(tmp_path / "s"), table_format="parquet", layout="partitioned", listeners=[ears]
+    )
 
 
 def figures(store: StateStore) -> CheckpointMetrics:

@@ -41,7 +41,9 @@ def plain(tmp_path: Path) -> StateStore:
 
 def take(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", ROWS, key="user", max_parallelism=4)
+        checkpoint.keyed(
+            "users", "totals", ROWS, key="user", max_parallelism=4, layout="partitioned"
+        )
         checkpoint.union("source", "offsets", [[{"p": 0, "o": 7}], [{"p": 1, "o": 8}]])
 
 

@@ -23,7 +23,7 @@ from statestore.files.grouped import GroupedRows
 from statestore.flink.graph import JobGraph, Node
 from statestore.flink.operators import operator_id
 from statestore.format.manifest import KeyedEntry
-from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
+from statestore.format.state import StateKind, TimeDomain, TimeToLive
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.import_operators import operator_states
 from statestore.interop.flink.import_plan import PlannedOperator, PlannedState, plan_import
@@ -39,7 +39,6 @@ from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.keys.groups import KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.states import ROWS_WORTH_A_FILE
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -389,7 +388,8 @@ def _written(
         return progress.through(_tables(operator, columns, key_groups), key_groups)
 
     progress.begin()
-    rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned))
+    estimated = _bytes(planned) // _ROW_BYTES
+    rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
     if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
         every = KeyGroupRange.every(operator.metadata.max_parallelism)
         rows = pa.concat_tables(
@@ -413,7 +413,6 @@ def _written(
         hash_scheme=columns.hash_scheme,
         key_types=columns.key_types,
         max_parallelism=operator.metadata.max_parallelism,
-        layout=_layout(planned),
         ttl=ttl,
     )
 
@@ -422,13 +421,6 @@ def _time_domain(name: str) -> TimeDomain:
     """Return by which time the timers of a queue fire, as Flink names it."""
     is_event = name.rpartition("/")[2].startswith(_EVENT)
     return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
-
-
-def _layout(planned: PlannedOperator) -> Layout | None:
-    """Return few files for a small state; a larger one has the layout of the store."""
-    rows = _bytes(planned) // _ROW_BYTES
-    is_small = rows < ROWS_WORTH_A_FILE * planned.operator.metadata.max_parallelism
-    return Layout.RANGED if is_small else None
 
 
 def _threads(run: _Import, planned: PlannedOperator) -> int:
