@@ -116,8 +116,8 @@ class StateStore:
             local_cache_bytes: the most bytes that ``local_cache`` keeps; by default 10 GiB.
             parallel_streams: how many ranges a process reads at once from a bucket; by default 16.
                 It holds 6 MB for each.
-            compaction: when changes of incremental checkpoints are merged, in the background of a
-                snapshot; None is never.
+            compaction: when changes of incremental checkpoints are merged and folded, in a thread
+                between this process's snapshots; None is never.
             listeners: receive the events of every checkpoint, as those of :meth:`add_listener`.
 
         Returns:
@@ -317,6 +317,7 @@ class StateStore:
             token=uuid.uuid4().hex,
             measuring=measuring,
             compaction=self._parts.compaction,
+            background=self._parts.background,
             ranges=ranges or {},
             now_ms=now_ms,
         )

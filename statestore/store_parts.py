@@ -16,6 +16,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.listeners import Listeners
 from statestore.maintenance.derive import Deriver
+from statestore.snapshot.background import BackgroundCompaction
 from statestore.storage import Storage
 
 __all__ = ["OpenStore", "Opened"]
@@ -34,6 +35,7 @@ class OpenStore:
     spark: Any
     parquet: ParquetOptions
     compaction: CompactionRule | None
+    background: BackgroundCompaction
     table_format: str | None
     layout: str | None
     fence: Fence
@@ -59,6 +61,7 @@ class OpenStore:
             spark,
             parquet,
             compaction,
+            BackgroundCompaction(data or storage, parquet, compaction),
             table_format,
             layout,
             Fence(storage, release=__version__),

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from statestore.spark.session import spark_session
 from tests.servers.quick_spark import quick_spark
+from tests.support.at_once import ThreadAtOnce
 from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # For the processes that tests start, and the session below.
 os.environ |= quick_spark() | {**os.environ}
+
+
+@pytest.fixture(autouse=True)
+def compaction_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Background compactions run right after a commit: what a test sees depends on no schedule.
+
+    Tests that are about the thread, or spawn processes, have the real one: ``real_threads``.
+    """
+    if "real_threads" not in request.fixturenames:
+        monkeypatch.setattr("statestore.snapshot.background.Thread", ThreadAtOnce)
+
+
+@pytest.fixture
+def real_threads() -> None:
+    """Let background compactions run in their thread, as they do for users."""
 
 
 @pytest.fixture(scope="session")

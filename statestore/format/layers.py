@@ -25,9 +25,13 @@ __all__ = [
     "Span",
     "change_state",
     "delete_widths",
+    "is_overdue",
     "layers_to_merge",
     "live_rows",
     "live_without",
+    "needs_compaction",
+    "overdue_layers",
+    "overdue_spans",
     "spans_of",
     "spans_to_fold",
     "widened_spans",
@@ -120,10 +124,17 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 #
 # A *span* (the key groups of one base file) is folded when its changes are more than ``share`` of
 # its base rows: those with the greatest share first, about ``bytes_per_checkpoint`` of base files
-# at a time, so that no checkpoint pays for all; and at once when they are more than ``most_share``.
-# So a restore never reads more than ``1 + most_share`` times the rows of the bases, and one
-# checkpoint's changes. With a span those are folded that would be soon: what they leave in a layer
-# lies between rows that count, and is read with these until the whole layer is gone.
+# at a time; and at once when they are more than ``most_share``. With a span those are folded that
+# would be soon: what they leave in a layer is in between rows that count, and is read with these
+# until the whole layer is gone.
+#
+# A job does this in the background. Where that does not keep up, or the process ends after each
+# checkpoint, changes become *overdue*: the changes of a span whose share is more than
+# twice ``most_share``, and layers once four times ``merge_layers`` wait for their first merge. Then
+# each checkpoint folds about twice as many change rows as it writes, so that the backlog shrinks:
+# an LSM tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 *
+# most_share`` times the rows of the bases, and the changes that come until an overdue span has its
+# turn.
 
 
 @dataclass(frozen=True)
@@ -168,18 +179,17 @@ class Span(NamedTuple):
 def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
     """Return how many of the newest layers become one, 0 for none.
 
-    Newest first, ``merge_layers`` of one depth are merged, then as many of the next with what
-    comes of them.
+    Newest first, all layers of one depth are merged if there are at least ``merge_layers``. The
+    merged layer then counts as one of the next depth.
     """
-    depths = [layer.depth for layer in entry.layers]
-    merged = 0
-    while len(depths) >= rule.merge_layers:
-        tail = depths[-rule.merge_layers :]
-        if len(set(tail)) > 1:
-            break
-        merged = max(merged, 1) + rule.merge_layers - 1
-        depths[-rule.merge_layers :] = [tail[0] + 1]
-    return merged
+    depths = [layer.depth for layer in reversed(entry.layers)]
+    merged = passed = waiting = depth = 0
+    while True:
+        while passed < len(depths) and depths[passed] <= depth:
+            passed, waiting = passed + 1, waiting + 1
+        if waiting < rule.merge_layers:
+            return merged
+        merged, waiting, depth = passed, 1, depth + 1
 
 
 def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
@@ -216,3 +226,46 @@ def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRang
         wanted.append(span.key_groups)
         left -= span.size_bytes
     return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))
+
+
+_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 4
+
+
+def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
+    """Return whether there is something to fold or to merge."""
+    return bool(entry.layers) and bool(spans_to_fold(entry, rule) or layers_to_merge(entry, rule))
+
+
+def overdue_spans(
+    entry: KeyedEntry, rule: CompactionRule, changed_rows: int
+) -> tuple[KeyGroupRange, ...]:
+    """Return the key groups that a checkpoint has to fold itself, in order.
+
+    Args:
+        entry: the state, with the changes of the checkpoint.
+        rule: the policy.
+        changed_rows: the rows that the checkpoint has written; about twice as many are folded.
+
+    Returns:
+        The overdue key groups with the greatest share of changes; empty if none is overdue.
+    """
+    wanted: list[KeyGroupRange] = []
+    left = 2 * changed_rows
+    overdue = [one for one in spans_of(entry) if one.share > _OVERDUE_SHARES * rule.most_share]
+    for span in sorted(overdue, key=lambda one: (-one.share, one.key_groups.first)):
+        if wanted and left <= 0:
+            break
+        wanted.append(span.key_groups)
+        left -= span.changed_rows
+    return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))
+
+
+def overdue_layers(entry: KeyedEntry, rule: CompactionRule) -> int:
+    """Return how many of the newest layers a checkpoint has to merge itself, 0 for none."""
+    unmerged = sum(layer.depth == 0 for layer in entry.layers)
+    return layers_to_merge(entry, rule) if unmerged >= _OVERDUE_MERGES * rule.merge_layers else 0
+
+
+def is_overdue(entry: KeyedEntry, rule: CompactionRule) -> bool:
+    """Return whether the checkpoints that follow have to reduce the backlog themselves."""
+    return bool(entry.layers) and bool(overdue_spans(entry, rule, 0) or overdue_layers(entry, rule))

@@ -61,10 +61,12 @@ class PhaseTimes:
 
     ``begin_ms``: the claim to the store, and the newest checkpoint's number. ``write_ms``: the
     states, one after another; where a state is computed as it is written, that too.
-    ``compaction_ms``: merging changes, beside the rest. ``wait_ms``: until that had ended, when all
-    states were written. ``check_ms``: that files have the sizes that were written, and that no
-    other writer took over. ``publish_ms``: new versions of the tables. ``put_ms``: the put of the
-    manifest; None where it is not known.
+    ``compaction_ms``: compaction at the same time as the other phases, in older releases; 0 now,
+    and the whole time in a checkpoint of the command ``compact``. ``wait_ms``: adopting what was
+    compacted in the background, and folding overdue changes; in older releases the wait for
+    compaction. ``check_ms``: that files have the sizes that were written, and that no other writer
+    took over. ``publish_ms``: new versions of the tables. ``put_ms``: the put of the manifest; None
+    where it is not known.
     """
 
     begin_ms: Count = 0

@@ -1,6 +1,6 @@
 """Compact: changes of kept state folded into its base offline, as a new checkpoint.
 
-A job does the same in the background of its own snapshots (``compaction.py``). Files are written
+A job does the same between its own snapshots (``background.py``). Files are written
 anew beside the old ones, which older checkpoints name still.
 """
 

@@ -26,9 +26,11 @@ any more and deleting begins.
 
 **The limit.** A snapshot, or a reader without a pin of a checkpoint that expires under it, that
 takes longer than the minimum age must not run beside a collection, and neither may any with a
-minimum age of 0. The same holds for a command that makes a new checkpoint of one that only a
-savepoint keeps, while this savepoint is deleted. Ages are by two clocks, this machine's and the
-file system's: the minimum age must be far above what they differ by.
+minimum age of 0. A background compaction counts as part of the snapshot that adopts its result:
+its files may be six hours old by then (``background.py``). The same holds for a command that makes
+a new checkpoint of one that only a savepoint keeps, while this savepoint is deleted. Ages
+are by two clocks, this machine's and the file system's: the minimum age must be far above what they
+differ by.
 
 **Why a crash anywhere leaves every checkpoint that is kept readable.** Nothing that is deleted is
 named by one. A manifest goes after the last of its own files, so that files never lie there

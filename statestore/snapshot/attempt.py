@@ -21,6 +21,7 @@ from statestore.format.names import data_file_id, keyed_table, operator_folder
 from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.snapshot.background import BackgroundCompaction
 from statestore.snapshot.metrics import Measuring
 from statestore.snapshot.subtasks import Attempted
 
@@ -150,7 +151,8 @@ class Attempt:
     ``layout`` is the store's own for keyed states, None where nobody said one. ``now_ms`` is the
     clock of times to live: when what is written without a time was used last, and what compaction
     goes by. ``made_of`` is the checkpoint that this one is made of, None where it
-    follows the newest, and ``seen`` the newest id when that was looked at.
+    follows the newest, and ``seen`` the newest id when that was looked at. A job's attempts have
+    the store's ``background`` compaction, whose results they adopt; those of commands have none.
     """
 
     catalog: Catalog
@@ -166,6 +168,7 @@ class Attempt:
     measuring: Measuring
     layout: str | None = None
     compaction: CompactionRule | None = None
+    background: BackgroundCompaction | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     made_of: Manifest | None = None
     seen: int | None = None

@@ -28,6 +28,7 @@ from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.plan import owners_of
 from statestore.snapshot.attempt import Attempt, History
+from statestore.snapshot.background import BackgroundCompaction
 from statestore.snapshot.carry import LATEST
 from statestore.snapshot.collected import USED
 from statestore.snapshot.metrics import Measuring
@@ -155,6 +156,7 @@ def begin(
     token: str,
     measuring: Measuring,
     compaction: CompactionRule | None = None,
+    background: BackgroundCompaction | None = None,
     ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
     made_of: Manifest | None = None,
@@ -206,6 +208,7 @@ def begin(
         now_ms=now_ms,
         measuring=measuring,
         compaction=compaction,
+        background=background,
         ranges=ranges or {},
         made_of=made_of,
         seen=seen,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import chain
 
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle
+from statestore.format.layers import CompactionRule
 from statestore.format.listed import ListedFiles
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.names import folder_of
 from statestore.format.state import KeyedState
 from statestore.snapshot.attempt import Attempt
-from statestore.snapshot.compaction import Compactions
+from statestore.snapshot.compaction import Compactor
 from statestore.snapshot.states import refuse_folded
 from statestore.snapshot.subtasks import Acknowledged
 
@@ -39,7 +41,8 @@ class Collected:
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
         self._carried: list[Entry] = []
-        self._compactions = Compactions(attempt)
+        self._changed: set[Name] = set()
+        self.adopted: dict[str, list[str]] = {}
         self._written = WrittenFiles(attempt.catalog.storage)
         self._lists = WrittenFiles(attempt.catalog.storage)
         self._stored: frozenset[Name] | None = None
@@ -92,7 +95,7 @@ class Collected:
     def add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
         """Take a state with changes, and the names of the files that were written for it."""
         self.carry_written([entry], new)
-        self._compactions.begin(entry)
+        self._changed.add(_name(entry))
 
     def add_list(self, name: str) -> None:
         """Take the name of a list of files that is about to be put."""
@@ -130,22 +133,48 @@ class Collected:
             (measuring.compacted if compacted else measuring.wrote)(entry, new)
 
     def settle(self) -> None:
-        """Wait for what is under way: all subtasks have answered, and compaction has ended.
+        """Refuse what is missing, adopt what was compacted since the last checkpoint, and reduce
+        the backlog of changes where it is too large.
 
-        Raises InvalidArgumentError when a subtask has not, ParallelismError for an operator whose
-        states have different numbers of key groups, and what compaction raised.
+        Raises InvalidArgumentError when a subtask has not answered, ParallelismError for an
+        operator whose states have different numbers of key groups, and what compaction raises.
         """
         for awaited in self.awaited.values():
             awaited.refuse_missing()
             self.attempt.measuring.wrote(awaited.entry)
         self._refuse_mixed()
         with self.attempt.measuring.phase("wait"):
-            compacted = self._compactions.finish()
-        for entry, new in compacted:
-            self.attempt.measuring.compacted(entry, new)
-            self._written.names += new
-        known = {_name(entry): entry for entry, _ in compacted}
-        self._carried = [known.get(_name(entry), entry) for entry in self._carried]
+            self._carried = [self._compacted(entry) for entry in self._carried]
+
+    def _compacted(self, entry: Entry) -> Entry:
+        """Return a state with the result of its background compaction, and with a part of its
+        changes folded if they are overdue.
+        """
+        attempt = self.attempt
+        if not isinstance(entry, KeyedEntry) or not entry.layers or attempt.background is None:
+            return entry
+        adoption = attempt.background.adopt(entry)
+        if adoption is not None:
+            entry, self.adopted[entry.table.path] = adoption
+            attempt.measuring.compacted(entry, self.adopted[entry.table.path])
+        if attempt.compaction is None or _name(entry) not in self._changed:
+            return entry
+        return self._with_less_backlog(entry, attempt.compaction)
+
+    def _with_less_backlog(self, entry: KeyedEntry, policy: CompactionRule) -> KeyedEntry:
+        attempt = self.attempt
+        own = (one for one in entry.layers if one.checkpoint_id == attempt.checkpoint_id)
+        compactor = Compactor(
+            attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet, attempt.now_ms
+        )
+        try:
+            changed_rows = sum(layer.entry.rows for layer in own)
+            entry = compactor.reduce_backlog(entry, policy, changed_rows)
+        finally:
+            self._written.names += compactor.new.names
+        if compactor.new.names:
+            attempt.measuring.compacted(entry, compactor.new.names)
+        return entry
 
     def _refuse_mixed(self) -> None:
         """Refuse states of one operator with different numbers of key groups."""
@@ -162,10 +191,10 @@ class Collected:
                 )
 
     def delete_merged(self, manifest: Manifest) -> None:
-        """Delete what was written for this checkpoint and compacted before it was committed; what
-        cannot be deleted is left to ``gc``.
+        """Delete what was written or adopted for this checkpoint and compacted before it was
+        committed; what cannot be deleted is left to ``gc``.
         """
-        written = set(self._written.names)
+        written = {*self._written.names, *chain.from_iterable(self.adopted.values())}
         tables = set(map(folder_of, written))  # what has no file here needs no look at its own
         named = {
             part.table.name_of(handle)
@@ -188,7 +217,6 @@ class Collected:
         Files that a table's log may name already, since it is ``published``, stay: without them the
         table could not be read.
         """
-        self._compactions.abandon(reason)
         self._lists.delete(reason)
         if published:
             reason.add_note("its files stay behind: the tables' newest versions name them")

@@ -66,10 +66,14 @@ class Commit:
                 attempt.catalog.commit(manifest)
                 attempt.fence.check_after_put(manifest.checkpoint_id)
         except BaseException as unknown:
+            if attempt.background is not None:
+                attempt.background.in_doubt(self._collected.adopted)
             measuring.failed(attempt.checkpoint_id, unknown)
             raise
         self.manifest = manifest
         self._collected.delete_merged(manifest)
+        if attempt.background is not None:
+            attempt.background.committed(manifest, self._collected.adopted, attempt.now_ms)
         self.metrics = measuring.committed(manifest)
 
     def fail(self, reason: BaseException) -> None:

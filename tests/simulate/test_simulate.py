@@ -24,7 +24,7 @@ from tests.simulate.scheduler import Scheduler
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import simulate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.long)])

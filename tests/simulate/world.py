@@ -13,12 +13,14 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,6 +150,7 @@ class World:
             "uuid": (uuid, _like(uuid, uuid4=self.new_uuid)),
             "socket": (socket, _like(socket, gethostname=host)),
             "ThreadPoolExecutor": (ThreadPoolExecutor, AtOnce),
+            "Thread": (threading.Thread, partial(SimulatedThread, self.scheduler)),
         }
         changed = []
         for module in [m for n, m in sys.modules.items() if n.startswith("statestore.")]:
@@ -189,6 +192,30 @@ class World:
     def _lose_power(self, event: Event) -> None:
         self.disk.lose_power(event.draw)
         self.checker.look_again(power_was_lost=True)
+
+
+class SimulatedThread:
+    """A thread of an actor's process: an actor of its own, with the process's clock."""
+
+    def __init__(
+        self, scheduler: Scheduler, *, target: Callable[..., Any], args: Sequence[Any], name: str
+    ) -> None:
+        """Take what a thread takes."""
+        self._scheduler, self._run, self._name = scheduler, partial(target, *args), name
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        """Add the actor; it runs when the scheduler lets it."""
+        of, at_ms = self._scheduler.current, self._scheduler.now_ms
+        number = len(self._scheduler.tasks)
+        name = f"{of.name if of else 'host'}'s {self._name} {number}"
+        skew_ms = of.skew_ms if of else 0
+        self._task = self._scheduler.spawn(name, self._run, at_ms=at_ms, skew_ms=skew_ms)
+        self._task.doing = f"compaction by {name}"
+
+    def is_alive(self) -> bool:
+        """Return whether it has not ended yet."""
+        return self._task is not None and not self._task.ended
 
 
 class AtOnce:

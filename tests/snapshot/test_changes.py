@@ -290,7 +290,7 @@ def test_a_state_is_changed_once(store: StateStore) -> None:
     assert store.checkpoints() == (1, 2)
 
 
-# --- compaction in the background -----------------------------------------------------------------
+# --- what a state is ------------------------------------------------------------------------------
 
 
 def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
@@ -333,7 +333,10 @@ def test_rows_are_written_and_columns_are_declared(store: StateStore) -> None:
     assert store.checkpoints() == (1,)
 
 
-def test_compaction_by_the_rule_is_in_the_same_checkpoint(tmp_path: Path) -> None:
+# --- compaction -----------------------------------------------------------------------------------
+
+
+def test_overdue_changes_are_folded_in_the_same_checkpoint(tmp_path: Path) -> None:
     store = opened(tmp_path, FOLD_ALL)
     full(store)
     change(store, table({"u1": 100}))
@@ -356,37 +359,17 @@ def test_a_layer_is_read_once_for_all_that_is_folded(tmp_path: Path) -> None:
     store = StateStore.open(path, table_format="parquet", layout="partitioned", compaction=None)
     full(store)
     layer = change(store, table(dict.fromkeys(ROWS, 100))).layers[0].entry
-    counting = StateStore.over(Counting(path), compaction=FOLD_ALL)
+    counting = StateStore.over(Counting(path), compaction=CompactionRule(share=0, most_share=9))
     change(counting, table({"u1": 101}))
-    assert counting.manifest().keyed[0].layers == ()
+    read = Counter(Counting.read_names)
+    change(counting, table({"u1": 101}))
+    assert len(counting.manifest().keyed[0].layers) == 1
     assert len(counting.manifest().keyed[0].handles) > 3
-    read = Counting.read_names
     assert [read[f"{layer.table.path}/{one.path}"] for one in layer.handles] == [1]
     assert content(store) == dict.fromkeys(ROWS, 100) | {"u1": 101}
 
 
-def test_an_exception_deletes_what_compaction_wrote_as_well(tmp_path: Path) -> None:
-    store = opened(tmp_path, FOLD_ALL)
-    full(store)
-    before = files(tmp_path)
-    checkpoint = store.snapshot(parallelism=2)
-
-    def failing() -> None:
-        with checkpoint:
-            checkpoint.changes("u", "s", table({"u1": 100}), key="k")
-            ((compactor, future),) = checkpoint.collected._compactions._under_way
-            future.result()
-            assert compactor.new.names
-            assert set(files(tmp_path)) > before
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        failing()
-    assert files(tmp_path) == before
-    assert content(store) == ROWS
-
-
-def test_a_compaction_that_fails_commits_nothing(
+def test_a_fold_of_overdue_changes_that_fails_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path, FOLD_ALL)

@@ -203,7 +203,7 @@ def test_compaction_keeps_what_is_recorded(tmp_path: Path) -> None:
     """Layers that are merged, or folded in part, are the same rows."""
     rule = CompactionRule(merge_layers=2, share=0.01, most_share=9, bytes_per_checkpoint=1)
     store = opened(tmp_path, rule)
-    full(store)
+    full(store, layout="partitioned")
     rows: dict[str, Any] = dict(ROWS)
     for number in range(6):
         rows[f"u{number}"] = 1000 + number

@@ -134,9 +134,10 @@ def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
     layered.full(users(60, entries=2))
     layered.change({("u001", 0): 5})
     layered.change({("u002", 0): 5})
+    layered.change({("u003", 0): 5})
     manifest, metrics = layered.store.manifest(), figures(layered.store)
     (entry,) = manifest.keyed
-    (layer,) = entry.layers  # two, merged into one
+    layer, _ = entry.layers  # of the first two, merged into one since
     assert metrics.written.rows == 1
     assert metrics.compaction == Amount(2, layer.entry.size_bytes, layer.entry.files)
     assert metrics.changed_share == 1 / 120

@@ -35,7 +35,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("m", pa.int64()), ("v", pa.int64())])
 Entries = dict[tuple[str, int], int]
 Form = Literal["plain", "layered", "compacted"]
 FORMS: tuple[Form, ...] = ("plain", "layered", "compacted")
-COMPACTED = CompactionRule(merge_layers=3, share=0.2, most_share=9, bytes_per_checkpoint=1)
+COMPACTED = CompactionRule(merge_layers=2, share=0.2, most_share=9, bytes_per_checkpoint=1)
 """Three changes become one, and the base's file with most changes is written anew each time."""
 
 # For tests with the fixture ``taken``: only the form with layers; all of them, those with changes

@@ -1,0 +1,273 @@
+"""Compaction in the background: a commit never waits for it, and a later checkpoint adopts it.
+
+After each commit one thread folds and merges the changes of the states that the policy selects. It
+works on the committed checkpoint, and writes data files that no manifest names yet. The next
+checkpoint that still begins with the same base files and layers names these files instead.
+
+**Why a result is only adopted where it belongs.** A result is compared with the state by the names
+and checksums of files. If the state was rewritten, dropped or compacted by somebody else, or builds
+on an older checkpoint, its files differ; then the result is deleted once that state is committed.
+
+**Why garbage collection does not break it.** The files are young when they are adopted: a result
+that is older than :data:`ADOPTABLE_MS` is not used. Each file is looked up, with its size, right
+before the commit. Files of a process that ended first are deleted by ``gc`` like every other file
+that no checkpoint names.
+
+**Why a writer that was replaced does no harm.** Its results become visible only by a commit of its
+own, and the fence refuses that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from threading import Thread
+
+from statestore.errors import StateStoreError, StorageError
+from statestore.files.reader import check_sizes
+from statestore.files.writer import ParquetOptions
+from statestore.format.layers import CompactionRule, is_overdue, needs_compaction
+from statestore.format.listed import list_of
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.snapshot.compaction import Compactor
+from statestore.storage import Storage
+
+__all__ = ["ADOPTABLE_MS", "BackgroundCompaction", "rebased"]
+
+_log = logging.getLogger(__name__)
+
+ADOPTABLE_MS = 6 * 3_600_000
+"""A result may be adopted for so long: well below the minimum age of a garbage collection."""
+
+
+def rebased(source: KeyedEntry, result: KeyedEntry, current: KeyedEntry) -> KeyedEntry | None:
+    """Return a state with the compaction of an earlier version of it.
+
+    Args:
+        source: the state that was compacted.
+        result: what the compaction made of it.
+        current: the state as the next checkpoint has it.
+
+    Returns:
+        ``current``, where the files of ``result`` replace the files of ``source``; newer layers
+        stay. None unless ``current`` begins with the files of ``source``, unchanged.
+    """
+    count = len(source.layers)
+    is_same = (
+        replace(source.state, uid=current.state.uid) == current.state
+        and _same_files(source, current)
+        and len(current.layers) >= count
+        and all(
+            old.live == new.live and _same_files(old.entry, new.entry)
+            for old, new in zip(source.layers, current.layers, strict=False)
+        )
+    )
+    if not is_same:
+        return None
+    return replace(
+        current,
+        handles=result.handles,
+        table=current.table
+        if result.handles is source.handles
+        else current.table.without_version(),
+        layers=(*result.layers, *current.layers[count:]),
+    ).recording(current.contents)
+
+
+def _same_files(left: KeyedEntry, right: KeyedEntry) -> bool:
+    if left.table.path != right.table.path or len(left.handles) != len(right.handles):
+        return False
+    if (file_list := list_of(left.handles)) and file_list == list_of(right.handles):
+        return True
+    pairs = zip(left.handles, right.handles, strict=True)
+    return all((one.path, one.sha256) == (other.path, other.sha256) for one, other in pairs)
+
+
+class _CancelledError(Exception):
+    """The result is not wanted any more, or the process ends."""
+
+
+def _refuse_cancelled(cancelled: threading.Event) -> None:
+    """Raise if a task is cancelled, or the main thread has ended: exit waits for nobody."""
+    if cancelled.is_set() or not threading.main_thread().is_alive():
+        raise _CancelledError
+
+
+@dataclass(eq=False)
+class _Task:
+    """The compaction of one state; ``result`` is None until it has ended well."""
+
+    source: KeyedEntry
+    compactor: Compactor
+    cancelled: threading.Event
+    begun_ms: int
+    result: KeyedEntry | None = None
+    has_ended: bool = False
+
+
+class BackgroundCompaction:
+    """The compactions of one opened store, of which at most one runs at a time."""
+
+    def __init__(
+        self, storage: Storage, parquet: ParquetOptions, policy: CompactionRule | None
+    ) -> None:
+        """Begin with none; without a policy nothing is ever compacted."""
+        self._storage, self._parquet, self._policy = storage, parquet, policy
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._tasks: dict[str, _Task] = {}
+        self._thread: Thread | None = None
+
+    def _own_tasks(self) -> dict[str, _Task]:
+        """Return the tasks of this process; a forked process begins without any."""
+        if self._process != os.getpid():
+            self._forget_all()
+        return self._tasks
+
+    def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
+        """Return a state with the result of its compaction, and the names of the new files.
+
+        The result stays here until :meth:`committed` or :meth:`in_doubt` is told of it: a
+        checkpoint that fails leaves it to the next one. None if there is no result that fits. A
+        result with a file that is not there is forgotten, and made again after the commit.
+        """
+        tasks = self._own_tasks()
+        task = tasks.get(entry.table.path)
+        if task is None or task.result is None or _is_old(task):
+            return None
+        adopted = rebased(task.source, task.result, entry)
+        if adopted is None:
+            return None
+        if not self._exists(task):
+            del tasks[entry.table.path]
+            self._cancel(task)
+            return None
+        return adopted, list(task.compactor.new.names)
+
+    def _exists(self, task: _Task) -> bool:
+        """Return whether all files of a result are there, with their sizes."""
+        assert task.result is not None
+        names = set(task.compactor.new.names)
+        parts = [
+            replace(part, handles=tuple(h for h in part.handles if part.table.name_of(h) in names))
+            for part in task.result.parts
+            if list_of(part.handles) is None
+        ]
+        try:
+            check_sizes(self._storage, parts)
+        except StateStoreError as error:
+            _log.warning("the compaction of %s is not used: %s", task.source.state, error)
+            return False
+        return True
+
+    def in_doubt(self, adopted: Collection[str]) -> None:
+        """Forget results whose manifest may be visible or not; their files stay, for ``gc``.
+
+        Args:
+            adopted: the folders of the states' tables.
+        """
+        tasks = self._own_tasks()
+        for place in adopted:
+            tasks.pop(place, None)
+
+    def committed(self, manifest: Manifest, adopted: Collection[str], now_ms: int) -> None:
+        """Delete results that fit no more, and compact the states that need it.
+
+        Args:
+            manifest: the checkpoint that was just committed.
+            adopted: the folders of the tables of the states whose results it names.
+            now_ms: the clock of times to live.
+        """
+        self.in_doubt(adopted)
+        tasks = self._own_tasks()
+        states = {entry.table.path: entry for entry in manifest.keyed}
+        for place, task in list(tasks.items()):
+            entry = states.get(place)
+            fits = entry is not None and rebased(task.source, task.source, entry) is not None
+            failed = task.has_ended and task.result is None
+            if failed or not fits or _is_old(task):
+                del tasks[place]
+                self._cancel(task)
+        if self._policy is not None:
+            self._start(manifest, self._policy, now_ms)
+
+    def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
+        """Let a thread compact what needs it, unless one is at work still."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        new = []
+        for entry in manifest.keyed:
+            if entry.table.path in self._tasks or is_overdue(entry, policy):
+                continue  # overdue changes are folded by the checkpoints that follow
+            if needs_compaction(entry, policy):
+                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms))
+        if new:
+            self._tasks |= {task.source.table.path: task for task in new}
+            self._thread = Thread(
+                target=self._run, args=(new, policy), name="statestore-compaction"
+            )
+            self._thread.start()
+
+    def _task_of(self, entry: KeyedEntry, checkpoint_id: int, now_ms: int) -> _Task:
+        cancelled = threading.Event()
+        compactor = Compactor(
+            self._storage,
+            checkpoint_id,
+            self._parquet,
+            now_ms,
+            before_batch=lambda: _refuse_cancelled(cancelled),
+        )
+        return _Task(entry, compactor, cancelled, time.time_ns() // 1_000_000)
+
+    def _run(self, tasks: Sequence[_Task], policy: CompactionRule) -> None:
+        for task in tasks:
+            try:
+                _refuse_cancelled(task.cancelled)
+                result = task.compactor.by_rule(task.source, policy)
+                with self._lock:
+                    _refuse_cancelled(task.cancelled)
+                    task.result = result
+            except _CancelledError as error:
+                task.compactor.new.delete(error)
+            except Exception as error:  # noqa: BLE001 - it is told, and tried again
+                task.compactor.new.delete(error)
+                if "interpreter shutdown" not in str(error):
+                    _log.warning(
+                        "the compaction of %s of %s failed, and is tried again after the next "
+                        "checkpoint: %s",
+                        task.source.state,
+                        self._storage.url,
+                        error,
+                        exc_info=error,
+                    )
+            finally:
+                task.has_ended = True
+
+    def _cancel(self, task: _Task) -> None:
+        """End a task; the files of a result are deleted here, others by the thread at work."""
+        with self._lock:
+            task.cancelled.set()
+        if task.result is None:
+            return
+        for name in task.compactor.new.names:
+            try:
+                self._storage.delete(name)
+            except StorageError as error:
+                _log.warning("a file of an unused compaction stays behind, until gc: %s", error)
+
+    def wait(self) -> None:
+        """Return when no compaction runs."""
+        self._own_tasks()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _is_old(task: _Task) -> bool:
+    return time.time_ns() // 1_000_000 - task.begun_ms > ADOPTABLE_MS
