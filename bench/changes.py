@@ -3,7 +3,8 @@
 Through Spark: a share of the users changes, and only that is written; the rows are cached in the
 JVM as those of the full snapshot are. In Arrow: a thousand checkpoints of a thousand changes, with
 compaction as a store has it by default, then a plan, a restore and a query of the newest, against
-the same rows as one full snapshot.
+the same rows as one full snapshot. And 200 checkpoints in a row of a small and a large state, with
+compaction and without.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
 from statestore.spark.session import spark_session
 
-__all__ = ["figures", "history"]
+__all__ = ["costs", "figures", "history"]
 
 PARALLELISM, MAX_PARALLELISM = 4, 128
 SHARES = (0.001, 0.01, 0.1)
@@ -40,6 +41,9 @@ MOST_READ_AMPLIFICATION = 1.5
 MOST_RESTORE_TIME = 1.5
 ASK_FULL, ASK_LAYERED = "sum of a column of a full snapshot", "the same after 1,000 checkpoints"
 SUM = "SELECT sum(amount) FROM state"
+
+SMALL_STATE, STREAM_SHARES, STREAM_CHECKPOINTS = 100_000, (0.01, 0.05), 200
+MOST_TAIL, MOST_SUM = 1.5, 1.3
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
@@ -137,6 +141,56 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
         times("B17", ASK_FULL, read),
         times("B17", ASK_LAYERED, read, floor=ASK_FULL),
     ]  # fmt: skip
+
+
+def costs(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return what compaction adds to 200 checkpoints of changes, one right after another."""
+    found = []
+    for number in dict.fromkeys((min(SMALL_STATE, rows), rows)):
+        base = state_table(number)
+        for share in STREAM_SHARES:
+            found += _cost(folder / f"{number}-{share}", base, share, repeats)
+    return found
+
+
+def _cost(folder: Path, base: pa.Table, share: float, repeats: int) -> list[Figure]:
+    """Measure without compaction first: a thread of one store would slow the other one down."""
+    what = f"{base.num_rows:,} rows, {share:.0%} changed"
+    never = StateStore.open(str(folder / "never"), table_format="parquet", compaction=None)
+    without = _stream(never, base, share)
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    with_compaction = _stream(store, base, share)
+    store.parts.background.wait()
+    full, layered = f"restore of a full one, {what}", f"restore after 200, {what}"
+    read = in_turn({full: partial(_read, store, 1), layered: partial(_read, store)}, repeats)
+    usual = sample("B30", f"checkpoint without compaction, {what}", without, tail=True)
+    own = sample("B30", f"checkpoint, {what}", with_compaction, tail=True)
+    assert own.p99 is not None
+    assert own.total is not None
+    assert usual.total is not None
+    return [
+        usual,
+        own,
+        counted("B30", f"p99 to that median, {what}", own.p99 / usual.value, "×", goal=MOST_TAIL),
+        counted("B30", f"sum to that sum, {what}", own.total / usual.total, "×", goal=MOST_SUM),
+        times("B30", full, read),
+        times("B30", layered, read, floor=full, goal=MOST_RESTORE_TIME),
+    ]
+
+
+def _stream(store: StateStore, base: pa.Table, share: float) -> list[float]:
+    """Return the seconds of each of 200 checkpoints that change a share of the rows."""
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        checkpoint.keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
+    random, seconds = np.random.default_rng(7), []
+    for _ in range(STREAM_CHECKPOINTS):
+        chosen = random.choice(base.num_rows, int(base.num_rows * share), replace=False)
+        changed = base.take(pa.array(chosen))
+        start = time.perf_counter()
+        with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+            checkpoint.changes("bench", "state", changed)
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def _random_changes(base: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:

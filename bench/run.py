@@ -82,6 +82,7 @@ SECTIONS = (
     Section(("B27",), processors.figures, MILLION // 5),
     Section(("B28",), timers.figures, 10 * MILLION),
     Section(("B29",), pages.figures, 10_000),
+    Section(("B30",), changes.costs, 5 * MILLION),
 )
 
 
