@@ -238,7 +238,8 @@ class BackgroundCompaction:
                 task.compactor.new.delete(error)
             except Exception as error:  # noqa: BLE001 - it is told, and tried again
                 task.compactor.new.delete(error)
-                if "interpreter shutdown" not in str(error):
+                # As the process ends, Python closes all pools before it stops its main thread.
+                if "cannot schedule new futures" not in str(error):
                     _log.warning(
                         "the compaction of %s of %s failed, and is tried again after the next "
                         "checkpoint: %s",
