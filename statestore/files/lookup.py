@@ -197,7 +197,7 @@ def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int
     for group in among:
         row_group = metadata.row_group(group)
         bounds = (
-            (row_group.column(positions[name]).statistics, wanted.column(name)[0].as_py())
+            (row_group.column(positions[name]).statistics, _physical(wanted.column(name)[0]))
             for name in wanted.schema.names
             if name in positions and _comparable(wanted.schema.field(name).type)
         )
@@ -210,13 +210,20 @@ def _comparable(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind))
 
 
-def _admits(statistics: Any, value: Any) -> bool:
+def _physical(value: pa.Scalar) -> int | bytes | None:
+    """Return a value as Parquet stores it: a date as days, text as UTF-8 bytes."""
+    if pa.types.is_date(value.type):
+        value = value.cast(pa.int32())
+    stored = value.as_py()
+    return stored.encode() if isinstance(stored, str) else stored
+
+
+def _admits(statistics: Any, value: int | bytes | None) -> bool:
     if value is None or statistics is None or not statistics.has_min_max:
         return True
-    lowest, highest = statistics.min, statistics.max
-    if isinstance(value, str):  # Parquet orders strings by their UTF-8 bytes
-        return bool(lowest.encode() <= value.encode() <= highest.encode())
-    return bool(lowest <= value <= highest)
+    # Python has no date after the year 9999, but the number of days always exists. Parquet orders
+    # text by its bytes.
+    return bool(statistics.min_raw <= value <= statistics.max_raw)
 
 
 # The rows of many keys: what a micro-batch needs of a state, in a pass over their key groups.

@@ -166,9 +166,9 @@ def test_row_groups_that_cannot_hold_the_key_are_not_read(
     read: list[int] = []
     iter_batches = pq.ParquetFile.iter_batches
 
-    def counting(self: Any, *, row_groups: list[int], **options: Any) -> Any:
+    def counting(self: Any, *sizes: int, row_groups: list[int], **options: Any) -> Any:
         read.extend(row_groups)
-        return iter_batches(self, row_groups=row_groups, **options)
+        return iter_batches(self, *sizes, row_groups=row_groups, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
     assert found(restored, 150_000) == [150_000]
