@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.files.changes import consistent
@@ -129,18 +130,51 @@ class _GroupWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows, which are in their order, of one key group or several."""
         groups = np.asarray(batch.column(KEY_GROUP))
-        starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist()]
-        digests = np.add.reduceat(_hashes(batch.select(self._stored)), starts).tolist()
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
+        digests = np.add.reduceat(_hashes(batch.select(self._stored)), starts)
+        counts = np.diff(starts, append=len(groups))
         rows = batch.select(self._schema.names)
-        for first, stop, digest in zip(starts, [*starts[1:], len(groups)], digests, strict=True):
-            self._write(int(groups[first]), rows.slice(first, stop - first), digest)
+        first = 0
+        while first < len(starts):
+            begin = int(starts[first])
+            file = self._file_of(int(groups[begin]))
+            stop = self._stop_of_write(file, starts, first, batch.nbytes)
+            these = slice(first, stop)
+            self._note(groups[starts[these]], counts[these], digests[these])
+            count = int(counts[these].sum())
+            file.write(rows.slice(begin, count), int(digests[these].sum()))
+            first = stop
 
-    def _write(self, key_group: int, rows: pa.RecordBatch, digest: int) -> None:
+    def _stop_of_write(
+        self, file: FileWriter, starts: npt.NDArray[np.int64], first: int, size_bytes: int
+    ) -> int:
+        """Return the number of the key group before which a write that begins with ``first`` ends.
+
+        Many small key groups are written at once: a call for each would cost more than its rows.
+        Files are the same, since no row group or file may end between these key groups.
+        """
+        if not self._ranged or not file.has_room_for(size_bytes):
+            return first + 1
+        stop = int(np.searchsorted(starts, starts[first] + file.rows_before_group_end))
+        return max(stop, first + 1)
+
+    def _note(
+        self,
+        groups: npt.NDArray[np.int32],
+        counts: npt.NDArray[np.int64],
+        digests: npt.NDArray[np.uint64],
+    ) -> None:
+        for group, rows, digest in zip(
+            groups.tolist(), counts.tolist(), digests.tolist(), strict=True
+        ):
+            known, known_digest = self._groups.get(group, (0, 0))
+            self._groups[group] = (known + rows, (known_digest + digest) % 2**64)
+
+    def _file_of(self, key_group: int) -> FileWriter:
+        """Return the file that the next rows of a key group are written to."""
         if self._file is None or key_group not in self._groups:
             self._file = self._begin(key_group)
-        known, known_digest = self._groups.get(key_group, (0, 0))
-        self._groups[key_group] = (known + rows.num_rows, (known_digest + digest) % 2**64)
-        self._file.write(rows, digest)
+        return self._file
 
     def finish(self) -> tuple[KeyedStateHandle, ...]:
         self._close()
@@ -208,6 +242,9 @@ class _Syncer:
 
     def finish(self) -> None:
         """Return when all files are durable; StorageError when one cannot be."""
+        if not self._under_way:  # a thread for the only files costs more than it saves
+            self._storage.sync(self._names)
+            return
         self._submit()
         with self._pool:
             for future in self._under_way:

@@ -205,6 +205,19 @@ class FileWriter:
         """Bytes that have reached the file so far."""
         return self._sink.size
 
+    @property
+    def rows_before_group_end(self) -> int:
+        """The rows that a row group still needs before it may end with a key group."""
+        return max(self._least_rows - self._pending_rows, 0)
+
+    @property
+    def _least_rows(self) -> int:
+        return max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1)
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Return whether so many bytes fit in the open row group."""
+        return self._pending_bytes + size_bytes < self._options.row_group_bytes
+
     def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
         """Append rows; they are flushed a whole row group at a time.
 
@@ -234,7 +247,7 @@ class FileWriter:
 
     def end_group(self) -> None:
         """End a row group here if it has some size: a key group ends, and a reader may begin."""
-        if self._pending_rows >= max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1):
+        if self._pending_rows >= self._least_rows:
             self._flush()
 
     def close(self) -> dict[str, Any]:

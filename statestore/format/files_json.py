@@ -6,6 +6,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -241,7 +242,7 @@ def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, 
     found = [handle.index for handle in handles if handle.index is not None]
     if not found:
         return {}
-    pack = zlib.compress if packed else bytes
+    pack = partial(zlib.compress, level=1) if packed else bytes
     return {
         "group_rows": [b64encode(pack(index.rows)).decode() for index in found],
         "group_digests": [b64encode(pack(index.digests)).decode() for index in found],
