@@ -122,7 +122,7 @@ def aligned(streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]) -> I
     """Yield the rows of sorted streams in aligned pieces.
 
     All rows with the same key group and identity are in one piece, whichever stream they come from.
-    At most one table of each stream is held, plus the rows of one identity.
+    At most two tables of each stream are held, plus the rows of one identity.
 
     Args:
         streams: each yields tables that are sorted by ``key_group`` and the identity columns, as
@@ -158,12 +158,15 @@ def _least(rows: Sequence[pa.Table], names: Sequence[str]) -> Bound | None:
 
 
 class _Head:
-    """The rows of a stream that were read and not taken yet."""
+    """The rows of a stream that were read and not taken yet.
+
+    One table is read ahead. So the end of a stream is known, and the rest of it is one piece.
+    """
 
     def __init__(self, stream: Iterator[pa.Table], names: Sequence[str]) -> None:
-        self._stream, self._names = stream, names
+        self._stream, self._names = (table for table in stream if table.num_rows), names
         self._rows: pa.Table | None = None
-        self._at_end = False
+        self._next = next(self._stream, None)
 
     @property
     def last(self) -> pa.Table | None:
@@ -171,16 +174,17 @@ class _Head:
 
         Rows before it can be taken. The row itself cannot: the next rows may have its identity.
         """
-        return None if self._at_end or self._rows is None else self._rows.slice(len(self._rows) - 1)
+        if self._next is None or self._rows is None:
+            return None
+        return self._rows.slice(len(self._rows) - 1)
 
     def fill(self) -> None:
         """Read until two identities are at hand, or the stream ends."""
-        while not self._at_end and self._is_one_identity():
-            more = next(self._stream, None)
-            if more is None:
-                self._at_end = True
-            elif more.num_rows:
-                self._rows = more if self._rows is None else pa.concat_tables([self._rows, more])
+        while self._next is not None and self._is_one_identity():
+            self._rows = (
+                self._next if self._rows is None else pa.concat_tables([self._rows, self._next])
+            )
+            self._next = next(self._stream, None)
 
     def _is_one_identity(self) -> bool:
         if self._rows is None or self._rows.num_rows == 1:
@@ -245,17 +249,22 @@ def ordered(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa
     last: pa.RecordBatch | None = None
     for batch in _floats_in_order(batches, state):
         rows = batch.select(names)
-        seam = rows if last is None else pa.concat_batches([last, rows])
+        if last is not None:
+            _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
+        _refuse_descent(rows, state)
         last = rows.slice(rows.num_rows - 1)
-        descends = first_descent(seam)
-        if descends is not None:
-            group = seam.column(KEY_GROUP)[descends + 1]
-            raise DamagedFileError(
-                f"rows of key group {group} of {state} are not sorted by "
-                f"({', '.join(state.identity)}), so they cannot be merged; 'statestore verify' "
-                "names the file. Restore an older checkpoint"
-            )
         yield batch
+
+
+def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:
+    descends = first_descent(rows)
+    if descends is None:
+        return
+    group = rows.column(KEY_GROUP)[descends + 1]
+    raise DamagedFileError(
+        f"rows of key group {group} of {state} are not sorted by ({', '.join(state.identity)}), "
+        "so they cannot be merged; 'statestore verify' names the file. Restore an older checkpoint"
+    )
 
 
 def _floats_in_order(
@@ -288,7 +297,7 @@ def _is_ambiguous(rows: pa.RecordBatch, names: Sequence[str]) -> bool:
     leaves = (leaf for name in names for leaf in leaf_columns(rows.column(name)))
     floats = (leaf for leaf in leaves if pa.types.is_floating(leaf.type))
     return any(
-        pc.any(pc.or_kleene(pc.is_nan(leaf), pc.equal(leaf, 0.0))).as_py() for leaf in floats
+        pc.any(pc.equal(leaf, 0.0)).as_py() or pc.any(pc.is_nan(leaf)).as_py() for leaf in floats
     )
 
 

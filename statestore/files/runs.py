@@ -181,6 +181,10 @@ def first_descent(rows: pa.RecordBatch) -> int | None:
     for leaf in compared_columns(rows.columns):
         if not undecided.any():
             break
+        if leaf.null_count == 0:  # most rows are decided by one comparison
+            undecided &= ~np.asarray(pc.less(leaf.slice(0, len(leaf) - 1), leaf.slice(1)))
+            if not undecided.any():
+                break
         greater, equal = _compare(leaf, FLOAT_ORDER)
         wrong = undecided & greater
         if wrong.any():
@@ -339,6 +343,8 @@ def _compare(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
     if pa.types.is_floating(leaf.type):
         leaf = _ranks(leaf, choice)
     left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+    if leaf.null_count == 0:
+        return np.asarray(pc.greater(left, right)), np.asarray(pc.equal(left, right))
     left_null, right_null = np.asarray(left.is_null()), np.asarray(right.is_null())
     greater = np.asarray(pc.fill_null(pc.greater(left, right), False))
     equal = np.asarray(pc.fill_null(pc.equal(left, right), False))
