@@ -3,8 +3,9 @@ know it.
 
 A key group of which the stored digest is that of its new rows is not read. The others are read
 merged and compared with the new rows, a run of key groups at a time. A key group that does not fit
-in memory is compared in pieces: both sides are sorted (:mod:`statestore.files.sorting`) and merged.
-Rows are known by their identity, and two of one identity are the same when all their values are.
+in memory is compared in pieces: its new rows are sorted (:mod:`statestore.files.sorting`) and
+merged with the stored ones. Rows are known by their identity, and two of one identity are the same
+when all their values are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import chain, groupby, pairwise
 import numpy as np
 import pyarrow as pa
 
+from statestore.files.aligned import gathered, ordered
 from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
 from statestore.files.equality import pairs_of
@@ -24,7 +26,7 @@ from statestore.files.key_groups import group_parts
 from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
-from statestore.files.runs import RUN_BYTES, checked, in_order, taken
+from statestore.files.runs import RUN_BYTES, checked, taken
 from statestore.files.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.format.digest import combine
 from statestore.format.layers import change_state
@@ -38,6 +40,7 @@ from statestore.storage import Storage
 __all__ = ["Against", "Seen"]
 
 _HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
+_STORED_BYTES = 4 * RUN_BYTES
 
 
 @dataclass
@@ -95,8 +98,7 @@ class Against:
             yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
 
     def _pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        # New and stored rows are sorted at the same time.
-        return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes // 2)
+        return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
 
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
@@ -128,9 +130,10 @@ class Against:
         """
         reads = reads_of(self.entry, key_groups)
         read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
+        stored = gathered(ordered(read, self.state), min(_STORED_BYTES, self.memory_bytes // 8))
         rows = checked(new, self.state)
         left = next(rows, None)
-        for last, old in _parts_of(self._pieces(read)):
+        for last, old in _parts_of(stored):
             now: Iterator[pa.Table] = iter(())
             if left is not None:
                 stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
@@ -144,7 +147,7 @@ class Against:
     def _side_by_side(
         self, old: Iterator[pa.Table], new: Iterator[pa.Table]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yield stored rows, which are one piece or sorted, beside new ones, which are sorted."""
+        """Yield stored rows beside new ones of the same identities; both are sorted."""
         empty = restored_schema(self.state.schema).empty_table()
         before, more_before = next(old), next(old, None)
         after, more_after = next(new, empty), next(new, None)
@@ -152,7 +155,7 @@ class Against:
             yield before, after
             return
         sides = (
-            [in_order(before, self.state)] if more_before is None else [before, more_before],
+            [before] if more_before is None else [before, more_before],
             [after] if more_after is None else [after, more_after],
         )
         streams = [

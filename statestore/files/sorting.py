@@ -274,65 +274,98 @@ def merge_steps(
     """Merge streams of sorted tables, in steps that each have the next rows of all streams.
 
     Rows of one key group and identity are in one step, but for duplicates within a stream. About
-    ``memory_bytes`` of rows are in memory. All streams are read ahead before a step, so that many
-    streams need few steps, unlike :func:`statestore.files.aligned.aligned`, which suits few ones.
+    ``memory_bytes`` of rows are in memory: half of it is for streams that wait for others. All
+    streams are read ahead before a step, so that many streams need few steps, unlike
+    :func:`statestore.files.aligned.aligned`, which suits few ones.
     """
-    share = memory_bytes // max(len(streams), 1)
-    heads = [_Head(stream, share) for stream in streams]
-    while sum(head.fill() for head in heads):  # each of them is filled
-        rows = pa.concat_tables([head.rows for head in heads if head.rows is not None])
+    share = memory_bytes // (2 * max(len(streams), 1))
+    heads = [_Head(number, stream) for number, stream in enumerate(streams)]
+    while heads := [head for head in heads if head.fill(share)]:
+        # Where streams follow each other, as runs of rows that come in order do, few of them have
+        # rows of a step. Sorting the others, too, would multiply the time by their number.
+        overlapping = _overlapping(heads, state)
+        for head in overlapping:
+            head.fill(memory_bytes // len(overlapping))
+        overlapping = _overlapping(heads, state)
+        rows = pa.concat_tables([head.rows for head in overlapping])
         order = order_of(rows, state)
-        ends = np.cumsum([head.count for head in heads])
-        # Rows behind the last one at hand of a stream may belong behind rows that it has yet.
-        unread = [end - 1 for end, one in zip(ends, heads, strict=True) if not one.at_end]
-        place_of = np.empty(len(order), np.intp)
-        place_of[order] = np.arange(len(order))
-        stop = int(place_of[unread].min()) + 1 if unread else len(order)
-        stop += _like_the_one_before(rows, order[stop - 1 : stop + len(streams)], state)
+        ends = np.cumsum([head.rows.num_rows for head in overlapping])
+        # Rows after the last row of a head may belong after rows of its stream not read yet.
+        unread = [end - 1 for end, head in zip(ends, overlapping, strict=True) if not head.at_end]
+        stop = _end_of_first(rows, order, unread, state)
         order = order[:stop]
-        owner = np.searchsorted(ends, order, side="right")
-        counts = np.bincount(owner, minlength=len(heads)).tolist()
-        for head, count in zip(heads, counts, strict=True):
+        of_head = np.searchsorted(ends, order, side="right")
+        counts = np.bincount(of_head, minlength=len(overlapping)).tolist()
+        for head, count in zip(overlapping, counts, strict=True):
             head.drop(count)
-        yield rows, order, owner
+        yield rows, order, np.array([head.number for head in overlapping])[of_head]
 
 
-def _like_the_one_before(rows: pa.Table, places: Places, state: KeyedState) -> int:
-    """Return how many rows have the key group and identity of the first one, and follow it."""
+def _overlapping(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
+    """Return the heads that have rows of the next step: it ends at the first row that is the last
+    one of a head whose stream goes on.
+    """
+    names = [KEY_GROUP, *state.identity]
+    rows = pa.concat_tables(
+        [head.rows.select(names).slice(0, 1) for head in heads]
+        + [head.rows.select(names).slice(head.rows.num_rows - 1) for head in heads]
+    ).combine_chunks()
+    order = order_of(rows, state)
+    unread = [len(heads) + number for number, head in enumerate(heads) if not head.at_end]
+    numbers = np.unique(order[: _end_of_first(rows, order, unread, state)] % len(heads))
+    return [heads[number] for number in numbers.tolist()]
+
+
+def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: KeyedState) -> int:
+    """Return how many sorted rows there are up to the first of some bounds, which are places of
+    rows, and the rows that equal it; all without bounds.
+    """
+    if not bounds:
+        return len(order)
+    place_of = np.empty(len(order), np.intp)
+    place_of[order] = np.arange(len(order))
+    last = int(place_of[bounds].min())
+    return last + 1 + _like_the_first(rows, order[last : last + 2 * _FAN_IN + 1], state)
+
+
+def _like_the_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
+    """Return how many rows follow the first one and have its key group and identity."""
     some = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
-    first = some.take(pa.array(np.zeros(len(places) - 1, np.intp)))
+    first = some.take(pa.array(np.zeros(some.num_rows - 1, np.intp)))
     return int(np.logical_and.accumulate(equal_rows(some.slice(1), first)).sum())
 
 
 class _Head:
     """The next rows of a stream; ``at_end`` if they are its last ones."""
 
-    def __init__(self, tables: Iterator[pa.Table], most_bytes: int) -> None:
-        self._tables, self._most_bytes = tables, most_bytes
-        self.rows: pa.Table | None = None
+    def __init__(self, number: int, stream: Iterator[pa.Table]) -> None:
+        self.number, self._stream = number, stream
+        self.rows = pa.table({})
         self.at_end = False
 
-    @property
-    def count(self) -> int:
-        return 0 if self.rows is None else int(self.rows.num_rows)
-
-    def fill(self) -> bool:
-        """Read on if less than half of the rows that there may be are at hand; False without any.
+    def fill(self, most_bytes: int) -> bool:
+        """Read on if less than half of ``most_bytes`` are at hand; False without any rows.
 
         Then all streams have about as many rows, and most of them are in the next step.
         """
-        while not self.at_end and (self.rows is None or 2 * self.rows.nbytes < self._most_bytes):
-            more = next(self._tables, None)
+        tables, size = ([self.rows], self.rows.nbytes) if self.rows.num_rows else ([], 0)
+        while not self.at_end and (not tables or 2 * size < most_bytes):
+            more = next(self._stream, None)
             if more is None:
                 self.at_end = True
             else:
-                self.rows = more if self.rows is None else pa.concat_tables([self.rows, more])
-        return self.rows is not None
+                tables.append(more)
+                size += more.nbytes
+        if len(tables) > 1:
+            rows = pa.concat_tables(tables)
+            self.rows = rows.combine_chunks() if size < _ONE_ARRAY_BYTES else rows
+        elif tables:
+            [self.rows] = tables
+        return bool(self.rows.num_rows)
 
     def drop(self, count: int) -> None:
         """Leave out the first rows."""
-        if self.rows is not None:
-            self.rows = self.rows.slice(count) if count < self.count else None
+        self.rows = self.rows.slice(count)
 
 
 def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:

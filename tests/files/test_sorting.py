@@ -134,6 +134,18 @@ def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     assert [*temporary.iterdir()] == []
 
 
+def test_streams_that_follow_each_other_are_not_sorted_together() -> None:
+    """So the time of a merge does not grow with the number of runs of rows that come in order."""
+    rows: list[tuple[Any, ...]] = [
+        (1, f"{number:05}", 0.0, [], bytes(50)) for number in range(3200)
+    ]
+    streams = [slices_of(table_of(rows[start : start + 100]), 500) for start in range(0, 3200, 100)]
+    steps = [*sorting.merge_steps(streams, state_of(), 40_000)]
+    merged = [table.take(pa.array(places)) for table, places, _ in steps]
+    assert pa.concat_tables(merged).to_pylist() == table_of(rows).to_pylist()
+    assert sum(table.num_rows for table, _, _ in steps) < 2 * len(rows)
+
+
 def test_rows_that_fit_never_touch_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
