@@ -215,9 +215,9 @@ def _moment(value: Any) -> int:
     kind = pa.timestamp("us", "UTC")
     if not isinstance(value, datetime):
         raise _other(value, kind)
+    value = _to_micros(value, kind)
     if value.utcoffset() is None:
         raise UnfitError(value, kind_text(kind), "it has no time zone; give it one")
-    value = _to_micros(value, kind)
     try:
         since: timedelta = value.astimezone(UTC) - _INSTANT
     except (OverflowError, ValueError):

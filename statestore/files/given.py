@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -28,8 +28,12 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = [
     "StreamedRows",
+    "arrow_frame",
     "beside",
     "check_groups",
     "given_groups",
@@ -119,6 +123,24 @@ def _is_nan(value: Any) -> bool:
 # In a column of objects, or of a numpy type, NaN is how pandas says that a value is missing: there
 # it is null, unless the type of the column has a NaN. A float that stands for a whole number may
 # have been one that it cannot hold: pandas makes floats of whole numbers beside a missing one.
+
+
+def arrow_frame(rows: pa.Table) -> pd.DataFrame:
+    """Return rows as a frame of Arrow's types, also rows with column names that come twice.
+
+    Args:
+        rows: The rows.
+
+    Returns:
+        A frame whose columns are ``pandas.ArrowDtype``, which :func:`pandas_as_stored` turns into
+        equal rows.
+    """
+    import pandas as pd
+
+    columns = {at: pd.arrays.ArrowExtensionArray(one) for at, one in enumerate(rows.columns)}
+    frame = pd.DataFrame(columns, copy=False)
+    frame.columns = pd.Index(rows.schema.names)
+    return frame
 
 
 def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.Table:

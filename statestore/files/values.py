@@ -23,6 +23,7 @@ from statestore.keys.arrow_types import is_binary, is_text
 
 __all__ = [
     "ROWS",
+    "Place",
     "column_of",
     "dictionaries",
     "fits_by_type",

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from pyspark.sql.types import Row, StructType
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import Row, StructType, TimestampType
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.exact import UnfitError, bare, brief, exactly, is_missing
 from statestore.format.state import StateKind
+from statestore.streaming.python_values import instant_of
 
 __all__ = ["Changed", "Clock", "Handle", "TimeMode", "Variable", "declared_by"]
 
@@ -181,12 +186,12 @@ class MapState:
 
     def begin(self, rows: Sequence[Values]) -> None:
         """Take the stored rows of a key: the columns of an entry, and its values."""
-        self._stored = {_hashable(row[: self._width]) for row in rows}
+        self._stored = {self._told(row[: self._width]) for row in rows}
         alive = (
             (row[: self._width], _alive(row[self._width :], self._variable, self._clock))
             for row in rows
         )
-        self._entries = {_hashable(key): (key, one) for key, one in alive if one is not None}
+        self._entries = {self._told(key): (key, one) for key, one in alive if one is not None}
         self._changed: dict[Any, Values] = {}
         self._is_cleared = False
 
@@ -246,7 +251,21 @@ class MapState:
     def _key(self, key: Values) -> tuple[Any, Values]:
         assert self._variable.entry is not None
         own = _of_width(key, self._variable.entry, f"{self._variable}: a key of the map")
-        return _hashable(own), own
+        return self._told(own), own
+
+    def _told(self, key: Values) -> Any:
+        """Return a key as one that is hashable, and equal for equal keys alone.
+
+        Datetimes of one instant are equal. Two that differ in nothing but ``fold`` are not, which
+        Python says they are.
+        """
+        assert self._variable.entry is not None
+        return tuple(
+            instant_of(value)
+            if isinstance(field.dataType, TimestampType) and isinstance(value, datetime)
+            else _hashable(value)
+            for value, field in zip(key, self._variable.entry, strict=True)
+        )
 
 
 class _Timers:
@@ -344,12 +363,12 @@ class Handle:
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Let ``handleExpiredTimer`` be called for the key at a time."""
         self._refuse_no_time("a timer is registered")
-        self._timers.add(int(expiryTimestampMs))
+        self._timers.add(_milliseconds(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Remove a timer of the key, if it is there."""
         self._refuse_no_time("a timer is deleted")
-        self._timers.remove(int(expiryTimestampMs))
+        self._timers.remove(_milliseconds(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         """Return the timers of the key, in order of their times."""
@@ -502,9 +521,26 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
     return tuple(_plain(one) for one in values)
 
 
+def _milliseconds(time: Any) -> int:
+    """Return the time of a timer; InvalidArgumentError if it is not a whole number of 64 bits."""
+    try:
+        found: int = _LONG(time)
+    except UnfitError as error:
+        raise InvalidArgumentError(
+            f"{brief(time)} is not a timer's time in whole milliseconds: {error.reason}"
+        ) from None
+    return found
+
+
 def _plain(value: Any) -> Any:
     """Return values of numpy and pandas as Python's."""
     if isinstance(value, _PLAIN):
+        return value
+    if is_missing(value):
+        return None
+    if isinstance(value, np.generic):
+        return bare(value)
+    if getattr(value, "nanosecond", 0):  # Python has none: what writes the value refuses it
         return value
     if isinstance(value, dict):
         return {_plain(key): _plain(one) for key, one in value.items()}
@@ -520,6 +556,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_LONG = exactly(pa.int64())
 _PLAIN = (str, int, float, bytes, type(None))
 
 

@@ -151,14 +151,13 @@ class Processing:
         Raises ProcessorError for an error in it, and InvalidArgumentError for events that have no
         watermark where timers go by it.
         """
-        spark, task = events.sparkSession, self._task(events.schema)
+        task = self._task(events.schema)
         stored = () if restored is None else _states_of(restored, self.uid)
         names = {one.name for one in task.stored}
         unstored = self.max_parallelism or default_max_parallelism(parallelism)
         task = replace(
             task,
             clock=self._clock(batch),
-            timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
             batch=batch.number,
             max_parallelism=next((one.max_parallelism for one in stored), unstored),
             key_types=next((one.key_types for one in stored if one.name in names), None),
@@ -204,7 +203,6 @@ class Processing:
             events=events,
             initial=initial,
             output=self.output,
-            timezone="UTC",
             batch=0,
             max_parallelism=self.max_parallelism or DEFAULT_LOWER_BOUND,
             key_types=None,

@@ -19,12 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
-from pyspark.sql.conversion import (
-    ArrowBatchTransformer,
-    ArrowTableToRowsConversion,
-    LocalDataToArrowConversion,
-    PandasToArrowConversion,
-)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
@@ -32,11 +26,20 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from statestore.errors import ProcessorError
+from statestore.errors import (
+    InvalidArgumentError,
+    ProcessorError,
+    SchemaMismatchError,
+    StateStoreError,
+)
+from statestore.files.exact import UnfitError
+from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
+from statestore.files.values import Place, row_place, shown
 from statestore.keys.arrow import key_groups
 from statestore.spark.tasks import settle
 from statestore.streaming.handle import Changed, Clock, Handle, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
+from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
 from statestore.streaming.timer_index import index_of, index_rows
 
 if TYPE_CHECKING:
@@ -117,7 +120,6 @@ class ProcessorTask:
     events: T.StructType
     initial: T.StructType | None
     output: T.StructType
-    timezone: str
     batch: int
     max_parallelism: int
     key_types: tuple[str, ...] | None
@@ -169,11 +171,12 @@ class ProcessorTask:
             processor.handleInitialState(key, row, times)
         events = parts.events()
         if events is not None:
-            out.add(processor.handleInputRows(key, events, times))
+            out.add(key, processor.handleInputRows(key, events, times))
         for at in handle.due():
             fired = ExpiredTimerInfo(at)
             out.add(
-                processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=fired)
+                key,
+                processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=fired),
             )
             handle.deleteTimer(at)
         changed, changed_timers = handle.changed()
@@ -187,16 +190,22 @@ class ProcessorTask:
             call()
         except Exception as error:
             where = f"in {what}()" if key is None else self._place_of(key)
-            text = f"{type(error).__name__}: {error}"
+            is_own = isinstance(error, StateStoreError)
+            text = str(error) if is_own else f"{type(error).__name__}: {error}"
             raise ProcessorError(
                 f"the processor of operator {self.uid!r} failed in micro-batch {self.batch}, "
                 f"{where}: {text}"
             ) from error
 
+    @property
+    def subject(self) -> str:
+        """How an error names the processor, and the micro-batch."""
+        return f"the processor of operator {self.uid!r} in micro-batch {self.batch}"
+
     def _place_of(self, key: Values) -> str:
         """Return how an error names a key: it is hashed as the rows that are written of it are."""
         (group,) = key_groups(
-            _table([key], self.key).columns,
+            _table([key], self.key, "the keys").columns,
             max_parallelism=self.max_parallelism,
             hash_scheme=HASH_SCHEME,
             key_types=self.key_types,
@@ -260,7 +269,7 @@ def _by_key(
 def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, int, Any]]:
     """Yield the rows of a batch that are of one key and one table, in the form that is wanted."""
     columns = task.taken
-    keys = _tuples(batch, columns.of(0), task.key)
+    keys = _tuples(task, batch, columns.of(0), task.key, "of any table")
     tables = batch.column(WHAT).to_pylist()
     takers = {table: _taker(task, batch, table) for table in set(tables)}
     begins = 0
@@ -272,8 +281,14 @@ def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, 
 
 
 def _told(key: Values) -> Values:
-    """Return a key as one that equals itself, with NaN in it too."""
-    return tuple("NaN" if isinstance(one, float) and one != one else one for one in key)
+    """Return a key as one that is equal for equal keys alone.
+
+    NaN is equal to itself, and the two instants of one local time are not the same key.
+    """
+    return tuple(
+        ("NaN" if isinstance(one, float) and one != one else one, getattr(one, "fold", 0))
+        for one in key
+    )
 
 
 def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[int], Any]:
@@ -281,14 +296,28 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
     rows = batch.filter(pc.equal(batch.column(WHAT), table))
     names = task.taken.of(table + 1)
     if table >= STATES:
-        schema = task.stored[table - STATES].own
-        return _in_turn(_tuples(rows, names, schema))
+        state = task.stored[table - STATES]
+        return _in_turn(_tuples(task, rows, names, state.own, f"of state {state.name!r}"))
     schema = task.events if table == EVENTS else task.initial or T.StructType()
-    if not task.pandas:
-        row = T.Row(*schema.names)
-        columns = [rows.column(name).to_pylist() for name in names]
-        return _in_turn([row(*values) for values in zip(*columns, strict=True)])
-    return _frames_in_turn(_frame(rows, names, schema, task.timezone))
+    if task.pandas:
+        return _frames_in_turn(_in_utc(rows.select(names), schema))
+    what = "of the events" if table == EVENTS else "of the initial state"
+    row = T.Row(*schema.names)
+    plain = [
+        _python_column(task, rows, *own, what, pa.Array.to_pylist)
+        for own in zip(names, schema, strict=True)
+    ]
+    return _in_turn([row(*values) for values in zip(*plain, strict=True)])
+
+
+def _in_utc(rows: pa.RecordBatch, schema: T.StructType) -> pa.Table:
+    """Return rows with times in UTC; Spark gives them in the session's time zone."""
+    own = to_arrow_schema(schema, timezone="UTC")
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(rows.columns, own, strict=True)
+    ]
+    return pa.table(columns, schema=own)
 
 
 def _in_turn(rows: list[Any]) -> Callable[[int], list[Any]]:
@@ -296,38 +325,51 @@ def _in_turn(rows: list[Any]) -> Callable[[int], list[Any]]:
     return lambda length: [coming.popleft() for _ in range(length)]
 
 
-def _frames_in_turn(frame: pd.DataFrame) -> Callable[[int], pd.DataFrame]:
+def _frames_in_turn(rows: pa.Table) -> Callable[[int], pd.DataFrame]:
     at = 0
 
     def take(length: int) -> pd.DataFrame:
         nonlocal at
         at += length
-        return frame.iloc[at - length : at].reset_index(drop=True)
+        return arrow_frame(rows.slice(at - length, length))
 
     return take
 
 
-def _frame(
-    rows: pa.RecordBatch, names: Sequence[str], schema: T.StructType, timezone: str
-) -> pd.DataFrame:
-    """Return rows as a frame, with values as Spark gives them to functions of pandas."""
-    import pandas as pd
-
-    own = pa.RecordBatch.from_arrays([rows.column(name) for name in names], names=schema.names)
-    series = ArrowBatchTransformer.to_pandas(own, timezone=timezone, schema=schema)
-    frame = pd.concat(series, axis=1)
-    frame.columns = pd.Index(schema.names)
-    return frame
-
-
-def _tuples(rows: pa.RecordBatch, names: Sequence[str], schema: T.StructType) -> list[Values]:
+def _tuples(
+    task: ProcessorTask,
+    rows: pa.RecordBatch,
+    names: Sequence[str],
+    schema: T.StructType,
+    what: str,
+) -> list[Values]:
     """Return rows as tuples, with values as Spark gives them to Python."""
-    arrays = [rows.column(name) for name in names]
-    own = pa.Table.from_arrays(arrays, names=[f"f{at}" for at in range(len(names))])
-    numbered = T.StructType(
-        [T.StructField(f"f{at}", one.dataType) for at, one in enumerate(schema)]
-    )
-    return ArrowTableToRowsConversion.convert(own, numbered, return_as_tuples=True)
+    columns = [
+        _python_column(task, rows, name, field, what, partial(python_values, kind=field.dataType))
+        for name, field in zip(names, schema, strict=True)
+    ]
+    return [*zip(*columns, strict=True)] if columns else [()] * rows.num_rows
+
+
+def _python_column(
+    task: ProcessorTask,
+    rows: pa.RecordBatch,
+    name: str,
+    field: T.StructField,
+    what: str,
+    read: Callable[[pa.Array], list[Any]],
+) -> list[Any]:
+    """Return what ``read`` makes of a column; an error names the key, the column and the value."""
+    column = rows.column(name)
+    try:
+        return read(column)
+    except (UnfitError, OverflowError, TypeError, ValueError) as error:
+        at, value, reason = first_unreadable(column, read)
+        [key] = shown(rows.select(task.taken.of(0)).slice(at, 1))
+        raise ProcessorError(
+            f"{task.subject} cannot be given a row {what} with the key {tuple(key.values())!r}: "
+            f"column {field.name!r}, of type {field.dataType.simpleString()}, has {value}; {reason}"
+        ) from error
 
 
 class _Given:
@@ -335,16 +377,32 @@ class _Given:
 
     def __init__(self, task: ProcessorTask) -> None:
         self._task, self._columns = task, task.given
-        self._out: list[Any] = []
+        self._frames: list[pa.RecordBatch] = []
+        self._out: list[tuple[Values, T.Row]] = []
         self._out_rows = 0
         self._rows: dict[tuple[int, int], list[Values]] = {}
         self._waiting = 0
 
-    def add(self, given: Iterable[Any] | None) -> None:
-        """Take what the processor yields."""
-        for one in given or ():
-            self._out.append(one)
-            self._out_rows += len(one) if self._task.pandas else 1
+    def add(self, key: Values, yielded: Iterable[Any] | None) -> None:
+        """Take what the processor yields for a key.
+
+        Frames are converted here, one by one: pandas would make floats of the longs in one frame
+        if another one has floats.
+        """
+        for rows in yielded or ():
+            if self._task.pandas and is_pandas(rows) and not len(rows):
+                continue  # a frame without rows may have no columns either
+            if self._task.pandas:
+                self._frames.append(self._of_frame(rows))
+                self._out_rows += len(rows)
+            elif isinstance(rows, T.Row):
+                self._out.append((key, rows))
+                self._out_rows += 1
+            else:
+                raise InvalidArgumentError(
+                    f"it yields {type(rows).__name__}: yield Row(…) with the columns "
+                    f"({_text(self._task.output)})"
+                )
 
     def change(self, state: int, key: Values, changed: Changed) -> None:
         """Take what was changed of a key."""
@@ -364,20 +422,25 @@ class _Given:
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield all that waits."""
+        if self._frames:
+            for part in pa.Table.from_batches(self._frames).combine_chunks().to_batches():
+                yield self._columns.rows(OUT, 0, part)
         if self._out:
-            with self._fitting("yields rows", self._task.output):
-                out = self._output()
-            yield self._columns.rows(OUT, 0, out)
+            for part in self._of_rows().combine_chunks().to_batches():
+                yield self._columns.rows(OUT, 0, part)
         for (state, how), rows in self._rows.items():
             own = self._task.stored[state]
             narrow = T.StructType(own.schema.fields[: len(rows[0])])
+            width = len(own.key)
             with self._fitting(f"gives state {own.name!r} values", own.schema):
-                table = _table(rows, narrow).combine_chunks()
+                places = _places([row[:width] for row in rows])
+                table = _table(rows, narrow, f"state {own.name!r}", places).combine_chunks()
             for part in table.to_batches():
                 yield self._columns.rows(1 + 3 * state + how, 1 + state, part)
                 if state == len(self._task.states):
                     yield self._indexed(how, part)
-        self._out, self._out_rows, self._rows, self._waiting = [], 0, {}, 0
+        self._frames, self._out, self._out_rows = [], [], 0
+        self._rows, self._waiting = {}, 0
 
     @contextmanager
     def _fitting(self, what: str, schema: T.StructType) -> Iterator[None]:
@@ -385,10 +448,8 @@ class _Given:
         try:
             yield
         except Exception as error:
-            task = self._task
             raise ProcessorError(
-                f"the processor of operator {task.uid!r} in micro-batch {task.batch} {what} that "
-                f"do not fit ({_text(schema)}): {error}"
+                f"{self._task.subject} {what} that do not fit ({_text(schema)}): {error}"
             ) from error
 
     def _indexed(self, how: int, timers: pa.RecordBatch) -> pa.RecordBatch:
@@ -399,29 +460,56 @@ class _Given:
         rows = rows.select(range(3)) if how == DELETED else rows
         return self._columns.rows(1 + 3 * number + how, 1 + number, rows)
 
-    def _output(self) -> pa.RecordBatch:
-        schema = self._task.output
-        if self._task.pandas:
-            import pandas as pd
-
-            frames = [one for one in self._out if len(one)] or self._out[:1]
-            return PandasToArrowConversion.convert(
-                pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0],
-                schema,
-                timezone=self._task.timezone,
-                arrow_cast=True,
-                assign_cols_by_name=True,
+    def _of_frame(self, frame: Any) -> pa.RecordBatch:
+        """Return a frame that the processor yields as rows of the output."""
+        names = self._task.output.names
+        if not is_pandas(frame):
+            raise InvalidArgumentError(
+                f"it yields {type(frame).__name__}: yield pandas DataFrames with the columns "
+                f"({_text(self._task.output)})"
             )
-        arrow = to_arrow_schema(schema, timezone="UTC")
-        return pa.RecordBatch.from_pylist([row.asDict(True) for row in self._out], schema=arrow)
+        if sorted(frame.columns, key=str) != sorted(names):
+            raise SchemaMismatchError(
+                f"it yields the columns ({', '.join(map(str, frame.columns))}), and the output has "
+                f"({', '.join(names)})"
+            )
+        schema = to_arrow_schema(self._task.output, timezone="UTC")
+        rows = pandas_as_stored(frame, schema, "the rows that it yields")
+        return pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in rows.columns], schema=schema
+        )
+
+    def _of_rows(self) -> pa.Table:
+        """Return the rows that the processor yields; columns that they lack are null."""
+        schema = self._task.output
+        keys = [key for key, _ in self._out]
+        found = [row.asDict() for _, row in self._out]
+        with self._fitting("yields rows", schema):
+            for key, row in zip(keys, found, strict=True):
+                if other := [name for name in row if name not in schema.names]:
+                    raise SchemaMismatchError(
+                        f"the row of the key {key!r} has the column {other[0]!r}, which the "
+                        "output lacks"
+                    )
+            rows = [tuple(map(row.get, schema.names)) for row in found]
+            return _table(rows, schema, "the output", _places(keys))
+
+
+def _places(keys: Sequence[Values]) -> Place:
+    """Return how messages name rows: by their keys."""
+    return lambda at: f"a row of the key {keys[at]!r}"
 
 
 def _text(schema: T.StructType) -> str:
     return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema)
 
 
-def _table(rows: list[Values], schema: T.StructType) -> pa.Table:
-    """Return rows of Python's values in Arrow."""
-    nullable = T.StructType([T.StructField(one.name, one.dataType) for one in schema])
-    table = LocalDataToArrowConversion.convert(rows, nullable, False)
-    return table.cast(to_arrow_schema(nullable, timezone="UTC"))
+def _table(
+    rows: list[Values], schema: T.StructType, subject: str, place: Place = row_place
+) -> pa.Table:
+    """Return rows of Python's values in Arrow; each value comes out equal, or is refused."""
+    columns = [
+        arrow_column(values, field.dataType, name=field.name, subject=subject, place=place)
+        for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return pa.table(columns, names=schema.names)

@@ -19,7 +19,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.files.exact import is_list
-from statestore.files.given import is_pandas, pandas_as_stored
+from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries, shown_values
 from statestore.format.schema import schema_from_json
@@ -66,7 +66,7 @@ class Updated:
 # An update written for one key at a time, in pandas.
 #
 # Rows pass Spark's workers as Arrow tables. pandas sees them in columns of Arrow's types, so that a
-# value which the function leaves alone is never converted. What it returns is converted exactly.
+# value which the function leaves alone is never converted. Returned rows are converted exactly.
 
 
 Function = Callable[[tuple[Any, ...], "pd.DataFrame", "pd.DataFrame"], "pd.DataFrame"]
@@ -183,7 +183,7 @@ class _KeyTask:
         try:
             [named] = dictionaries(first.select(self.update.key).slice(0, 1), "the key")
             values = tuple(named.values())
-            result = self.update.function(values, _frame(events), _frame(old))
+            result = self.update.function(values, arrow_frame(events), arrow_frame(old))
             rows = self._rows(result)
         except Exception as error:
             text = str(error) if isinstance(error, StateStoreError) else _shown_error(error)
@@ -237,16 +237,6 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for column, field in zip(rows.columns, schema, strict=True)
     ]
     return pa.table(columns, schema=schema)
-
-
-def _frame(rows: pa.Table) -> pd.DataFrame:
-    """Return rows as a frame of Arrow's types, which also has names that come twice."""
-    import pandas as pd
-
-    columns = {at: pd.arrays.ArrowExtensionArray(one) for at, one in enumerate(rows.columns)}
-    frame = pd.DataFrame(columns, copy=False)
-    frame.columns = pd.Index(rows.schema.names)
-    return frame
 
 
 def _told_apart(value: Any) -> Any:

@@ -1,0 +1,228 @@
+"""The Python values of a processor: Arrow columns as PySpark's values, and back without loss.
+
+The forms are PySpark's: a struct is a ``Row``, a map is a dictionary, and a timestamp is a naive
+datetime in the local time zone of the worker. ``fold`` tells the two instants apart that have the
+same local time when clocks are set back. Each value that is read and written again is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from statestore.files.exact import UnfitError, bare, brief, is_list, is_missing
+from statestore.files.values import Place, column_of, row_place, shown_values
+
+__all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
+
+Convert = Callable[[Any], Any]
+
+_SAME_CALENDAR = {1: 400, 9999: -400}
+"""Years in which Python cannot find the UTC offset of some local times, because it also looks at
+the days before and after. 400 years on, each date has the same weekday, and so the same offset."""
+
+
+def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
+    """Return the values of a column in PySpark's forms.
+
+    Args:
+        column: The column, of the Arrow type that belongs to ``kind``.
+        kind: Its Spark type.
+
+    Returns:
+        One value per row, None for null.
+
+    Raises:
+        UnfitError: For a map whose keys are not distinct in Python.
+        ValueError: For a time that a datetime cannot hold. OverflowError means the same.
+        TypeError: For a map key that is not hashable.
+    """
+    if isinstance(kind, T.TimestampType):
+        return [None if value is None else _local_time(value) for value in column.to_pylist()]
+    if isinstance(kind, T.StructType):
+        fields = zip(column.flatten(), kind, strict=True)
+        parts = [python_values(field, own.dataType) for field, own in fields]
+        row = T.Row(*kind.names)
+        return _where_valid(column, [row(*values) for values in zip(*parts, strict=True)])
+    if isinstance(kind, T.ArrayType):
+        elements = python_values(_own(column, column.values), kind.elementType)
+        return _where_valid(column, _slices(column, elements))
+    if isinstance(kind, T.MapType):
+        keys = python_values(_own(column, column.keys), kind.keyType)
+        items = python_values(_own(column, column.items), kind.valueType)
+        entries = _where_valid(column, _slices(column, [*zip(keys, items, strict=True)]))
+        return [None if pairs is None else _dictionary(pairs, kind) for pairs in entries]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _own(column: pa.Array, values: pa.Array) -> pa.Array:
+    """Return those elements that the column has itself, if it is a slice of another one."""
+    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return values.slice(first, last - first)
+
+
+def _slices(column: pa.Array, values: list[Any]) -> list[Any]:
+    ends = column.offsets.to_pylist()
+    return [values[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)]
+
+
+def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
+    if not column.null_count:
+        return values
+    valid = column.is_valid().to_pylist()
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+
+
+def _dictionary(pairs: list[tuple[Any, Any]], kind: T.MapType) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        reason = "two of its keys are equal in Python, and a dictionary would lose one"
+        raise UnfitError(pairs, kind.simpleString(), reason)
+    return found
+
+
+def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tuple[int, str, str]:
+    """Return the row, the value and the reason of the first value that ``read`` refuses."""
+    for at in range(len(column)):
+        value = column.slice(at, 1)
+        try:
+            read(value)
+        except UnfitError as error:
+            return at, brief(error.value), error.reason
+        except (OverflowError, ValueError):
+            reason = "Python's datetime ends at the years 1 and 9999"
+            return at, brief(shown_values(value)[0]), reason
+        except TypeError as error:
+            return at, brief(shown_values(value)[0]), str(error)
+    raise AssertionError("every value can be read alone")
+
+
+def _local_time(instant: datetime) -> datetime:
+    """Return an instant as a naive local time that :func:`instant_of` turns into it again."""
+    local = instant.astimezone().replace(tzinfo=None)
+    for own in (local, local.replace(fold=1)):
+        if instant_of(own) == instant:
+            return own
+    reason = "no local time of the worker's time zone stands for this instant"
+    raise UnfitError(instant, "timestamp", reason)
+
+
+def instant_of(moment: datetime) -> datetime:
+    """Return the instant of a datetime; a naive one is in the worker's local time zone.
+
+    Args:
+        moment: Any datetime; ``fold`` counts if it is naive.
+
+    Returns:
+        The instant in UTC.
+
+    Raises:
+        OverflowError: If it is outside the years 1 to 9999 in UTC.
+    """
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    if hasattr(moment, "to_pydatetime"):  # pandas takes a naive time for one in UTC
+        moment = moment.to_pydatetime()
+    same = moment.replace(year=moment.year + _SAME_CALENDAR.get(moment.year, 0))
+    offset = same - same.astimezone(UTC).replace(tzinfo=None)
+    return (moment - offset).replace(tzinfo=UTC, fold=0)
+
+
+def arrow_column(
+    values: Sequence[Any],
+    kind: T.DataType,
+    *,
+    name: str,
+    subject: str,
+    place: Place = row_place,
+) -> pa.Array:
+    """Return values in PySpark's forms as a column in which each comes out equal.
+
+    Args:
+        values: One value per row. A struct is a ``Row``, a tuple, a dictionary or an object with
+            attributes; a naive datetime of a ``timestamp`` is in the worker's local time zone.
+        kind: The Spark type of the column.
+        name: The column, for messages.
+        subject: How messages name the rows.
+        place: How messages name the row of a number, counted from 0.
+
+    Returns:
+        The column, of the Arrow type that belongs to ``kind``.
+
+    Raises:
+        InvalidArgumentError: For a value that does not come out equal; it names ``subject``, the
+            column, the row and the value.
+    """
+    convert = _to_plain(kind)
+    return column_of(
+        values if convert is None else [*map(convert, values)],
+        to_arrow_type(kind, timezone="UTC"),
+        name=name,
+        subject=subject,
+        place=place,
+    )
+
+
+def _to_plain(kind: T.DataType) -> Convert | None:
+    """Return what turns PySpark's forms into those of :mod:`statestore.files.exact`; None where
+    these are the same.
+    """
+    if isinstance(kind, T.TimestampType):
+        return _with_zone
+    if isinstance(kind, T.StructType):
+        fields = {field.name: _to_plain(field.dataType) for field in kind}
+        return lambda value: _plain_struct(value, fields)
+    if isinstance(kind, T.ArrayType):
+        element = _to_plain(kind.elementType)
+        if element is None:
+            return None
+        return lambda value: [*map(element, value)] if is_list(value) else value
+    if isinstance(kind, T.MapType):
+        key, item = (_to_plain(part) or _same for part in (kind.keyType, kind.valueType))
+        return lambda value: (
+            [(key(one), item(other)) for one, other in value.items()]
+            if isinstance(value, Mapping)
+            else value
+        )
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _with_zone(value: Any) -> Any:
+    """Return a local time as an instant, and as it is what is none or has none."""
+    value = bare(value)
+    if is_missing(value) or not isinstance(value, datetime) or value.tzinfo is not None:
+        return value
+    if getattr(value, "nanosecond", 0):  # pandas' has what Python's cannot hold
+        return value
+    try:
+        return instant_of(value)
+    except (OverflowError, ValueError):
+        return value
+
+
+def _names_of(row: T.Row) -> Sequence[str]:
+    return row.__fields__ if hasattr(row, "__fields__") else ()
+
+
+def _plain_struct(value: Any, fields: Mapping[str, Convert | None]) -> Any:
+    names = [*fields]
+    if isinstance(value, T.Row) and sorted(_names_of(value)) == sorted(names):
+        value = value.asDict()
+    elif is_list(value) and len(value) == len(names):
+        value = dict(zip(names, value, strict=True))
+    elif hasattr(value, "__dict__") and not isinstance(value, Mapping | tuple):
+        value = {name: part for name, part in vars(value).items() if name in fields}
+    if not isinstance(value, Mapping):
+        return value
+    return {name: (fields.get(name) or _same)(part) for name, part in value.items()}
