@@ -44,7 +44,10 @@ def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
         TypeError: For a map key that is not hashable.
     """
     if isinstance(kind, T.TimestampType):
-        return [None if value is None else _local_time(value) for value in column.to_pylist()]
+        # Spark's columns are in the session's time zone. Python says that two equal instants of
+        # an hour that comes twice differ, unless both are in one zone.
+        instants = column.cast(pa.timestamp("us", "UTC")).to_pylist()
+        return [None if value is None else _local_time(value) for value in instants]
     if isinstance(kind, T.StructType):
         fields = zip(column.flatten(), kind, strict=True)
         parts = [python_values(field, own.dataType) for field, own in fields]

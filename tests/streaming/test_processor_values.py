@@ -106,8 +106,7 @@ class Keeps(Base):
         if not self.value.exists():
             for row in rows:
                 values = tuple(row[name] for name in SCHEMA.names)
-                if row.page == key[0]:
-                    self.value.update(values)
+                self.value.update(values)
                 self.list.appendValue(values)
                 self.map.updateValue((row.page,), values)
                 if row.twice:

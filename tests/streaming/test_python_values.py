@@ -88,6 +88,7 @@ def test_instants_are_the_same_in_every_zone(zone: str) -> None:
     """Those too that share a local time, or are a day from the ends of Python's years."""
     column = pa.array(TURNS[:6] + TURNS[-1:], pa.timestamp("us", "UTC"))
     assert again(column, INSTANT).equals(column)
+    assert again(column.cast(pa.timestamp("us", "Europe/Berlin")), INSTANT).equals(column)
     for moment in TURNS[6:8]:
         column = pa.array([moment], pa.timestamp("us", "UTC"))
         try:
