@@ -49,7 +49,8 @@ class KeyedTarget:
     """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker.
 
     ``co_located`` says that the rows of a DataFrame are where they belong already, ``logged`` that
-    a log wants the files' statistics.
+    a log wants the files' statistics. With ``synced_later`` the files are not durable when they are
+    written: the caller syncs them before a manifest names them, together with others.
     """
 
     storage: Storage
@@ -59,6 +60,7 @@ class KeyedTarget:
     options: ParquetOptions = field(default_factory=ParquetOptions)
     co_located: bool = False
     logged: bool = False
+    synced_later: bool = False
 
     @classmethod
     def of(
@@ -222,7 +224,8 @@ class _GroupWriter:
             facts["statistics"] = self._file.statistics(self._bounded)
         handle = KeyedStateHandle(self._path, key_groups, **facts, host=self._host, index=index)
         self._handles.append(handle)
-        self._syncer.add(self._file.name)
+        if not self._target.synced_later:
+            self._syncer.add(self._file.name)
         self._file = None
 
 

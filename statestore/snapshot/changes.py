@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.files import arrow
 from statestore.files.against import Against
 from statestore.files.changes import (
     change_stream,
@@ -138,7 +139,7 @@ class _ChangeWriter:
         marked += self._deletes(cleared, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
         return self._layered(
-            entry, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
+            entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
         )
 
     def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
@@ -161,6 +162,7 @@ class _ChangeWriter:
         against = Against(storage, entry, options.run_bytes, options.memory_bytes)
         return self._layered(
             entry,
+            engine,
             lambda owners, target: engine.write_against(rows, owners, against, target),
         )
 
@@ -246,7 +248,7 @@ class _ChangeWriter:
         ]
         return engine_of(spark_module("write").change_frame(parts, state, changes))
 
-    def _layered(self, entry: KeyedEntry, write: Write) -> KeyedEntry:
+    def _layered(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)
         folder = changes_table(self._uid, self._name)
         target = KeyedTarget(
@@ -255,6 +257,7 @@ class _ChangeWriter:
             checkpoint_id=attempt.checkpoint_id,
             state=replace(changes, ttl=entry.state.ttl),  # rows that come are checked by it
             options=attempt.parquet,
+            synced_later=engine is arrow,  # other engines may write on other machines
         )
         before = entry.contents
         handles, rows = write(attempt.owners_of(entry.state), target)
@@ -264,7 +267,8 @@ class _ChangeWriter:
             layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
         entry = entry.recording(rows or (None if handles else before))
-        self._collected.add_changed(entry, [f"{folder}/{handle.path}" for handle in handles])
+        names = [f"{folder}/{handle.path}" for handle in handles]
+        self._collected.add_changed(entry, names, unsynced=names if target.synced_later else ())
         return entry
 
 

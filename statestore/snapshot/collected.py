@@ -45,6 +45,7 @@ class Collected:
         self.adopted: dict[str, list[str]] = {}
         self._written = WrittenFiles(attempt.catalog.storage)
         self._lists = WrittenFiles(attempt.catalog.storage)
+        self._unsynced: list[str] = []
         self._stored: frozenset[Name] | None = None
 
     @property
@@ -92,9 +93,16 @@ class Collected:
         self._written.add(entry.table.path, entry.handles)
         self.attempt.measuring.wrote(entry)
 
-    def add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
-        """Take a state with changes, and the names of the files that were written for it."""
+    def add_changed(
+        self, entry: KeyedEntry, new: Sequence[str], *, unsynced: Sequence[str] = ()
+    ) -> None:
+        """Take a state with changes, and the names of the files that were written for it.
+
+        ``unsynced`` are those that are not durable yet. :meth:`settle` syncs the files of all
+        states together: most folders on the way to them are the same.
+        """
         self.carry_written([entry], new)
+        self._unsynced += unsynced
         self._changed.add(_name(entry))
 
     def add_list(self, name: str) -> None:
@@ -133,16 +141,19 @@ class Collected:
             (measuring.compacted if compacted else measuring.wrote)(entry, new)
 
     def settle(self) -> None:
-        """Refuse what is missing, adopt what was compacted since the last checkpoint, and reduce
-        the backlog of changes where it is too large.
+        """Refuse what is missing, make all files durable, adopt what was compacted since the last
+        checkpoint, and reduce the backlog of changes where it is too large.
 
         Raises InvalidArgumentError when a subtask has not answered, ParallelismError for an
-        operator whose states have different numbers of key groups, and what compaction raises.
+        operator whose states have different numbers of key groups, StorageError, and what
+        compaction raises.
         """
         for awaited in self.awaited.values():
             awaited.refuse_missing()
             self.attempt.measuring.wrote(awaited.entry)
         self._refuse_mixed()
+        with self.attempt.measuring.phase("publish"):
+            self.attempt.catalog.storage.sync(self._unsynced)
         with self.attempt.measuring.phase("wait"):
             self._carried = [self._compacted(entry) for entry in self._carried]
 

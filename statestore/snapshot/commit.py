@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -89,11 +89,7 @@ class Commit:
             read_all(one.handles for one in logged if len(one.parts) == 1)
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
-            tables = self._publish(entries)
-            published = [
-                replace(entry, table=table) for entry, table in zip(entries, tables, strict=True)
-            ]
-            published = self._with_lists(published)
+            published = self._with_lists(self._publish(entries))
         timed = self.replaced
         return Manifest(
             store_id=attempt.catalog.store_id,
@@ -111,18 +107,24 @@ class Commit:
 
     def _with_lists(self, entries: Sequence[Entry]) -> list[Entry]:
         """Put the long lists of files that are new into documents of their own, side by side."""
-        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
-            return [*pool.map(self._with_list, entries)]
+        return _each(entries, self._has_long_list, self._with_list)
+
+    def _has_long_list(self, entry: Entry) -> bool:
+        return isinstance(entry, KeyedEntry) and any(map(self._is_long, entry.parts))
+
+    def _is_long(self, entry: KeyedEntry) -> bool:
+        """Return whether a list of files is long, and not yet a document of its own."""
+        is_known = list_of(entry.handles) is not None
+        return not is_known and listed_bytes(entry.handles) > self._attempt.parquet.list_bytes
 
     def _with_list(self, entry: Entry) -> Entry:
-        if not isinstance(entry, KeyedEntry):
-            return entry
+        assert isinstance(entry, KeyedEntry)
         layers = (replace(one, entry=self._listed(one.entry, True)) for one in entry.layers)
         return replace(self._listed(entry, False), layers=tuple(layers))
 
     def _listed(self, entry: KeyedEntry, packed: bool) -> KeyedEntry:
-        known, attempt = list_of(entry.handles) is not None, self._attempt
-        if known or listed_bytes(entry.handles) <= attempt.parquet.list_bytes:
+        attempt = self._attempt
+        if not self._is_long(entry):
             return entry
         path = file_list_path(attempt.checkpoint_id, attempt.writer.token, next(self._lists))
         self._collected.add_list(path)
@@ -143,16 +145,18 @@ class Commit:
                 )
         return self._attempt.ranges
 
-    def _publish(self, entries: Sequence[Entry]) -> Sequence[TableRef]:
-        """Publish all tables, side by side: a table's commit is mostly waiting."""
+    def _publish(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Publish the tables of all states without changes, of which a log knows nothing; return
+        the states with their tables. A table's commit is mostly waiting, so it is done in threads.
+        """
         self._published = any(entry.table.format == "delta" for entry in entries)
-        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
-            return [*pool.map(self._publish_one, entries)]
+        return _each(
+            entries,
+            lambda entry: not (isinstance(entry, KeyedEntry) and entry.layers),
+            lambda entry: replace(entry, table=self._publish_one(entry)),
+        )
 
     def _publish_one(self, entry: Entry) -> TableRef:
-        """Publish a state's table; a log knows nothing of changes, so with some it stays behind."""
-        if isinstance(entry, KeyedEntry) and entry.layers:
-            return entry.table
         for _ in range(_PUBLISH_TRIES - 1):
             try:
                 return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
@@ -161,3 +165,18 @@ class Commit:
                 # commit, and must not keep the newest writer from it.
                 self._attempt.fence.check()
         return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
+
+
+def _each(
+    entries: Sequence[Entry],
+    is_concerned: Callable[[Entry], bool],
+    change: Callable[[Entry], Entry],
+) -> list[Entry]:
+    """Change the concerned states, in threads, and return all states in their order.
+
+    If no state is concerned, no thread starts: a thread costs more than a small state.
+    """
+    concerned = [entry for entry in entries if is_concerned(entry)]
+    with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
+        changed = pool.map(change, concerned)
+        return [next(changed) if is_concerned(entry) else entry for entry in entries]
