@@ -130,7 +130,7 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 #
 # A job does this in the background. Where that does not keep up, or the process ends after each
 # checkpoint, changes become *overdue*: the changes of a span whose share is more than
-# twice ``most_share``, and layers once four times ``merge_layers`` wait for their first merge. Then
+# twice ``most_share``, and layers once twice ``merge_layers`` wait for their first merge. Then
 # each checkpoint folds about twice as many change rows as it writes, so that the backlog shrinks:
 # an LSM tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 *
 # most_share`` times the rows of the bases, and the changes that come until an overdue span has its
@@ -141,8 +141,8 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 class CompactionRule:
     """How changes are compacted; shares are change rows to base rows of a span."""
 
-    merge_layers: int = 4
-    share: float = 0.25
+    merge_layers: int = 8
+    share: float = 0.3
     most_share: float = 0.5
     bytes_per_checkpoint: int = 64 * 2**20
 
@@ -228,7 +228,7 @@ def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRang
     return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))
 
 
-_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 4
+_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 2
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:

@@ -15,6 +15,11 @@ that no checkpoint names.
 
 **Why a writer that was replaced does no harm.** Its results become visible only by a commit of its
 own, and the fence refuses that.
+
+**Why it pauses.** Python runs one thread at a time, so a compaction would slow down a snapshot of
+the same process. Between two batches it waits while a snapshot is open, up to :data:`PATIENCE_S` in
+all: a job may have a snapshot open nearly all of the time. Its thread does not have a low priority:
+a thread that the operating system delays may hold Python's lock.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from threading import Thread
 
@@ -42,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000
 """A result may be adopted for so long: well below the minimum age of a garbage collection."""
+PATIENCE_S = 2.0
+"""How long the compaction of one state waits for open snapshots, in all."""
+_LOOK_S = 0.05
 
 
 def rebased(source: KeyedEntry, result: KeyedEntry, current: KeyedEntry) -> KeyedEntry | None:
@@ -97,6 +105,26 @@ def _refuse_cancelled(cancelled: threading.Event) -> None:
         raise _CancelledError
 
 
+class _OpenSnapshots:
+    """The snapshots of one opened store that are under way, in any thread."""
+
+    def __init__(self) -> None:
+        self._count, self._lock, self._none = 0, threading.Lock(), threading.Event()
+        self._none.set()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._count += count
+            (self._none.clear if self._count else self._none.set)()
+
+    def wait(self, seconds: float, look: Callable[[], object]) -> float:
+        """Wait while a snapshot is open, and ``look`` now and then; return the seconds left."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._none.wait(min(left, _LOOK_S)):
+            look()
+        return max(left, 0.0)
+
+
 @dataclass(eq=False)
 class _Task:
     """The compaction of one state; ``result`` is None until it has ended well."""
@@ -124,12 +152,30 @@ class BackgroundCompaction:
         self._lock = threading.Lock()
         self._tasks: dict[str, _Task] = {}
         self._thread: Thread | None = None
+        self._open = _OpenSnapshots()
 
     def _own_tasks(self) -> dict[str, _Task]:
         """Return the tasks of this process; a forked process begins without any."""
         if self._process != os.getpid():
             self._forget_all()
         return self._tasks
+
+    def snapshot_began(self) -> None:
+        """Pause compactions until :meth:`snapshot_ended`, or until their patience is at its end."""
+        self._own_tasks()
+        self._open.add(1)
+
+    def snapshot_ended(self, manifest: Manifest | None, now_ms: int) -> None:
+        """Let compactions go on if no other snapshot is open, and start those that are needed.
+
+        Args:
+            manifest: the checkpoint, None if it was not committed.
+            now_ms: the clock of times to live.
+        """
+        self._own_tasks()
+        self._open.add(-1)
+        if manifest is not None and self._policy is not None:
+            self._start(manifest, self._policy, now_ms)
 
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.
@@ -177,13 +223,12 @@ class BackgroundCompaction:
         for place in adopted:
             tasks.pop(place, None)
 
-    def committed(self, manifest: Manifest, adopted: Collection[str], now_ms: int) -> None:
-        """Delete results that fit no more, and compact the states that need it.
+    def committed(self, manifest: Manifest, adopted: Collection[str]) -> None:
+        """Delete results that fit no more.
 
         Args:
             manifest: the checkpoint that was just committed.
             adopted: the folders of the tables of the states whose results it names.
-            now_ms: the clock of times to live.
         """
         self.in_doubt(adopted)
         tasks = self._own_tasks()
@@ -195,8 +240,6 @@ class BackgroundCompaction:
             if failed or not fits or _is_old(task):
                 del tasks[place]
                 self._cancel(task)
-        if self._policy is not None:
-            self._start(manifest, self._policy, now_ms)
 
     def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
         """Let a thread compact what needs it, unless one is at work still."""
@@ -216,13 +259,19 @@ class BackgroundCompaction:
             self._thread.start()
 
     def _task_of(self, entry: KeyedEntry, checkpoint_id: int, now_ms: int) -> _Task:
-        cancelled = threading.Event()
+        cancelled, patience = threading.Event(), PATIENCE_S
+
+        def pause() -> None:
+            nonlocal patience
+            _refuse_cancelled(cancelled)
+            patience = self._open.wait(patience, lambda: _refuse_cancelled(cancelled))
+
         compactor = Compactor(
             self._storage,
             checkpoint_id,
             self._parquet,
             now_ms,
-            before_batch=lambda: _refuse_cancelled(cancelled),
+            before_batch=pause,
         )
         return _Task(entry, compactor, cancelled, time.time_ns() // 1_000_000)
 

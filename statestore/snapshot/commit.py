@@ -73,7 +73,7 @@ class Commit:
         self.manifest = manifest
         self._collected.delete_merged(manifest)
         if attempt.background is not None:
-            attempt.background.committed(manifest, self._collected.adopted, attempt.now_ms)
+            attempt.background.committed(manifest, self._collected.adopted)
         self.metrics = measuring.committed(manifest)
 
     def fail(self, reason: BaseException) -> None:

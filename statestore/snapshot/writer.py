@@ -600,6 +600,8 @@ class CheckpointWriter:
         if self._collected.entered:
             raise InvalidArgumentError(USED)
         self._collected.entered = True
+        if self._attempt.background is not None:
+            self._attempt.background.snapshot_began()
         return self
 
     def __exit__(
@@ -611,6 +613,13 @@ class CheckpointWriter:
         """Carry the rest if that was asked for, refuse what would be lost, and commit; after an
         exception delete what was written.
         """
+        try:
+            self._end(error)
+        finally:
+            if self._attempt.background is not None:
+                self._attempt.background.snapshot_ended(self._commit.manifest, self._attempt.now_ms)
+
+    def _end(self, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._carrying.settle()

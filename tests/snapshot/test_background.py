@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,17 @@ def change(store: StateStore, rows: dict[str, int]) -> KeyedEntry:
         checkpoint.changes("u", "s", table(rows))
     (entry,) = checkpoint.manifest.keyed
     return entry
+
+
+class NotTakenError(Exception):
+    """Ends a snapshot that commits nothing."""
+
+
+@contextmanager
+def open_snapshot(store: StateStore) -> Iterator[None]:
+    with suppress(NotTakenError), store.snapshot(parallelism=2):
+        yield
+        raise NotTakenError
 
 
 def content(store: StateStore) -> dict[str, int]:
@@ -105,6 +118,37 @@ def test_a_compaction_outlives_many_checkpoints(
     assert [layer.checkpoint_id for layer in entry.layers] == [3, 4, 5, 6, 7, 8]
     assert content(store) == ROWS | dict.fromkeys(map("u{}".format, range(6)), 100) | {"u9": 900}
     store.parts.background.wait()
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_compaction_pauses_while_a_snapshot_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would slow the snapshot down: Python runs one thread at a time."""
+    monkeypatch.setattr(background, "PATIENCE_S", 600)
+    store = opened(tmp_path)
+    full(store)
+    with open_snapshot(store):
+        entry = change(store, {"u1": 100})
+        compaction = store.parts.background._thread
+        assert compaction is not None
+        compaction.join(0.3)
+        assert compaction.is_alive()
+    store.parts.background.wait()
+    assert store.parts.background.adopt(entry) is not None
+
+
+@pytest.mark.usefixtures("real_threads")
+def test_a_compaction_does_not_wait_forever_for_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PATIENCE_S", 0.1)
+    store = opened(tmp_path)
+    full(store)
+    with open_snapshot(store):
+        entry = change(store, {"u1": 100})
+        store.parts.background.wait()
+        assert store.parts.background.adopt(entry) is not None
 
 
 @pytest.mark.parametrize("how", ["full", "drop", "compact", "base"])
