@@ -114,7 +114,8 @@ class _OpenSnapshots:
 
     def add(self, count: int) -> None:
         with self._lock:
-            self._count += count
+            # A forked process may end a snapshot that its parent began.
+            self._count = max(self._count + count, 0)
             (self._none.clear if self._count else self._none.set)()
 
     def wait(self, seconds: float, look: Callable[[], object]) -> float:
@@ -166,7 +167,7 @@ class BackgroundCompaction:
         self._open.add(1)
 
     def snapshot_ended(self, manifest: Manifest | None, now_ms: int) -> None:
-        """Let compactions go on if no other snapshot is open, and start those that are needed.
+        """Resume compactions if no other snapshot is open, and start new ones where needed.
 
         Args:
             manifest: the checkpoint, None if it was not committed.

@@ -98,8 +98,8 @@ class Collected:
     ) -> None:
         """Take a state with changes, and the names of the files that were written for it.
 
-        ``unsynced`` are those that are not durable yet. :meth:`settle` syncs the files of all
-        states together: most folders on the way to them are the same.
+        ``unsynced`` names the files that are not durable yet. :meth:`settle` syncs the files of
+        all states together, because these share most folders.
         """
         self.carry_written([entry], new)
         self._unsynced += unsynced
