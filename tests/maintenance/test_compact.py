@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> StateStore:
     """Checkpoint 4 has three layers; the state beside it has none."""
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(ROWS), key="k", max_parallelism=16)
+        checkpoint.keyed("u", "s", table(ROWS), key="k", max_parallelism=16, layout="partitioned")
         checkpoint.keyed("u", "other", table(ROWS), key="k")
         checkpoint.split("o", "files", [[{"f": "a"}], []])
     for rows, gone in (
