@@ -26,7 +26,8 @@
     ├── FormatVersionError                        14  upgrade statestore
     ├── StorageError                              15  see the cause; retry later
     ├── MissingDependencyError (ImportError)      16  install what the message names
-    └── ProcessorError                            17  mend the code that it names
+    ├── ProcessorError                            17  mend the code that it names
+    └── IncompleteError                           18  see what was left out, before it is used
 
 A class carries a stable ``kind`` (never renamed, for programs) and its ``exit_code`` (for shells).
 Context is added on the way up with :meth:`BaseException.add_note`. Every error survives pickling,
@@ -43,6 +44,7 @@ __all__ = [
     "DuplicateKeyError",
     "FormatVersionError",
     "IncompatibleStateError",
+    "IncompleteError",
     "InvalidArgumentError",
     "LateCommitError",
     "LeftOutStateError",
@@ -238,3 +240,10 @@ class ProcessorError(StateStoreError):
 
     kind = "processor"
     exit_code = 17
+
+
+class IncompleteError(StateStoreError):
+    """The command finished, but its result lacks state of its source; the message names it."""
+
+    kind = "incomplete"
+    exit_code = 18

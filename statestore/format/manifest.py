@@ -27,6 +27,7 @@ from statestore.format.handles import (
     OperatorStateHandle,
     file_ranges,
 )
+from statestore.format.left_out import LeftOutState
 from statestore.format.listed import read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
@@ -234,7 +235,8 @@ class Manifest:
     parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
     says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
     ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
-    ``metrics`` is what it cost; None where the release that wrote it did not measure.
+    ``metrics`` is what it cost; None where the release that wrote it did not measure. ``left_out``
+    names the state that its source had and it does not have (I16).
     """
 
     store_id: str
@@ -249,6 +251,7 @@ class Manifest:
     origin: Mapping[str, Any] | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     metrics: CheckpointMetrics | None = None
+    left_out: tuple[LeftOutState, ...] = ()
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""
@@ -318,6 +321,7 @@ class Manifest:
         return (
             f"checkpoint {self.checkpoint_id}: parallelism {self.parallelism}, "
             f"{counted(self.rows, 'row')}, {amount(self.size_bytes, self.files)}"
+            + ("; only part of its source" if self.left_out else "")
         )
 
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:

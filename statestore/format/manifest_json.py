@@ -7,7 +7,7 @@ member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -46,6 +46,7 @@ from statestore.format.files_json import (
     what_is_twice,
 )
 from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
+from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import (
     Entry,
@@ -75,6 +76,7 @@ __all__ = [
     "FORMAT_VERSION",
     "keyed_from_json",
     "keyed_to_json",
+    "left_out_to_json",
     "manifest_from_json",
     "manifest_to_json",
     "origin_from_json",
@@ -215,6 +217,17 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
         return entry.recording(None if known is None else RowSet(known.rows, int(known.digest, 16)))
 
 
+class _LeftOut(Struct, frozen=True, kw_only=True):
+    operator: Annotated[str, Meta(min_length=1)]
+    reason: str
+    command: str
+    state: str | None = None
+    id: str | None = None
+    name: str | None = None
+    first: Count | None = None
+    last: Count | None = None
+
+
 class _States(Struct, frozen=True):
     uid: Annotated[str, Meta(min_length=1)]
     keyed: tuple[_Keyed, ...]
@@ -233,6 +246,7 @@ class _Manifest(Header, frozen=True):
     origin: dict[str, Any] | None = None
     ranges: dict[str, tuple[Count, ...]] | None = None
     metrics: MetricsDocument | None = None
+    left_out: tuple[_LeftOut, ...] = ()
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -270,7 +284,17 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         document["origin"] = manifest.origin
     if manifest.metrics is not None:
         document["metrics"] = metrics_to_json(manifest.metrics)
+    if manifest.left_out:
+        document["left_out"] = left_out_to_json(manifest.left_out)
     return document_bytes(document)
+
+
+def left_out_to_json(records: Iterable[LeftOutState]) -> list[dict[str, Any]]:
+    """Return the records of left-out state as JSON; members that are not known are missing."""
+    return [
+        {name: value for name, value in asdict(record).items() if value is not None}
+        for record in records
+    ]
 
 
 def _version_of(manifest: Manifest) -> int:
@@ -311,6 +335,7 @@ def manifest_from_json(
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
         metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
+        left_out=tuple(LeftOutState(**structs.asdict(one)) for one in document.left_out),
     )
     with placed(name, ".operators"):
         if wrong := _what_no_reader_takes(manifest):

@@ -29,6 +29,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import Savepoint, check_savepoint_name, is_savepoint_name
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files
 from statestore.maintenance.derive import Deriver
@@ -47,7 +48,8 @@ class CopiedCheckpoint:
     """What was copied, or with ``dry_run`` would be.
 
     ``new_id`` is the checkpoint in the target, None in a dry run that found none; ``found`` says
-    that an earlier copy had made it. ``copied_files`` and ``copied_bytes`` are those that the
+    that an earlier copy had made it. ``left_out`` is what the checkpoint lacks of its source, and
+    so does the copy. ``copied_files`` and ``copied_bytes`` are those that the
     target lacked.
     """
 
@@ -62,6 +64,7 @@ class CopiedCheckpoint:
     size_bytes: int
     copied_files: int
     copied_bytes: int
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 def copy(
@@ -126,6 +129,7 @@ def copy(
         size_bytes=sum(file.handle.size_bytes for file in files),
         copied_files=work.copied_files,
         copied_bytes=work.copied_bytes,
+        left_out=manifest.left_out,
     )
 
 

@@ -248,7 +248,17 @@ def rekey(
     states = [state_wanted(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
     ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
-    like = replace(manifest, graph=graph_wanted(manifest, states[0]), ranges=ranges)
+    # The rows of a missing key group belong to several of the new ones.
+    last_group = states[0].max_parallelism - 1
+    left_out = tuple(
+        replace(one, first=0, last=last_group)
+        if one.operator == wanted.uid and one.first is not None
+        else one
+        for one in manifest.left_out
+    )
+    like = replace(
+        manifest, graph=graph_wanted(manifest, states[0]), ranges=ranges, left_out=left_out
+    )
     done: list[KeyedEntry] = []
     new_id = None
     if not dry_run:

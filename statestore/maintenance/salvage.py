@@ -11,7 +11,7 @@ job ever was in, and its manifest says what is of when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from statestore.files.key_groups import exact_groups, group_digests
 from statestore.files.keyed import KeyedTarget
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.state import Layout
 from statestore.maintenance.damage import (
@@ -204,6 +205,7 @@ def salvage(
     if damaged and not dry_run:
         with deriver.begin(manifest, seen=seen) as writer:
             writer.say_origin(origin_of(manifest.checkpoint_id, states))
+            writer.record_left_out(_left_out(states))
             _write(storage, deriver, writer, manifest, damage, from_older)
         new = writer.id
     return SalvageReport(
@@ -215,6 +217,21 @@ def salvage(
         damaged=tuple(one.broken for one in damaged),
         states=states,
     )
+
+
+def _left_out(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
+    """Yield the parts that are lost and that no older rows replace (I16)."""
+    for state in states:
+        for part in state.lost:
+            if part.filled_from is None:
+                yield LeftOutState(
+                    operator=state.uid,
+                    state=state.name,
+                    reason=f"{part.rows} rows were damaged",
+                    command="salvage",
+                    first=part.first,
+                    last=part.last,
+                )
 
 
 def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:

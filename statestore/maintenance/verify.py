@@ -14,7 +14,7 @@ Looking for strays lists the tables and may read every manifest of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -43,6 +43,7 @@ from statestore.format.digest import digest_text
 from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
 from statestore.format.layers import MARK
+from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.manifest_json import manifest_from_json
@@ -292,7 +293,8 @@ _COLUMNS = {
 class VerifyReport:
     """What was checked, and what was found; names of files are relative to the store.
 
-    ``files``, ``rows`` and ``size_bytes`` count a file once, whatever names it.
+    ``files``, ``rows`` and ``size_bytes`` count a file once, whatever names it. ``left_out`` has by
+    checkpoint the state that its source had and it does not have, which is no damage.
     """
 
     store: str
@@ -303,6 +305,12 @@ class VerifyReport:
     size_bytes: int
     broken: tuple[BrokenFile, ...]
     strays: tuple[str, ...]
+    left_out: Mapping[int, tuple[LeftOutState, ...]] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no checkpoint lacks state that its source had (I16)."""
+        return not self.left_out
 
     @property
     def is_intact(self) -> bool:
@@ -340,7 +348,8 @@ class VerifyReport:
 
     def _summary(self) -> str:
         broken = len({one.file for one in self.broken})
-        found = "intact" if self.is_intact else f"{counted(broken, 'broken file')}"
+        intact = "intact" if self.is_complete else "intact, but only part of its source"
+        found = intact if self.is_intact else f"{counted(broken, 'broken file')}"
         checked = f"{counted(self.files, 'file')}, {counted(self.rows, 'row')}"
         depth = "every byte" if self.deep else "lengths and footers"
         whose = counted(len(self.checkpoints), "checkpoint")
@@ -380,9 +389,12 @@ def verify(
     catalog = run.open()
     run.check_claim()
     ids = catalog.checkpoint_ids() if checkpoint == ALL else (catalog.resolve(checkpoint),)
+    left_out = {}
     for number, checkpoint_id in enumerate(ids):
         manifest = run.load(catalog, checkpoint_id)
         if manifest is not None:
+            if manifest.left_out:
+                left_out[checkpoint_id] = manifest.left_out
             run.check(manifest, checkpoints_left=len(ids) - number)
     return VerifyReport(
         store=storage.url,
@@ -393,6 +405,7 @@ def verify(
         size_bytes=run.size_bytes,
         broken=tuple(run.broken),
         strays=_strays(storage, run, set(ids)),
+        left_out=left_out,
     )
 
 

@@ -22,6 +22,7 @@ from statestore.flink.redistribution import check_parallelism
 from statestore.format.documents import Claim, document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.layers import CompactionRule
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
@@ -116,6 +117,9 @@ class CommittedCheckpoint(CheckpointWriter):
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
         """Return nothing: the checkpoint has what it has."""
         return ()
+
+    def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
+        """Do nothing: the checkpoint has its own records."""
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Return False: whatever the subtask wrote, the checkpoint has its files already."""

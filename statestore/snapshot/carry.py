@@ -47,6 +47,7 @@ class Carrying:
                 "checkpoint yet"
             )
         self._collected.refuse_twice(uid, name)
+        self._collected.bases[manifest.checkpoint_id] = manifest
         return self._carry(manifest, self._find(manifest, uid, name), uid)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
@@ -98,6 +99,7 @@ class Carrying:
     def _carry_missing(self, manifest: Manifest | None) -> None:
         if manifest is None:
             return
+        self._collected.bases[manifest.checkpoint_id] = manifest
         for entry in self._missing(manifest, self._collected.names):
             label = self._label(manifest, entry)
             if label is not None:  # else it is refused, unless it is dropped

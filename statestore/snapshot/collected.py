@@ -38,6 +38,10 @@ class Collected:
         self.attempt = attempt
         self.awaited: dict[Name, Acknowledged] = {}
         self.entered = self.left = False
+        self.rewritten: set[Name] = set()
+        """States that the job wrote with all of their rows."""
+        self.bases: dict[int, Manifest] = {}
+        """Checkpoints, by id, from which states are taken over."""
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
         self._carried: list[Entry] = []

@@ -16,6 +16,7 @@ from typing import Any
 
 from statestore.errors import CommitConflictError, ParallelismError
 from statestore.files.reader import check_sizes
+from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import list_of, listed_bytes, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.metrics import CheckpointMetrics
@@ -39,6 +40,8 @@ class Commit:
         self._lists = itertools.count()
         self.origin: Mapping[str, Any] | None = None
         self.replaced: Manifest | None = None
+        self.left_out: tuple[LeftOutState, ...] = ()
+        self.inherits_left_out = True
         self.manifest: Manifest | None = None
         self.metrics: CheckpointMetrics | None = None
 
@@ -103,7 +106,28 @@ class Commit:
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self.origin,
             ranges=self._ranges(entries),
+            left_out=self._left_out(),
         )
+
+    def _left_out(self) -> tuple[LeftOutState, ...]:
+        """Return what this checkpoint lacks of its source: its own records after those that the
+        checkpoint which it builds on has and it does not settle (I16).
+        """
+        attempt, collected = self._attempt, self._collected
+        before = attempt.made_of or attempt.history.before()
+        bases = [before, *collected.bases.values()] if self.inherits_left_out else []
+        inherited = (
+            record
+            for base in bases
+            if base is not None and base.left_out
+            for record in still_left_out(
+                base.left_out,
+                stored={(entry.state.uid, entry.state.name) for entry in base.entries},
+                present=collected.names,
+                rewritten=collected.rewritten,
+            )
+        )
+        return tuple(dict.fromkeys((*inherited, *self.left_out)))
 
     def _with_lists(self, entries: Sequence[Entry]) -> list[Entry]:
         """Put the long lists of files that are new into documents of their own, side by side."""

@@ -17,6 +17,7 @@ from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import is_schema
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
@@ -188,7 +189,9 @@ class CheckpointWriter:
                 "and what subtasks write after checkpoint.declare(…)"
             )
         with self._attempt.measuring.writing(uid, name):
-            return write_full(self._collected, request, rows, co_located=co_located)
+            entry = write_full(self._collected, request, rows, co_located=co_located)
+        self._collected.rewritten.add((uid, name))
+        return entry
 
     def declare(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
@@ -214,7 +217,9 @@ class CheckpointWriter:
                 "are written with checkpoint.keyed(…)"
             )
         with self._attempt.measuring.writing(uid, name):
-            return declare(self._collected, request, schema, co_located=co_located)
+            writer = declare(self._collected, request, schema, co_located=co_located)
+        self._collected.rewritten.add((uid, name))
+        return writer
 
     def changes(
         self,
@@ -262,6 +267,9 @@ class CheckpointWriter:
             CheckpointNotFoundError: when the base has expired.
         """
         request = self._changed(uid, name, base, **options)
+        if base != LATEST:
+            manifest = self._attempt.history.load(base)
+            self._collected.bases[manifest.checkpoint_id] = manifest
         with self._attempt.measuring.writing(uid, name):
             return write_changes(self._collected, request, upserts, deletes, cleared, base)
 
@@ -299,7 +307,9 @@ class CheckpointWriter:
         """
         request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
-            return write_against(self._collected, request, rows, base)
+            entry = write_against(self._collected, request, rows, base)
+        self._collected.rewritten.add((uid, name))
+        return entry
 
     def _request(self, uid: str, name: str, **options: Any) -> KeyedRequest:
         self._collected.refuse_twice(uid, name)
@@ -468,7 +478,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return write_operator(self._collected, uid, name, elements, RedistributionMode.SPLIT)
+        return self._operator(uid, name, elements, RedistributionMode.SPLIT)
 
     def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write union state: on a restore every subtask gets every element.
@@ -481,7 +491,7 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return write_operator(self._collected, uid, name, elements, RedistributionMode.UNION)
+        return self._operator(uid, name, elements, RedistributionMode.UNION)
 
     def broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask.
@@ -494,7 +504,14 @@ class CheckpointWriter:
         Returns:
             The state as the checkpoint will name it.
         """
-        return write_operator(self._collected, uid, name, elements, RedistributionMode.BROADCAST)
+        return self._operator(uid, name, elements, RedistributionMode.BROADCAST)
+
+    def _operator(
+        self, uid: str, name: str, elements: Any, mode: RedistributionMode
+    ) -> OperatorEntry:
+        entry = write_operator(self._collected, uid, name, elements, mode)
+        self._collected.rewritten.add((uid, name))
+        return entry
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
         """Take a state over from the newest checkpoint, or from ``base``.
@@ -571,6 +588,17 @@ class CheckpointWriter:
                 and for ``expire``.
         """
         self._commit.replaced = manifest
+
+    def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
+        """Record state of the source that this checkpoint does not have (I16).
+
+        Args:
+            records: what is missing, and why.
+            inherit: whether the records of the checkpoint before hold as well. A command that
+                brings all state of its source anew says False.
+        """
+        self._commit.left_out = (*self._commit.left_out, *records)
+        self._commit.inherits_left_out = inherit
 
     def give_up(self) -> None:
         """Take no checkpoint after all; nothing was written yet.

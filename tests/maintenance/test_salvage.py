@@ -236,6 +236,34 @@ def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -
 # --- from older checkpoints -----------------------------------------------------------------------
 
 
+def test_what_is_lost_is_recorded_until_the_state_is_written_anew(store: StateStore) -> None:
+    """I16: changes and other states do not bring the lost rows back."""
+    flip_page(files(store, "totals")[0])
+    report = store.maintenance.salvage(2)
+    (state,) = report.states
+    records = store.manifest().left_out
+    assert [(one.operator, one.state, one.first, one.last) for one in records] == [
+        ("users", "totals", part.first, part.last) for part in state.lost
+    ]
+    assert {one.command for one in records} == {"salvage"}
+    new = [{"user": "u0100", "n": 1, "s": "x"}]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("users", "totals", new)
+        checkpoint.carry_rest()
+    assert store.manifest().left_out == records
+    store.maintenance.compact()
+    assert store.manifest().left_out == records
+    assert store.maintenance.verify().is_intact
+    assert not store.maintenance.verify().is_complete
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("users", "totals", new, key="user")
+        checkpoint.carry_rest()
+    assert store.manifest().left_out == ()
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest(base=3)
+    assert store.manifest().left_out == records
+
+
 def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     store: StateStore, layout: Layout
 ) -> None:

@@ -1,0 +1,151 @@
+"""State that a checkpoint does not have although its source had it (I16).
+
+A command that cannot take all of its source records what it left out in the manifest of the
+checkpoint that it makes. Later checkpoints that build on that one inherit the record, until the
+missing state is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from statestore.errors import LeftOutStateError
+from statestore.flink.operators import operator_id
+
+__all__ = ["LeftOutState", "left_out_text", "refuse_left_out", "still_left_out"]
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOutState:
+    """State of the source that a checkpoint does not have.
+
+    Attributes:
+        operator: the operator, as the store calls it: its uid where it has one.
+        state: the state. None: all state of the operator.
+        reason: why it was left out.
+        command: the command that left it out, such as ``flink import``.
+        id: the operator id, 32 hex digits; None where it is not known.
+        name: the operator's display name in its job; None where it is not known.
+        first, last: the key groups that are missing; None: all of the state.
+    """
+
+    operator: str
+    state: str | None
+    reason: str
+    command: str
+    id: str | None = None
+    name: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in options and messages: ``operator``, ``operator/state``, or where some key
+        groups of a state are missing ``operator/state:first-last``.
+        """
+        return f"{self.operator}{self._suffix}"
+
+    @property
+    def part(self) -> str:
+        """The label without the operator and the slash; empty for all state of the operator."""
+        return self._suffix.removeprefix("/")
+
+    @property
+    def _suffix(self) -> str:
+        if self.state is None:
+            return ""
+        groups = "" if self.first is None else f":{self.first}-{self.last}"
+        return f"/{self.state}{groups}"
+
+    def __str__(self) -> str:
+        """Return the label and the reason, for messages."""
+        return f"{self.label} ({self.reason})"
+
+    def is_named(self, text: str) -> bool:
+        """Return whether a user's text names it.
+
+        Args:
+            text: an operator by uid, name or operator id; or one of these, a slash and the state,
+            with or without the key groups as in ``label``.
+
+        Returns:
+            True if it names this state or all state of its operator.
+        """
+        operators = {self.operator, self.id, self.name} - {None}
+        states = {"", self._suffix, "" if self.state is None else f"/{self.state}"}
+        if text in {f"{operator}{state}" for operator in operators for state in states}:
+            return True
+        return self.id is not None and operator_id(text) == self.id
+
+
+def left_out_text(records: Iterable[LeftOutState]) -> str:
+    """Return all records in one line, for messages."""
+    return "; ".join(map(str, records))
+
+
+def refuse_left_out(
+    records: Iterable[LeftOutState], named: Collection[str], checkpoint_id: int, reader: str
+) -> None:
+    """Refuse to export a checkpoint that lacks state of its source (I16).
+
+    Args:
+        records: what it lacks.
+        named: what the user named to be left out.
+        checkpoint_id: its number, for the message.
+        reader: who would start without that state, such as ``a job that restores the savepoint``.
+
+    Raises:
+        LeftOutStateError: naming the records that the user did not name.
+    """
+    unnamed = [record for record in records if not any(map(record.is_named, named))]
+    if unnamed:
+        options = " ".join(f"--leave-out {record.label!r}" for record in unnamed)
+        raise LeftOutStateError(
+            f"checkpoint {checkpoint_id} does not have all state of its source, and {reader} would "
+            f"start without it: {left_out_text(unnamed)}. If that is what you want, say so with "
+            f"{options} (leave_out= in Python)"
+        )
+
+
+def still_left_out(
+    records: Iterable[LeftOutState],
+    *,
+    stored: Collection[Name],
+    present: Collection[Name],
+    rewritten: Collection[Name],
+) -> tuple[LeftOutState, ...]:
+    """Return the records of a checkpoint that also hold for the one that builds on it.
+
+    A record ends when the missing state is written. If the earlier checkpoint has a part of the
+    state, changes do not bring the rest back: then only writing all rows ends it. Dropping the
+    state ends it too.
+
+    Args:
+        records: those of the earlier checkpoint.
+        stored: operator and state of what the earlier checkpoint has.
+        present: the same of the new checkpoint.
+        rewritten: the states of the new checkpoint that were written with all of their rows.
+
+    Returns:
+        The records that remain, in the same order.
+    """
+    return tuple(
+        record for record in records if not _is_settled(record, stored, present, rewritten)
+    )
+
+
+def _is_settled(
+    record: LeftOutState,
+    stored: Collection[Name],
+    present: Collection[Name],
+    rewritten: Collection[Name],
+) -> bool:
+    if record.state is None:
+        return any(uid == record.operator for uid, _ in present)
+    name = record.operator, record.state
+    if name not in stored:
+        return name in present
+    return name in rewritten or name not in present
