@@ -113,8 +113,33 @@ def test_times_are_read(here: Path, run: Run) -> None:
 def test_what_is_left_out_is_said(run: Run) -> None:
     Golden("2.3_heap_native").unpack(Path("native"))
     done = run("flink", "import", "native", "--to", "o")
+    assert done.exit_code == 18
+    assert done.stdout.startswith("kinds is left out: state 'opaque': ")
+    assert "checkpoint 1 of " in done.stderr
+    assert "is only part of " in done.stderr
+    again = run("flink", "import", "native", "--to", "o", "--output", "json")
+    said = json.loads(again.stdout)
+    assert (again.exit_code, said["found"], said["complete"]) == (18, True, False)
+    (left,) = said["left_out"]
+    assert (left["operator"], left["state"]) == ("kinds", None)
+    assert "lacks 1" in run("list", "--store", "o").stdout
+    assert "kinds (state 'opaque': " in run("show", "--store", "o").stdout
+    assert "intact, but only part of its source" in run("verify", "--store", "o").stdout
+    assert "left out  kinds" in run("copy", "--to", "copied", "--store", "o").stdout
+    assert "left out  kinds" in run("fork", "--to", "forked", "--store", "o").stdout
+    refused = run("flink", "export", "copied", "to")
+    assert (refused.exit_code, refused.stdout) == (12, "")
+    assert "--leave-out 'kinds'" in refused.stderr
+    exported = run("flink", "export", "copied", "to", "--leave-out", "kinds")
+    assert (exported.exit_code, exported.stderr) == (0, "")
+    assert "exported part of checkpoint 1 of " in exported.stdout
+    assert "left out: kinds, state 'opaque': " in exported.stdout
+
+
+def test_operators_that_were_excluded_by_name_are_said(here: Path, run: Run) -> None:
+    done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "kinds is left out: state 'opaque': " in done.stdout
+    assert "by_long is left out: the import did not ask for it" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,12 @@ class RepackedSavepoint(Result):
             "source": done.source,
             "savepoint": done.target,
             "max_parallelism": done.max_parallelism,
+            "complete": not any(one.left_out for one in done.operators),
+            "left_out": [
+                {"operator": one.title, "id": one.id, "state": part, "why": reason}
+                for one in done.operators
+                for part, reason in one.left_out.items()
+            ],
             "operators": [
                 {
                     "id": one.id,
@@ -330,6 +336,9 @@ class RepackedSavepoint(Result):
         done = self.repacked
         page.line(f"repacked {done.source} to {done.target}", "bold")
         page.line(f"  key groups   {done.max_parallelism}")
+        for one in done.operators:
+            for part, reason in one.left_out.items():
+                page.line(f"  left out     {one.title}/{part} ({reason})")
         page.line()
         numbers = ("states", "entries", "subtasks", "key groups before")
         table = table_of("operator", *numbers, right=set(numbers))

@@ -25,7 +25,9 @@ __all__ = ["Exported", "export_state"]
         "The savepoint, each operator with its id, key groups, subtasks, rows and bytes, and each "
         "state with what Flink calls it and its types; several values are a Row, whose fields "
         "have the order of the columns, or a tuple with --tuple. A state that was imported is "
-        "written as it came, with the job's own serializers. Then what was left out. What Flink "
+        "written as it came, with the job's own serializers. Then what was left out. If the "
+        "checkpoint does not have all state of its source, the export refuses to run unless "
+        "--leave-out names what is missing. What Flink "
         "cannot have is refused, by operator, state and column. All rows are read back and "
         "compared with the store before there is a savepoint. Flink restores it at any "
         "parallelism up to the maximum, with any state backend: set pipeline.max-parallelism of "
@@ -36,6 +38,7 @@ __all__ = ["Exported", "export_state"]
         "statestore flink export ./orders ./savepoint",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
+        "statestore flink export ./orders ./less --leave-out kinds --leave-out by_long",
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] SAVEPOINT")
@@ -64,8 +67,8 @@ __all__ = ["Exported", "export_state"]
 @click.option(
     "--leave-out",
     multiple=True,
-    metavar="UID/STATE",
-    help="A state that is not written. Repeatable.",
+    metavar="OPERATOR[/STATE]",
+    help="State that is not written, or that the checkpoint lacks. Repeatable.",
 )
 @click.option(
     "--tuple",
@@ -102,7 +105,7 @@ def export_state(
             operators=operators or None,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            leave_out=tuple(_state("--leave-out", one) for one in leave_out),
+            leave_out=leave_out,
             tuples=tuple(_state("--tuple", one) for one in tuples),
             dry_run=dry_run,
             on_progress=progress,
@@ -147,6 +150,7 @@ class Exported(Result):
                 }
                 for one in done.operators
             ],
+            "complete": done.is_complete,
             "left_out": [vars(one) for one in done.left_out],
         }
 
@@ -154,7 +158,8 @@ class Exported(Result):
         """Write it as text."""
         done = self.exported
         verb = "would export" if done.dry_run else "exported"
-        page.line(f"{verb} checkpoint {done.checkpoint_id} of {done.store}", "bold")
+        what = "checkpoint" if done.is_complete else "part of checkpoint"
+        page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
         page.line(f"  to           {done.savepoint}")
         if not done.dry_run:
             page.line("  read back    rows, values and key groups are those of the store")
@@ -173,4 +178,5 @@ class Exported(Result):
                 table.add_row(*map(cell, (*row, count(state.rows))))
             page.table(table)
         for left in done.left_out:
-            page.line(f"left out: {left.operator}/{left.state}, {left.reason}")
+            name = f"{left.operator}/{left.state}" if left.state else left.operator
+            page.line(f"left out: {name}, {left.reason}")

@@ -15,7 +15,9 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import dropping
+from statestore.errors import IncompleteError
 from statestore.flink.operators import operator_id
+from statestore.format.left_out import left_out_text
 from statestore.parsing import parse_integer, parse_toml
 
 if TYPE_CHECKING:
@@ -34,11 +36,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
     prints=(
         "The checkpoint that was made, and each state in it with its rows and its key. Keyed "
         "states keep their names, kinds and key groups; the fields of tuples, rows and POJOs are "
-        "columns. What has no column form comes along as bytes, and that is said, as is each "
-        "operator that cannot be read. A later savepoint of the job, imported into the same "
-        "store, is an incremental checkpoint, and has to bring all operators that the store has; "
-        "one that the store has is found. The savepoint is only read. In FILE a table has the name "
-        "of an operator, key = [NAME, …] for all of its "
+        "columns. What has no column form comes along as bytes, and that is said. State that is "
+        "left out is named first, and the checkpoint records it. The exit status is 18 if an "
+        "operator cannot be read and was not excluded by name. A later savepoint of the job, "
+        "imported into the same store, is an incremental checkpoint, and has to bring all "
+        "operators that the store has; one that the store has is found. The savepoint is only "
+        "read. In FILE a table has the name of an operator, key = [NAME, …] for all of its "
         "states, and tables states.STATE with key, namespace, map_key and value. PyFlink stores "
         "no types: a state python-state-NAME of its gets type = 'ValueState<LONG>', ListState, "
         "MapState<STRING, LONG>, ReducingState or AggregatingState, with the names of PyFlink's "
@@ -127,7 +130,19 @@ def import_state(
             threads=threads,
             on_progress=progress,
         )
-    return Imported(imported=imported)
+    return Imported(imported=imported, problem=_problem(imported))
+
+
+def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
+    """Return the error that says which operators were left out unasked, None when none was."""
+    if not imported.not_read:
+        return None
+    return IncompleteError(
+        f"checkpoint {imported.checkpoint_id} of {imported.store} is only part of "
+        f"{imported.place}: {left_out_text(imported.not_read)}. An export refuses to run unless "
+        "--leave-out names these; name the operators that you want with --operator, or refuse "
+        "such savepoints with --strict"
+    )
 
 
 def _pairs(option: str, form: str, texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -194,10 +209,10 @@ class Imported(Result):
                 }
                 for one in done.record.states
             ],
+            "complete": not done.left_out,
             "left_out": [
-                {"operator": one.operator, "why": one.problem}
-                for one in done.record.operators
-                if one.problem is not None
+                {"operator": one.operator, "state": one.state, "id": one.id, "why": one.reason}
+                for one in done.left_out
             ],
             "warnings": list(done.warnings),
         }
@@ -207,23 +222,22 @@ class Imported(Result):
         done = self.imported
         what = f"{done.record.place}, checkpoint {done.record.checkpoint} of its job,"
         where = f"checkpoint {done.checkpoint_id} of {done.store}"
+        for one in done.left_out:
+            page.line(f"{one.label} is left out: {one.reason}", "bold")
         if done.found:
             page.line(f"{what} was imported before: it is {where}", "bold")
         else:
             how = ", what changed since the one before" if done.is_incremental else ""
             page.line(f"imported {what} as {where}{how}", "bold")
         table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
-        for one in done.record.states:
-            key = ", ".join(one.names.get("key", ()))
-            row = (one.operator, one.state, one.kind or one.sort, count(one.rows), key)
+        for state in done.record.states:
+            key = ", ".join(state.names.get("key", ()))
+            row = (state.operator, state.state, state.kind or state.sort, count(state.rows), key)
             table.add_row(*map(cell, row))
         page.table(table)
-        for one in done.record.states:
-            if one.why is not None:
-                page.line(f"{one.state} of {one.operator} {_kept(one)}: {one.why}")
-        for operator in done.record.operators:
-            if operator.problem is not None:
-                page.line(f"{operator.operator} is left out: {operator.problem}")
+        for state in done.record.states:
+            if state.why is not None:
+                page.line(f"{state.state} of {state.operator} {_kept(state)}: {state.why}")
         for warning in done.warnings:
             page.line(f"warning: {warning}")
 

@@ -12,9 +12,14 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, StateNotFoundError, UnsupportedTypeError
+from statestore.errors import (
+    InvalidArgumentError,
+    StateNotFoundError,
+    UnsupportedTypeError,
+)
 from statestore.files.types import arrow_schema
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
@@ -30,6 +35,7 @@ from statestore.interop.flink.export_types import (
     Part,
 )
 from statestore.interop.flink.import_operators import element_columns
+from statestore.interop.flink.left_out import checkpoint_left_out
 from statestore.interop.flink.metadata import Mode
 from statestore.interop.flink.named_columns import Form
 from statestore.interop.flink.operator_state import SOURCE_READER_STATE
@@ -84,13 +90,15 @@ def plan_export(
     operators: Collection[str] | None = None,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    leave_out: Collection[tuple[str, str]] = (),
+    leave_out: Collection[str | tuple[str, str]] = (),
     tuples: Collection[tuple[str, str]] = (),
 ) -> ExportPlan:
     """Return what is written of a checkpoint; the parameters are those of ``export_savepoint``.
 
     Raises:
         StateNotFoundError: for an operator or a state that the checkpoint does not have.
+        LeftOutStateError: for state that the checkpoint lacks of its source, unless it is named in
+            ``leave_out``.
         UnsupportedTypeError: for what Flink cannot have, by operator, state and column.
         InvalidArgumentError: when nothing is left to write.
         ParallelismError: for a parallelism that there cannot be.
@@ -98,16 +106,27 @@ def plan_export(
     known = {(one.state.uid, one.state.name) for one in manifest.entries}
     known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
-    _refuse_unknown(known, uids, operators, {*leave_out, *tuples})
+    _refuse_unknown(known, uids, operators, tuples)
+    missing = checkpoint_left_out(manifest, record)
+    named = {one if isinstance(one, str) else "/".join(one) for one in leave_out}
+    unwanted = _unwanted(manifest, known, missing, named)
+    asked_for = set(uids if operators is None else operators)
+    # Where the user asked for some operators, only what is missing of these matters.
+    relevant = [one for one in missing if operators is None or one.operator in asked_for]
+    refuse_left_out(relevant, named, manifest.checkpoint_id, "a job that restores the savepoint")
     left = [
-        LeftOut(uid, name, "it was to be left out" if (uid, name) in leave_out else "not asked for")
+        LeftOut(uid, name, "it was to be left out" if (uid, name) in unwanted else "not asked for")
         for uid, name in sorted(known)
-        if (uid, name) in leave_out or (operators is not None and uid not in operators)
+        if (uid, name) in unwanted or uid not in asked_for
     ]
     views = [] if record is None else _views(known, record)
     if record is not None:
-        left += _not_imported(record)
         left += views
+    left += [
+        LeftOut(one.operator, one.part, one.reason)
+        for one in missing
+        if (one.operator, one.part) not in unwanted
+    ]
     skipped = {(one.operator, one.state) for one in left}
     plans = []
     for uid in uids:
@@ -123,14 +142,33 @@ def plan_export(
     return ExportPlan(tuple(plans), tuple(left), whole)
 
 
-def _not_imported(record: SavepointRecord) -> list[LeftOut]:
-    """Return the operators of which nothing was imported."""
-    reason = "it was not imported"
-    return [
-        LeftOut(one.operator, "", one.problem or reason)
-        for one in record.operators
-        if not one.is_imported
-    ]
+def _unwanted(
+    manifest: Manifest,
+    known: set[tuple[str, str]],
+    missing: Sequence[LeftOutState],
+    named: Collection[str],
+) -> set[tuple[str, str]]:
+    """Return the states of the checkpoint that the user names to be left out.
+
+    A name of state that is missing already names nothing here. StateNotFoundError for a name of
+    neither.
+    """
+    found = set()
+    for text in named:
+        own = {
+            (uid, name)
+            for uid, name in known
+            if text in (uid, f"{uid}/{name}", manifest.operators.id_of(uid))
+        }
+        if not own and not any(one.is_named(text) for one in missing):
+            stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
+            raise StateNotFoundError(
+                f"nothing is called {text!r} that could be left out: name an operator or "
+                f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
+                f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
+            )
+        found |= own
+    return found
 
 
 def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
@@ -138,7 +176,12 @@ def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut
     splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
     imported = {(one.operator, one.state) for one in record.states}
     return [
-        LeftOut(uid, name, f"its offsets are written into the splits of {SOURCE_READER_STATE}")
+        LeftOut(
+            uid,
+            name,
+            f"its offsets are written into the splits of {SOURCE_READER_STATE}",
+            is_written_elsewhere=True,
+        )
         for uid, name in sorted(known - imported)
         if uid in splits and name.startswith("offsets")
     ]
@@ -167,14 +210,14 @@ def _refuse_unknown(
     known: set[tuple[str, str]],
     uids: Sequence[str],
     operators: Collection[str] | None,
-    states: set[tuple[str, str]],
+    states: Collection[tuple[str, str]],
 ) -> None:
     for uid in operators or ():
         if uid not in uids:
             raise StateNotFoundError(
                 f"there is no operator {uid!r} in the checkpoint; it has {', '.join(uids)}"
             )
-    for uid, name in sorted(states - known):
+    for uid, name in sorted({*states} - known):
         raise StateNotFoundError(f"there is no state {name!r} of operator {uid!r}")
 
 

@@ -109,6 +109,11 @@ class ExportedSavepoint:
     left_out: tuple[LeftOut, ...]
     dry_run: bool
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the savepoint has all state of the checkpoint, and that all of its source."""
+        return all(one.is_written_elsewhere for one in self.left_out)
+
 
 def export_savepoint(
     store: StateStore,
@@ -118,7 +123,7 @@ def export_savepoint(
     operators: Collection[str] | None = None,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
-    leave_out: Collection[tuple[str, str]] = (),
+    leave_out: Collection[str | tuple[str, str]] = (),
     tuples: Collection[tuple[str, str]] = (),
     dry_run: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -138,7 +143,9 @@ def export_savepoint(
             may be at any other.
         max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
             that was imported with one key group keeps it, as its job allows no other.
-        leave_out: states that are not written, as pairs of operator and state.
+        leave_out: what the savepoint lacks on purpose: an operator, ``operator/state``, or a pair
+            of these. State that the checkpoint lacks of its source has to be named here. Operators
+            go by uid, name or operator id.
         tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
             default they are a ``Row``.
         dry_run: says what each subtask would get; nothing is written.
@@ -152,6 +159,8 @@ def export_savepoint(
         UnsupportedTypeError: for what Flink cannot have, by operator, state and column: before
             anything is written where types tell it, else when the value is found.
         InvalidArgumentError: for a place that is not empty, or within the store.
+        LeftOutStateError: for state that the checkpoint lacks of its source, since its import or
+            a salvage left it out, and that ``leave_out`` does not name.
         StateNotFoundError: for an operator or a state that there is not.
         ParallelismError: for a parallelism that there cannot be.
         CorruptionError: when the rows of the store are not those that were stored, or what was

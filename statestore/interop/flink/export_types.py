@@ -42,11 +42,15 @@ _DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "B
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A state that is not in the savepoint, and why."""
+    """A state that is not in the savepoint, and why; ``state`` is empty for all of an operator.
+
+    ``is_written_elsewhere`` says that its rows are part of another state there: nothing is missing.
+    """
 
     operator: str
     state: str
     reason: str
+    is_written_elsewhere: bool = False
 
 
 @dataclass(frozen=True)

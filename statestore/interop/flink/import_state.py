@@ -22,11 +22,18 @@ from statestore.errors import (
 from statestore.files.grouped import GroupedRows
 from statestore.flink.graph import JobGraph, Node
 from statestore.flink.operators import operator_id
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import StateKind, TimeDomain, TimeToLive
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.import_operators import operator_states
 from statestore.interop.flink.import_plan import PlannedOperator, PlannedState, plan_import
+from statestore.interop.flink.left_out import (
+    NOT_ASKED_FOR,
+    checkpoint_left_out,
+    has_state,
+    left_out_of,
+)
 from statestore.interop.flink.losses import lost_timers
 from statestore.interop.flink.named_columns import Form, StateColumns
 from statestore.interop.flink.record import (
@@ -61,7 +68,8 @@ class ImportedSavepoint:
 
     ``found`` says that the store had this savepoint already; ``is_incremental``, that only what
     changed since the one before was written. ``warnings`` say of operators what the savepoint may
-    have lost before.
+    have lost before. ``left_out`` is the state of the savepoint that the checkpoint does not have;
+    if there is any, an export refuses to run unless it is told to leave it out too (I16).
     """
 
     place: str
@@ -71,6 +79,14 @@ class ImportedSavepoint:
     is_incremental: bool
     record: SavepointRecord
     warnings: tuple[str, ...]
+    left_out: tuple[LeftOutState, ...] = ()
+
+    @property
+    def not_read(self) -> tuple[LeftOutState, ...]:
+        """The operators that were left out because they cannot be read, and not by name."""
+        return tuple(
+            one for one in self.left_out if one.state is None and one.reason != NOT_ASKED_FOR
+        )
 
 
 @dataclass(frozen=True)
@@ -162,7 +178,14 @@ def import_savepoint(
     if restored is not None and before is not None:
         if before.digest == digest:
             return ImportedSavepoint(
-                savepoint.url, store.url, restored.checkpoint_id, True, False, before, warnings
+                savepoint.url,
+                store.url,
+                restored.checkpoint_id,
+                True,
+                False,
+                before,
+                warnings,
+                checkpoint_left_out(restored.manifest, before),
             )
         _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
     planned = plan_import(
@@ -177,6 +200,7 @@ def import_savepoint(
     if strict:
         _refuse_bytes(planned, savepoint.url)
     graph = JobGraph(tuple(_nodes(planned)))
+    left_out = tuple(left_out_of(savepoint, planned))
     with store.snapshot(graph=graph) as checkpoint:
         run = _Import(checkpoint, restored, ttl or {}, strict, threads)
         states = tuple(_states(run, planned, on_progress))
@@ -189,10 +213,18 @@ def import_savepoint(
             states,
         )
         record.write(checkpoint)
+        checkpoint.record_left_out(left_out, inherit=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
     return ImportedSavepoint(
-        savepoint.url, store.url, checkpoint.id, False, before is not None, record, warnings
+        savepoint.url,
+        store.url,
+        checkpoint.id,
+        False,
+        before is not None,
+        record,
+        warnings,
+        left_out,
     )
 
 
@@ -479,7 +511,7 @@ def _operator(planned: PlannedOperator) -> ImportedOperator:
         max_parallelism=data.max_parallelism,
         is_finished=data.is_finished,
         is_compressed=header is not None and header.is_compressed,
-        is_imported=planned.is_wanted and planned.problem is None,
+        is_imported=planned.problem is None and (planned.is_wanted or not has_state(data)),
         finished_subtasks=tuple(one.index for one in data.subtasks if one.is_finished),
         coordinator_name=None if data.coordinator is None else data.coordinator.name,
         coordinator=None if data.coordinator is None else data.coordinator.data,

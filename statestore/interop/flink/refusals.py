@@ -12,7 +12,7 @@ from enum import StrEnum
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.interop.flink.metadata import ChangelogHandle, Subtask
 
-__all__ = ["Refused", "kept", "refused_kinds"]
+__all__ = ["Refused", "kept", "refused_kinds", "unread_parts"]
 
 
 class Refused(StrEnum):
@@ -50,7 +50,7 @@ def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
 
     IncompatibleStateError when it has more that is not read.
     """
-    for kind, what in _found(subtask):
+    for kind, what in unread_parts(subtask):
         if kind not in drop:
             raise IncompatibleStateError(
                 f"subtask {subtask.index} has {what}, or drop it (--drop {kind})"
@@ -65,7 +65,8 @@ def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
     )
 
 
-def _found(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
+def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
+    """Yield each kind of state of a subtask that is not read, and the words for it."""
     if subtask.channels:
         records = f"{len(subtask.channels)} handles of records in flight"
         yield Refused.IN_FLIGHT, f"{records}, of an unaligned checkpoint: take a savepoint"

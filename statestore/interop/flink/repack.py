@@ -29,6 +29,7 @@ from statestore.interop.flink.entries import (
     prefixes,
 )
 from statestore.interop.flink.key_groups import key_groups_at
+from statestore.interop.flink.left_out import dropped_parts
 from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
 from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, open_savepoint
@@ -54,6 +55,8 @@ class RepackedOperator:
     """The number of key groups that it had."""
 
     entries: Mapping[str, int]
+    left_out: Mapping[str, str]
+    """Parts of its state that were dropped, and why."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def repack_savepoint(
     writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []
     operators: list[OperatorState] = []
-    for number, (operator, share) in enumerate(zip(savepoint.operators, shares, strict=True)):
+    every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)
+    for number, (whole, operator, share) in enumerate(every):
         try:
             made, entries = _repacked(operator, writer, share)
         except StateStoreError as error:
@@ -118,7 +122,10 @@ def repack_savepoint(
             raise
         operators.append(made)
         was = operator.metadata.max_parallelism
-        done.append(RepackedOperator(made.id, operator.title, share.parallelism, was, entries))
+        left_out = dict(dropped_parts(whole, operator))
+        done.append(
+            RepackedOperator(made.id, operator.title, share.parallelism, was, entries, left_out)
+        )
         if on_progress is not None:
             on_progress(number + 1, len(shares))
     before = savepoint.metadata

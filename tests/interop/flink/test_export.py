@@ -216,7 +216,7 @@ def test_some_operators_and_states_only(golden: StateStore, tmp_path: Path) -> N
     assert {one.reason for one in done.left_out if one.operator != "by_long"} == {"not asked for"}
     with pytest.raises(StateNotFoundError, match="no operator 'nobody'"):
         export_savepoint(golden, str(tmp_path / "no"), operators=["nobody"])
-    with pytest.raises(StateNotFoundError, match="no state 'nothing'"):
+    with pytest.raises(StateNotFoundError, match="nothing is called 'by_long/nothing'"):
         export_savepoint(golden, str(tmp_path / "no"), leave_out=[("by_long", "nothing")])
 
 

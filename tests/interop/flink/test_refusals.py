@@ -19,7 +19,12 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.flink.operators import operator_id
-from statestore.interop.flink import import_savepoint, repack_savepoint, show_savepoint
+from statestore.interop.flink import (
+    export_savepoint,
+    import_savepoint,
+    repack_savepoint,
+    show_savepoint,
+)
 from statestore.interop.flink.canonical import (
     KeyedHeader,
     StateInfo,
@@ -143,7 +148,10 @@ def test_what_is_not_read_is_refused_by_name_and_can_be_dropped(
     assert (dropped.problem, dropped.states) == (None, ())
     with pytest.raises(IncompatibleStateError, match=f"--drop {kind}"):
         repack_savepoint(str(tmp_path), str(tmp_path / "no"), max_parallelism=9)
-    repack_savepoint(str(tmp_path), str(tmp_path / "to"), max_parallelism=9, drop=[kind])
+    done = repack_savepoint(str(tmp_path), str(tmp_path / "to"), max_parallelism=9, drop=[kind])
+    assert [dict(one.left_out) for one in done.operators] == [
+        {kind.value: f"it was dropped, --drop {kind}"}
+    ]
     (made,) = open_savepoint(str(tmp_path / "to")).operators
     assert made.problem is None
 
@@ -180,6 +188,15 @@ def test_asynchronous_states_are_refused_and_others_read_if_they_are_dropped(
     states = {one.state: one.rows for one in done.record.states}
     assert set(states) == {"last", "sums", *TIMERS}
     assert states["last"] == 109
+    dropped = [one for one in store.manifest().left_out if one.operator == number]
+    assert [(one.state, one.reason) for one in dropped] == [
+        ("texts", "it was dropped, --drop async")
+    ]
+    with pytest.raises(LeftOutStateError, match=f"--leave-out '{number}/texts'"):
+        export_savepoint(store, str(tmp_path / "no"), operators=[number])
+    named = [f"{number}/texts"]
+    exported = export_savepoint(store, str(tmp_path / "yes"), operators=[number], leave_out=named)
+    assert {one.name for one in exported.operators[0].states} == {"last", "sums", *TIMERS}
     made = str(tmp_path / "to")
     repack_savepoint(place, made, max_parallelism=720, drop=["async"])
     entries = {one.name for one in open_savepoint(made).operators[0].states}

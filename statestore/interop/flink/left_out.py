@@ -1,0 +1,119 @@
+"""State of a savepoint that an import or a repack leaves out (I16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import Manifest
+from statestore.interop.flink.import_plan import PlannedOperator
+from statestore.interop.flink.metadata import OperatorState
+from statestore.interop.flink.record import SavepointRecord
+from statestore.interop.flink.refusals import unread_parts
+from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
+
+__all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]
+
+COMMAND = "flink import"
+NOT_ASKED_FOR = "the import did not ask for it"
+
+
+def has_state(operator: OperatorState) -> bool:
+    """Return whether the subtasks of an operator have any state, or records in flight."""
+    return any(
+        subtask.operator or subtask.keyed or any(unread_parts(subtask))
+        for subtask in operator.subtasks
+    )
+
+
+def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Iterator[LeftOutState]:
+    """Yield the state that an import leaves out.
+
+    Args:
+        savepoint: the savepoint.
+        planned: what becomes of each of its operators.
+
+    Yields:
+        Operators that cannot be read or were not asked for, and of the other ones the parts that
+        the user dropped.
+    """
+    whole = {one.id: one for one in savepoint.metadata.operators}
+    for one in planned:
+        data = whole[one.operator.metadata.id]
+        if not has_state(data):
+            continue
+        reason = one.problem if one.is_wanted else NOT_ASKED_FOR
+        if reason is not None:
+            yield _record(one.name, data, None, reason)
+            continue
+        for part, said in (*dropped_parts(data, one.operator), *_transactions(one.dropped)):
+            yield _record(one.name, data, part, said)
+    for master in savepoint.metadata.master_states:
+        yield LeftOutState(
+            operator=master.name,
+            state="master-state",
+            reason="the state of a hook of the job is not imported",
+            command=COMMAND,
+        )
+
+
+def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tuple[str, str]]:
+    """Yield the name of each part of an operator that was dropped, and why.
+
+    Args:
+        whole: the operator as the savepoint has it.
+        operator: the same without the parts that were dropped.
+    """
+    kinds = dict.fromkeys(kind for one in whole.subtasks for kind, _ in unread_parts(one))
+    for kind in kinds:
+        yield kind.value, f"it was dropped, --drop {kind}"
+    states = (
+        info.name
+        for part in operator.parts
+        for info, state in zip(part.header.states, part.states, strict=True)
+        if state is None
+    )
+    for name in dict.fromkeys(states):
+        yield name, "it was dropped, --drop async"
+
+
+def checkpoint_left_out(
+    manifest: Manifest, record: SavepointRecord | None
+) -> tuple[LeftOutState, ...]:
+    """Return what a checkpoint lacks of its source.
+
+    A manifest of an older release does not say it. There the operators that the import recorded
+    and did not import are left out, unless the checkpoint has state of them by now.
+
+    Args:
+        manifest: the checkpoint.
+        record: what it says of the savepoint that it was imported from, None for none.
+
+    Returns:
+        The state that is missing.
+    """
+    known = {*manifest.uids, *(one.operator for one in manifest.left_out)}
+    operators = () if record is None else record.operators
+    older = (
+        LeftOutState(
+            operator=one.operator,
+            state=None,
+            reason=one.problem or NOT_ASKED_FOR,
+            command=COMMAND,
+            id=one.id,
+            name=one.name,
+        )
+        for one in operators
+        if not one.is_imported and one.operator not in known
+    )
+    return (*manifest.left_out, *older)
+
+
+def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((name, "it was dropped, --drop transactions") for name in names)
+
+
+def _record(name: str, data: OperatorState, state: str | None, reason: str) -> LeftOutState:
+    return LeftOutState(
+        operator=name, state=state, reason=reason, command=COMMAND, id=data.id, name=data.name
+    )

@@ -1,0 +1,114 @@
+"""State of a savepoint that an import leaves out is recorded, and an export refuses to lose it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import LeftOutStateError, StateNotFoundError
+from statestore.flink.operators import operator_id
+from statestore.interop.flink import open_savepoint
+from statestore.interop.flink.export_plan import plan_export
+from statestore.interop.flink.export_state import export_savepoint
+from statestore.interop.flink.import_state import import_savepoint
+from statestore.interop.flink.record import SavepointRecord
+from tests.interop.flink.goldens import Golden
+
+
+@pytest.fixture
+def partial(tmp_path: Path) -> StateStore:
+    """A store with a savepoint of which one operator in the middle, ``kinds``, cannot be read."""
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(str(Golden("2.3_heap_native").unpack(tmp_path / "from")), store)
+    titles = [one.title for one in open_savepoint(str(tmp_path / "from")).operators]
+    assert "kinds" in titles or operator_id("kinds") in titles
+    (left,) = done.left_out
+    assert (left.operator, left.state, left.id) == ("kinds", None, operator_id("kinds"))
+    assert done.not_read == done.left_out
+    return store
+
+
+def test_the_manifest_records_it_and_an_export_refuses(partial: StateStore, tmp_path: Path) -> None:
+    (left,) = partial.manifest().left_out
+    assert left.command == "flink import"
+    with pytest.raises(LeftOutStateError, match=r"kinds \(state 'opaque': .*--leave-out 'kinds'"):
+        export_savepoint(partial, str(tmp_path / "to"))
+    assert not (tmp_path / "to" / "_metadata").exists()
+
+
+@pytest.mark.parametrize("name", ["kinds", operator_id("kinds")])
+def test_it_is_exported_once_it_is_named(partial: StateStore, tmp_path: Path, name: str) -> None:
+    done = export_savepoint(partial, str(tmp_path / "to"), leave_out=[name])
+    assert not done.is_complete
+    assert ("kinds", "") in {(one.operator, one.state) for one in done.left_out}
+    ids = {one.metadata.id for one in open_savepoint(done.savepoint).operators}
+    before = {one.metadata.id for one in open_savepoint(str(tmp_path / "from")).operators}
+    assert before - ids == {operator_id("kinds")}
+
+
+def test_an_unknown_name_is_refused_with_what_was_left_out(
+    partial: StateStore, tmp_path: Path
+) -> None:
+    with pytest.raises(StateNotFoundError, match=r"nothing is called 'kind'.*lacks kinds \("):
+        export_savepoint(partial, str(tmp_path / "to"), leave_out=["kind"])
+
+
+def test_other_operators_are_exported_by_name(partial: StateStore, tmp_path: Path) -> None:
+    done = export_savepoint(partial, str(tmp_path / "to"), operators=["by_long"])
+    assert [one.uid for one in done.operators] == ["by_long"]
+    assert not done.is_complete
+
+
+def test_derived_checkpoints_copies_and_forks_know_it(partial: StateStore, tmp_path: Path) -> None:
+    left = partial.manifest().left_out
+    with partial.snapshot(parallelism=1) as checkpoint:
+        checkpoint.broadcast("notes", "rules", [{"rule": 1}])
+        checkpoint.carry_rest()
+    assert partial.manifest().left_out == left
+    partial.maintenance.rekey("by_long", max_parallelism=256)
+    assert partial.manifest().left_out == left
+    for name, make in (("copy", partial.maintenance.copy), ("fork", partial.maintenance.fork)):
+        place = str(tmp_path / name)
+        done = make("latest", place) if name == "copy" else make(place)
+        assert done.left_out == left
+        other = StateStore.open(place)
+        assert other.manifest().left_out == left
+        with pytest.raises(LeftOutStateError):
+            export_savepoint(other, str(tmp_path / f"of-{name}"))
+
+
+def test_state_that_is_written_is_no_longer_left_out(partial: StateStore) -> None:
+    with partial.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("kinds", "value", [{"k": 1, "v": 2}], key="k")
+        checkpoint.carry_rest()
+    assert partial.manifest().left_out == ()
+
+
+def test_operators_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    place = str(Golden("2.3_heap_canonical").unpack(tmp_path / "from"))
+    done = import_savepoint(place, store, operators=["kinds"])
+    assert done.not_read == ()
+    assert "by_long" in {one.operator for one in store.manifest().left_out}
+    with pytest.raises(LeftOutStateError, match=r"by_long \(the import did not ask for it\)"):
+        export_savepoint(store, str(tmp_path / "to"))
+
+
+def test_a_whole_import_leaves_nothing_out(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)
+    assert (done.left_out, store.manifest().left_out) == ((), ())
+    assert export_savepoint(store, str(tmp_path / "to")).is_complete
+
+
+def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: StateStore) -> None:
+    """Its manifest has no record; the operators that its savepoint had are listed there."""
+    restored = partial.restore()
+    older = replace(restored.manifest, left_out=())
+    with pytest.raises(LeftOutStateError, match="kinds"):
+        plan_export(older, SavepointRecord.of(restored))
+    named = plan_export(older, SavepointRecord.of(restored), leave_out=["kinds"])
+    assert ("kinds", "") in {(one.operator, one.state) for one in named.left_out}
