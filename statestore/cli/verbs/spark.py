@@ -16,6 +16,7 @@ import click
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ _CHECKPOINT = click.option(
         "runs again with the same data. Before the location can be used, all rows were read back "
         "by Spark's own reader, and their number, values and partitions compared. The checkpoint "
         "is one that was imported, or made of such a one; by default the latest. Where a "
-        "StatefulQuery went on with the state, --progress is its checkpoint location. STORE is the "
+        "StatefulQuery went on with the state, --progress is its checkpoint location. State that "
+        "the location would lack has to be named with --leave-out. STORE is the "
         "same as --store. With --dry-run: what each partition would get, and nothing is written."
     ),
     examples=(
@@ -210,6 +212,12 @@ _CHECKPOINT = click.option(
     metavar="LOCATION",
     help="The checkpoint location of the StatefulQuery that went on with the state.",
 )
+@click.option(
+    "--leave-out",
+    multiple=True,
+    metavar="OPERATOR[/STATE]",
+    help="State that the checkpoint, or the new location, lacks on purpose. Repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be written and stop.")
 @pass_invocation
 def export_state(
@@ -219,6 +227,7 @@ def export_state(
     provider: str | None,
     checkpoint: str,
     progress: str | None,
+    leave_out: tuple[str, ...],
     dry_run: bool,
 ) -> Exported:
     """Make a checkpoint location that Spark continues from, at any number of partitions."""
@@ -234,6 +243,7 @@ def export_state(
             provider=provider,
             checkpoint=checkpoint,
             progress=progress,
+            leave_out=leave_out,
             dry_run=dry_run,
             on_progress=on_progress,
         )
@@ -472,6 +482,8 @@ class Exported(Result):
             "shuffle_partitions": done.partitions,
             "provider": done.provider,
             "dry_run": done.dry_run,
+            "complete": not done.left_out,
+            "left_out": left_out_to_json(done.left_out),
             "stores": [
                 {
                     "operator": one.operator,
@@ -491,7 +503,10 @@ class Exported(Result):
         """Write it as text."""
         done = self.exported
         verb = "would export" if done.dry_run else "exported"
-        page.line(f"{verb} checkpoint {done.checkpoint_id} of {done.store}", "bold")
+        what = "part of checkpoint" if done.left_out else "checkpoint"
+        page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
+        for one in done.left_out:
+            page.line(f"  left out     {one}")
         page.line(f"  to           {done.location}")
         page.line(f"  query        {done.query_id}, behind micro-batch {done.batch}")
         page.line(f"  partitions   {done.partitions}, provider {done.provider}")

@@ -7,7 +7,7 @@ done runs again with the same data, and a sink that counts micro-batches takes i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,11 @@ from pyspark.sql import functions as F
 from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
+    StateNotFoundError,
     StorageError,
 )
+from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
+from statestore.format.manifest import Manifest
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
 from statestore.interop.spark.hand_over import with_progress
 from statestore.interop.spark.location import (
@@ -40,7 +43,7 @@ from statestore.interop.spark.read import (
     seen_in_spark,
     session_with,
 )
-from statestore.interop.spark.record import ImportedStore, QueryRecord
+from statestore.interop.spark.record import QUERY, ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
 from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
@@ -48,6 +51,7 @@ from statestore.interop.spark.target import Target
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
+from statestore.streaming.timer_index import INDEX
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
@@ -67,7 +71,10 @@ class ExportedStore:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedCheckpoint:
-    """What was written for Spark, or with ``dry_run`` what would be."""
+    """What was written for Spark, or with ``dry_run`` what would be.
+
+    ``left_out`` is what the location lacks of the checkpoint, or of the source of that.
+    """
 
     store: str
     checkpoint_id: int
@@ -78,6 +85,7 @@ class ExportedCheckpoint:
     provider: str
     stores: tuple[ExportedStore, ...]
     dry_run: bool
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 def export_checkpoint(
@@ -89,6 +97,7 @@ def export_checkpoint(
     provider: Provider | None = None,
     checkpoint: int | str = "latest",
     progress: str | None = None,
+    leave_out: Collection[str] = (),
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -111,6 +120,8 @@ def export_checkpoint(
         checkpoint: the id, ``latest``, or a savepoint's name.
         progress: the checkpoint location of the ``StatefulQuery`` that went on with the state
             after its import, if one did.
+        leave_out: what the location lacks on purpose: ``operator`` or ``operator/state``, of what
+            the checkpoint lacks of its source, and of states that are none of the query's.
         dry_run: says which rows and bytes each partition would get; nothing is written.
         storage_options: options for fsspec, with which the location, and ``progress``, are reached.
         on_progress: is called with the number of stores that are done, of how many, and the next.
@@ -122,6 +133,8 @@ def export_checkpoint(
         InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
             provider that cannot be, a location that is not empty, or within another or a store, or
             another ``progress`` than that of the state.
+        LeftOutStateError: for such state that ``leave_out`` does not name.
+        StateNotFoundError: for a name in ``leave_out`` of no such state.
         CommitConflictError: when another export is being written there, or did not finish.
         MissingDependencyError: when this is not the Spark whose states can be written.
         UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import, and
@@ -139,6 +152,7 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
+    left_out = _left_out(restored.manifest, record, leave_out)
     chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
     states = stores_of(restored, record, chosen)
     check_spark(spark)
@@ -159,7 +173,39 @@ def export_checkpoint(
         provider=chosen,
         stores=stores,
         dry_run=dry_run,
+        left_out=left_out,
     )
+
+
+def _left_out(
+    manifest: Manifest, record: QueryRecord, named: Collection[str]
+) -> tuple[LeftOutState, ...]:
+    """Return what the location will lack, if the user named all of it.
+
+    Errors are those of :func:`export_checkpoint`.
+    """
+    own = {(one.uid, one.state) for one in record.stores}
+    others = (
+        LeftOutState(
+            operator=entry.state.uid,
+            state=entry.state.name,
+            reason="it is none of the states of Spark's query",
+            command="spark export",
+        )
+        for entry in manifest.entries
+        if (entry.state.uid, entry.state.name) not in own
+        and entry.state.uid != QUERY
+        and entry.state.name != INDEX
+    )
+    missing = (*manifest.left_out, *others)
+    for name in named:
+        if not any(one.is_named(name) for one in missing):
+            raise StateNotFoundError(
+                f"nothing is called {name!r} that could be left out; left out is "
+                f"{left_out_text(missing) or 'nothing'}"
+            )
+    refuse_left_out(missing, named, manifest.checkpoint_id, "a query on the new location")
+    return missing
 
 
 def _write(

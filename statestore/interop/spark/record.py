@@ -24,9 +24,11 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.streaming.progress import Progress
 
-__all__ = ["ImportedStore", "QueryRecord"]
+__all__ = ["QUERY", "ImportedStore", "QueryRecord"]
 
-_QUERY = "query"
+QUERY = "query"
+"""The operator that has what was imported beside the state; no other one gets this name."""
+
 _STORES, _LOGS, _ORIGIN = "stores", "logs", "origin"
 
 
@@ -95,11 +97,11 @@ class QueryRecord:
 
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
         """Write it into a checkpoint of a parallelism."""
-        Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, _QUERY, parallelism)
-        checkpoint.broadcast(_QUERY, _ORIGIN, [{"location": self.location}])
-        checkpoint.broadcast(_QUERY, _STORES, [one.to_element() for one in self.stores])
+        Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, QUERY, parallelism)
+        checkpoint.broadcast(QUERY, _ORIGIN, [{"location": self.location}])
+        checkpoint.broadcast(QUERY, _STORES, [one.to_element() for one in self.stores])
         logs = [{"name": name, "content": content} for name, content in self.logs]
-        checkpoint.broadcast(_QUERY, _LOGS, logs)
+        checkpoint.broadcast(QUERY, _LOGS, logs)
 
     @property
     def imported_batch(self) -> int:
@@ -138,11 +140,11 @@ class QueryRecord:
         except StateNotFoundError:
             raise InvalidArgumentError(
                 f"checkpoint {restored.checkpoint_id} was not imported from a query of Spark: it "
-                f"has no state {_STORES!r} of operator {_QUERY!r}. Make one with 'statestore "
+                f"has no state {_STORES!r} of operator {QUERY!r}. Make one with 'statestore "
                 "spark import'"
             ) from None
         logs = tuple((one["name"], one["content"]) for one in _elements(restored, _LOGS))
-        progress = Progress.of(restored, _QUERY)
+        progress = Progress.of(restored, QUERY)
         query, batch = progress.queries[-1]
         # What an older release imported has no positions: they are where its logs say.
         ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
@@ -158,5 +160,5 @@ def _origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
 
 
 def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
-    (elements,) = restored.operator(_QUERY, name).per_old_subtask()
+    (elements,) = restored.operator(QUERY, name).per_old_subtask()
     return elements

@@ -19,8 +19,10 @@ from statestore.errors import (
     DamagedFileError,
     FormatVersionError,
     InvalidArgumentError,
+    LeftOutStateError,
     MissingFileError,
     SchemaMismatchError,
+    StateNotFoundError,
     StateStoreError,
     UnsupportedTypeError,
 )
@@ -408,3 +410,43 @@ def test_state_that_is_kept_as_bytes_and_was_edited(kept: Kept, tmp_path: Path) 
         with pytest.raises(UnsupportedTypeError, match=r"stateStoreSave-0.*array<string>"):
             exports(kept, tmp_path / "edited", store=tmp_path / "store", provider=provider)
     assert not (tmp_path / "edited").exists()
+
+
+def test_states_that_are_none_of_the_query_are_not_lost_silently(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """I16: the location would lack them, so the export wants them named."""
+    shutil.copytree(kept.store, tmp_path / "store")
+    store = kept.new_store(tmp_path / "store")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("mine", "notes", [{"k": 1, "v": 2}], key="k")
+        checkpoint.carry_rest()
+    arguments = (kept.spark, store, str(tmp_path / "to"))
+    with pytest.raises(LeftOutStateError, match=r"mine/notes .*--leave-out 'mine/notes'"):
+        export_checkpoint(*arguments, partitions=3)
+    with pytest.raises(StateNotFoundError, match=r"nothing is called 'mine/note'.*mine/notes"):
+        export_checkpoint(*arguments, partitions=3, leave_out=["mine/note"])
+    assert not (tmp_path / "to").exists()
+    done = export_checkpoint(*arguments, partitions=3, leave_out=["mine"], dry_run=True)
+    assert [one.label for one in done.left_out] == ["mine/notes"]
+
+
+def test_what_a_salvage_lost_is_not_lost_silently(kept: Kept, tmp_path: Path) -> None:
+    shutil.copytree(kept.store, tmp_path / "store")
+    store = kept.new_store(tmp_path / "store")
+    entry = store.manifest().keyed[0]
+    file = tmp_path / "store" / entry.table.name_of(entry.handles[0])
+    file.write_bytes(file.read_bytes()[:-9])
+    store.maintenance.salvage("latest")
+    assert store.manifest().left_out
+    with pytest.raises(LeftOutStateError, match=r"stateStoreSave-0/default:\d+-\d+ \("):
+        export_checkpoint(kept.spark, store, str(tmp_path / "to"), partitions=3)
+    done = export_checkpoint(
+        kept.spark,
+        store,
+        str(tmp_path / "to"),
+        partitions=3,
+        leave_out=["stateStoreSave-0"],
+        dry_run=True,
+    )
+    assert done.left_out == store.manifest().left_out
