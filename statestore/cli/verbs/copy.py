@@ -10,6 +10,7 @@ import click
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import amount
 from statestore.cli.output import Page, Result, progress_bar
+from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.copy import CopiedCheckpoint
 
 __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
@@ -57,6 +58,7 @@ class Copied(Result):
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         document = asdict(self.copied)
+        document["left_out"] = left_out_to_json(self.copied.left_out)
         return {"store": document.pop("store"), "id": document.pop("checkpoint_id"), **document}
 
     def write(self, page: Page) -> None:
@@ -76,6 +78,8 @@ class Copied(Result):
             page.line(f"  {all_of_it}, of which the target lacked {copied}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
+        for one in done.left_out:
+            page.line(f"  left out  {one}")
 
 
 @click.command(
@@ -126,6 +130,7 @@ class Forked(Result):
             "size_bytes": done.size_bytes,
             "copied_files": done.copied_files,
             "copied_bytes": done.copied_bytes,
+            "left_out": left_out_to_json(done.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -141,3 +146,5 @@ class Forked(Result):
         page.line(f"  copied  {amount(done.copied_bytes, done.copied_files)}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
+        for one in done.left_out:
+            page.line(f"  left out  {one}")

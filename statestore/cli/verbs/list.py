@@ -26,6 +26,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
+from statestore.format.manifest_json import left_out_to_json
 from statestore.store import StateStore
 
 __all__ = ["CheckpointList", "CheckpointRow", "list_checkpoints"]
@@ -33,6 +34,7 @@ __all__ = ["CheckpointList", "CheckpointRow", "list_checkpoints"]
 _COLUMNS = (
     *("id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"),
     "made by",
+    "left out",
 )
 _FOR_WIDE_ONES = ("operators", "states", "files")
 """Columns that a narrow terminal has no room for."""
@@ -42,11 +44,12 @@ _FOR_WIDE_ONES = ("operators", "states", "files")
     "list",
     cls=Verb,
     prints=(
-        "One line for each checkpoint, oldest first: id, time, age, parallelism, and the "
-        "numbers of operators, states, rows, bytes and files, and of one that a command made which "
-        "command, of which checkpoint; then the savepoints and the pins, "
-        "each with the checkpoint that it keeps. A checkpoint with a damaged manifest is marked, "
-        "the others are shown all the same, and the exit status is 13."
+        "One line for each checkpoint, oldest first: id, time, age, parallelism, and the numbers "
+        "of operators, states, rows, bytes and files, and of one that a command made which "
+        "command, of which checkpoint, and of one that lacks state of its source how many "
+        "operators or parts it lacks ('statestore show' names them); then the savepoints and the "
+        "pins, each with the checkpoint that it keeps. A checkpoint with a damaged manifest is "
+        "marked, the others are shown all the same, and the exit status is 13."
     ),
     examples=(
         "statestore list --store ./fraud",
@@ -110,6 +113,7 @@ class CheckpointRow:
     document: Mapping[str, Any]
     cells: tuple[str, ...]
     is_derived: bool = False
+    is_partial: bool = False
     error: StateStoreError | None = None
 
     @classmethod
@@ -127,6 +131,7 @@ class CheckpointRow:
             "size_bytes": manifest.size_bytes,
             "files": manifest.files,
             "origin": origin and dict(origin),
+            "left_out": left_out_to_json(manifest.left_out),
         } | changed_rows_document(manifest)
         cells = (
             str(number),
@@ -138,15 +143,22 @@ class CheckpointRow:
             rows_text(manifest),
             size(manifest.size_bytes),
             count(manifest.files),
-            *([f"{origin['command']} of {origin['checkpoint']}"] if origin else []),
+            f"{origin['command']} of {origin['checkpoint']}" if origin else "",
+            f"lacks {count(len(manifest.left_out))}" if manifest.left_out else "",
         )
-        return cls(number, document, cells, is_derived=bool(origin))
+        return cls(
+            number,
+            document,
+            cells,
+            is_derived=bool(origin),
+            is_partial=bool(manifest.left_out),
+        )
 
     @classmethod
     def damaged(cls, checkpoint_id: int, error: StateStoreError) -> CheckpointRow:
         """Return the line of a checkpoint whose manifest cannot be read."""
         unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
-        document = {"id": checkpoint_id} | dict.fromkeys(unknown.split())
+        document = {"id": checkpoint_id} | dict.fromkeys([*unknown.split(), "left_out"])
         return cls(checkpoint_id, document, (str(checkpoint_id), "damaged"), error=error)
 
 
@@ -174,8 +186,10 @@ class CheckpointList(Result):
         left_out = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
         if not any(row.is_derived for row in self.rows):
             left_out.add("made by")
+        if not any(row.is_partial for row in self.rows):
+            left_out.add("left out")
         shown = [name for name in _COLUMNS if name not in left_out]
-        table = table_of(*shown, right=set(shown) - {"taken", "age", "made by"})
+        table = table_of(*shown, right=set(shown) - {"taken", "age", "made by", "left out"})
         for row in self.rows:
             values = dict(zip(_COLUMNS, row.cells, strict=False))
             table.add_row(*(cell(values.get(name, "")) for name in shown))

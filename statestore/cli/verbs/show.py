@@ -31,6 +31,7 @@ from statestore.cli.output import Page, Result
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest_json import left_out_to_json
 from statestore.format.schema import Schema, type_text
 from statestore.restore.plan import RestorePlan
 from statestore.restore.target import select
@@ -44,7 +45,8 @@ __all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
     prints=(
         "The checkpoint (latest unless named), its key groups cut for its parallelism, and "
         "per operator: id, max parallelism, each state with its columns, rows, bytes, files, "
-        "digest and table, and what each subtask holds. With --graph: the job graph that was "
+        "digest and table, and what each subtask holds. State that its source had and it does not "
+        "have is named. With --graph: the job graph that was "
         "stored, which operators chain, and what state each holds."
     ),
     examples=(
@@ -117,6 +119,7 @@ class ShownCheckpoint(Result):
                     for uid in manifest.uids
                 ],
             }
+            | {"left_out": left_out_to_json(manifest.left_out)}
             | changed_rows_document(manifest)
             | metrics_document(manifest)
         )
@@ -133,6 +136,7 @@ class ShownCheckpoint(Result):
             ("parallelism", str(manifest.parallelism)),
             ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
             ("holds", held_text(manifest)),
+            *(("left out", str(one)) for one in manifest.left_out),
             *metrics_text(manifest),
         )
         write_key_groups(page, self.plan)

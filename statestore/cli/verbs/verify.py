@@ -12,6 +12,7 @@ from rich.table import Table
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
 
@@ -29,7 +30,8 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
         "wrong with it, and stray files, which no manifest names and which are no damage. "
         "Without --deep: the manifest, and each file's length, rows, row groups and columns; no "
         "data is read. With --deep every byte and row is read: SHA-256, digest, the key group of "
-        "every key, order, duplicates and null keys. The exit status is 13 when anything is "
+        "every key, order, duplicates and null keys. State that a checkpoint lacks of its source "
+        "is named; it is no damage. The exit status is 13 when anything is "
         "broken."
     ),
     examples=(
@@ -66,6 +68,12 @@ class Verified(Result):
             "checkpoints": list(report.checkpoints),
             "deep": report.deep,
             "intact": report.is_intact,
+            "complete": report.is_complete,
+            "left_out": [
+                {"id": number, **one}
+                for number, records in report.left_out.items()
+                for one in left_out_to_json(records)
+            ],
             "files": report.files,
             "rows": report.rows,
             "size_bytes": report.size_bytes,
@@ -78,11 +86,15 @@ class Verified(Result):
         report = self.report
         ids = ", ".join(map(str, report.checkpoints)) or "none"
         broken = _by_file(report.broken)
-        verdict = "intact" if report.is_intact else f"{counted(len(broken), 'broken file')}"
+        intact = "intact" if report.is_complete else "intact, but only part of its source"
+        verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
         page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
         page.line(f"  read   {DEEP if report.deep else SHALLOW}")
         amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
         page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
+        for number, records in report.left_out.items():
+            for one in records:
+                page.line(f"  checkpoint {number} lacks {one}")
         if broken:
             page.line()
             page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
