@@ -38,7 +38,7 @@ __all__ = ["Exported", "export_state"]
         "statestore flink export ./orders ./savepoint",
         "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
         "statestore flink export ./orders ./some --operator by_long --leave-out by_long/texts",
-        "statestore flink export ./orders ./less --leave-out kinds --leave-out by_long",
+        "statestore flink export ./orders ./less --leave-out kinds --leave-out by_tuple",
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] SAVEPOINT")

@@ -43,7 +43,7 @@ from statestore.interop.flink.record import (
     SavepointRecord,
 )
 from statestore.interop.flink.refusals import refused_kinds
-from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.interop.flink.savepoint import FlinkOperator, Savepoint, open_savepoint
 from statestore.keys.groups import KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
@@ -168,25 +168,15 @@ def import_savepoint(
     savepoint = open_savepoint(place, moved=moved, options=options, drop=told)
     digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
     number = savepoint.metadata.checkpoint_id
-    warnings = tuple(
-        f"{one.title}: {said}"
-        for one in savepoint.operators
-        if (said := lost_timers(savepoint, one)) is not None
-    )
+    places = savepoint.url, store.url
+    warnings = tuple(_warnings(savepoint))
     restored = _stored(store)
     before = None if restored is None else SavepointRecord.of(restored)
     if restored is not None and before is not None:
         if before.digest == digest:
-            return ImportedSavepoint(
-                savepoint.url,
-                store.url,
-                restored.checkpoint_id,
-                True,
-                False,
-                before,
-                warnings,
-                checkpoint_left_out(restored.manifest, before),
-            )
+            left_out = checkpoint_left_out(restored.manifest, before)
+            newest = restored.checkpoint_id
+            return ImportedSavepoint(*places, newest, True, False, before, warnings, left_out)
         _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
     planned = plan_import(
         savepoint,
@@ -216,16 +206,18 @@ def import_savepoint(
         checkpoint.record_left_out(left_out, inherit=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
+    is_incremental = before is not None
     return ImportedSavepoint(
-        savepoint.url,
-        store.url,
-        checkpoint.id,
-        False,
-        before is not None,
-        record,
-        warnings,
-        left_out,
+        *places, checkpoint.id, False, is_incremental, record, warnings, left_out
     )
+
+
+def _warnings(savepoint: Savepoint) -> Iterator[str]:
+    """Yield what the savepoint itself may have lost, by operator."""
+    for one in savepoint.operators:
+        said = lost_timers(savepoint, one)
+        if said is not None:
+            yield f"{one.title}: {said}"
 
 
 def _stored(store: StateStore) -> RestoredCheckpoint | None:
