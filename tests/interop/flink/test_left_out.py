@@ -70,9 +70,12 @@ def test_derived_checkpoints_copies_and_forks_know_it(partial: StateStore, tmp_p
     assert partial.manifest().left_out == left
     partial.maintenance.rekey("by_long", max_parallelism=256)
     assert partial.manifest().left_out == left
-    for name, make in (("copy", partial.maintenance.copy), ("fork", partial.maintenance.fork)):
+    made = {
+        "copy": partial.maintenance.copy("latest", str(tmp_path / "copy")),
+        "fork": partial.maintenance.fork(str(tmp_path / "fork")),
+    }
+    for name, done in made.items():
         place = str(tmp_path / name)
-        done = make("latest", place) if name == "copy" else make(place)
         assert done.left_out == left
         other = StateStore.open(place)
         assert other.manifest().left_out == left
