@@ -90,6 +90,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
         "size_bytes": manifest.size_bytes,
         "files": manifest.files,
         "origin": None,
+        "left_out": [],
         "error": None,
     }
 
