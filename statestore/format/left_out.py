@@ -87,7 +87,12 @@ def left_out_text(records: Iterable[LeftOutState]) -> str:
 
 
 def refuse_left_out(
-    records: Iterable[LeftOutState], named: Collection[str], checkpoint_id: int, reader: str
+    records: Iterable[LeftOutState],
+    named: Collection[str],
+    checkpoint_id: int,
+    reader: str,
+    *,
+    otherwise: str = "",
 ) -> None:
     """Refuse to export a checkpoint that lacks state of its source (I16).
 
@@ -96,6 +101,7 @@ def refuse_left_out(
         named: what the user named to be left out.
         checkpoint_id: its number, for the message.
         reader: who would start without that state, such as ``a job that restores the savepoint``.
+        otherwise: what else the user can do, as the end of the message.
 
     Raises:
         LeftOutStateError: naming the records that the user did not name.
@@ -106,7 +112,7 @@ def refuse_left_out(
         raise LeftOutStateError(
             f"checkpoint {checkpoint_id} does not have all state of its source, and {reader} would "
             f"start without it: {left_out_text(unnamed)}. If that is what you want, say so with "
-            f"{options} (leave_out= in Python)"
+            f"{options} (leave_out= in Python){otherwise}"
         )
 
 

@@ -132,6 +132,10 @@ def test_what_is_left_out_is_said(run: Run) -> None:
     refused = run("flink", "export", "copied", "to")
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "--leave-out 'kinds'" in refused.stderr
+    carried = run("flink", "export", "copied", "whole", "--carry", "kinds")
+    assert (carried.exit_code, carried.stderr) == (0, "")
+    assert "exported checkpoint 1 of " in carried.stdout
+    assert "carried unchanged: kinds" in carried.stdout
     exported = run("flink", "export", "copied", "to", "--leave-out", "kinds")
     assert (exported.exit_code, exported.stderr) == (0, "")
     assert "exported part of checkpoint 1 of " in exported.stdout

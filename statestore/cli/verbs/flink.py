@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from statestore.interop.flink.repack import Repacked
     from statestore.interop.flink.show import ShownKeyedState, ShownOperator, ShownSavepoint
 
-__all__ = ["RepackedSavepoint", "ShownState", "dropping", "flink", "repack_state", "show_state"]
+__all__ = [
+    "RepackedSavepoint",
+    "ShownState",
+    "dropping",
+    "flink",
+    "folder_pair",
+    "moved_folders",
+    "repack_state",
+    "show_state",
+]
 
 
 _KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed to Kafka"}
@@ -58,7 +67,7 @@ def flink() -> None:
 flink.params.extend(common_options())
 
 
-_MOVED = click.option(
+moved_folders = click.option(
     "--moved",
     multiple=True,
     metavar="OLD=NEW",
@@ -91,14 +100,14 @@ dropping = click.option(
     ),
 )
 @click.argument("savepoint")
-@_MOVED
+@moved_folders
 @pass_invocation
 def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -> ShownState:
     """Show what a savepoint or checkpoint holds."""
     module: Any = importlib.import_module("statestore.interop.flink.show")
     with progress_bar("reading") as progress:
         shown = module.show_savepoint(
-            savepoint, moved=dict(map(_folders, moved)), on_progress=progress
+            savepoint, moved=dict(map(folder_pair, moved)), on_progress=progress
         )
     return ShownState(shown=shown)
 
@@ -134,7 +143,7 @@ def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -
     metavar="N",
     help="Subtasks that share keyed state; by default as it was.",
 )
-@_MOVED
+@moved_folders
 @dropping
 @pass_invocation
 def repack_state(
@@ -154,14 +163,15 @@ def repack_state(
             target,
             max_parallelism=max_parallelism,
             parallelism=parallelism,
-            moved=dict(map(_folders, moved)),
+            moved=dict(map(folder_pair, moved)),
             drop=drop,
             on_progress=progress,
         )
     return RepackedSavepoint(repacked=repacked)
 
 
-def _folders(text: str) -> tuple[str, str]:
+def folder_pair(text: str) -> tuple[str, str]:
+    """Return the old and the new folder of a ``--moved`` option."""
     old, equals, new = text.partition("=")
     if not (old and equals and new):
         raise click.UsageError(f"--moved {text!r} is not OLD=NEW")

@@ -11,6 +11,7 @@ import click
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.verbs.flink import folder_pair, moved_folders
 
 if TYPE_CHECKING:
     from statestore.interop.flink.export_state import ExportedSavepoint
@@ -27,7 +28,8 @@ __all__ = ["Exported", "export_state"]
         "have the order of the columns, or a tuple with --tuple. A state that was imported is "
         "written as it came, with the job's own serializers. Then what was left out. If the "
         "checkpoint does not have all state of its source, the export refuses to run unless "
-        "--leave-out names what is missing. What Flink "
+        "--leave-out names what is missing, or --carry copies it from the imported savepoint, "
+        "which must still be there. What Flink "
         "cannot have is refused, by operator, state and column. All rows are read back and "
         "compared with the store before there is a savepoint. Flink restores it at any "
         "parallelism up to the maximum, with any state backend: set pipeline.max-parallelism of "
@@ -71,6 +73,13 @@ __all__ = ["Exported", "export_state"]
     help="State that is not written, or that the checkpoint lacks. Repeatable.",
 )
 @click.option(
+    "--carry",
+    multiple=True,
+    metavar="OPERATOR",
+    help="Copy an operator that the import left out, unchanged, from its savepoint. Repeatable.",
+)
+@moved_folders
+@click.option(
     "--tuple",
     "tuples",
     multiple=True,
@@ -87,6 +96,8 @@ def export_state(
     max_parallelism: int | None,
     checkpoint: str,
     leave_out: tuple[str, ...],
+    carry: tuple[str, ...],
+    moved: tuple[str, ...],
     tuples: tuple[str, ...],
     dry_run: bool,
 ) -> Exported:
@@ -106,6 +117,8 @@ def export_state(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             leave_out=leave_out,
+            carry=carry,
+            moved=dict(map(folder_pair, moved)),
             tuples=tuple(_state("--tuple", one) for one in tuples),
             dry_run=dry_run,
             on_progress=progress,
@@ -151,6 +164,7 @@ class Exported(Result):
                 for one in done.operators
             ],
             "complete": done.is_complete,
+            "carried": list(done.carried),
             "left_out": [vars(one) for one in done.left_out],
         }
 
@@ -177,6 +191,8 @@ class Exported(Result):
                 row = (state.name, state.flink_name, state.kind, state.value_type)
                 table.add_row(*map(cell, (*row, count(state.rows))))
             page.table(table)
+        for operator in done.carried:
+            page.line(f"carried unchanged: {operator}")
         for left in done.left_out:
             name = f"{left.operator}/{left.state}" if left.state else left.operator
             page.line(f"left out: {name}, {left.reason}")

@@ -91,6 +91,7 @@ def plan_export(
     parallelism: int | None = None,
     max_parallelism: int | None = None,
     leave_out: Collection[str | tuple[str, str]] = (),
+    carry: Collection[str] = (),
     tuples: Collection[tuple[str, str]] = (),
 ) -> ExportPlan:
     """Return what is written of a checkpoint; the parameters are those of ``export_savepoint``.
@@ -98,7 +99,7 @@ def plan_export(
     Raises:
         StateNotFoundError: for an operator or a state that the checkpoint does not have.
         LeftOutStateError: for state that the checkpoint lacks of its source, unless it is named in
-            ``leave_out``.
+            ``leave_out`` or ``carry``.
         UnsupportedTypeError: for what Flink cannot have, by operator, state and column.
         InvalidArgumentError: when nothing is left to write.
         ParallelismError: for a parallelism that there cannot be.
@@ -107,13 +108,23 @@ def plan_export(
     known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, tuples)
-    missing = checkpoint_left_out(manifest, record)
+    lacking = checkpoint_left_out(manifest, record)
+    # Without a record nobody knows the savepoint to carry from.
+    operators_lacking = [one for one in lacking if one.state is None and record is not None]
+    carried = _carried(operators_lacking, carry, manifest.checkpoint_id)
+    missing = [one for one in lacking if one not in carried]
     named = {one if isinstance(one, str) else "/".join(one) for one in leave_out}
     unwanted = _unwanted(manifest, known, missing, named)
     asked_for = set(uids if operators is None else operators)
     # Where the user asked for some operators, only what is missing of these matters.
     relevant = [one for one in missing if operators is None or one.operator in asked_for]
-    refuse_left_out(relevant, named, manifest.checkpoint_id, "a job that restores the savepoint")
+    refuse_left_out(
+        relevant,
+        named,
+        manifest.checkpoint_id,
+        "a job that restores the savepoint",
+        otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
+    )
     left = [
         LeftOut(uid, name, "it was to be left out" if (uid, name) in unwanted else "not asked for")
         for uid, name in sorted(known)
@@ -139,7 +150,21 @@ def plan_export(
     if not plans:
         raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
     whole = record if operators is None else None
-    return ExportPlan(tuple(plans), tuple(left), whole)
+    return ExportPlan(tuple(plans), tuple(left), whole, carried)
+
+
+def _carried(
+    operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
+) -> tuple[LeftOutState, ...]:
+    """Return the operators to carry; StateNotFoundError for a name of none of ``operators``."""
+    for name in names:
+        if not any(one.is_named(name) for one in operators):
+            raise StateNotFoundError(
+                f"no operator {name!r} can be carried unchanged from an imported savepoint; those "
+                f"that checkpoint {checkpoint_id} lacks as a whole: "
+                f"{left_out_text(operators) or 'none'}"
+            )
+    return tuple(one for one in operators if any(map(one.is_named, names)))
 
 
 def _unwanted(

@@ -23,6 +23,7 @@ from statestore.files.merge import hides
 from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.carry import operators_to_carry
 from statestore.interop.flink.entries import group_bytes
 from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
 from statestore.interop.flink.export_plan import groups_of, plan_export
@@ -100,7 +101,10 @@ class ExportedOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedSavepoint:
-    """What was written for Flink, or with ``dry_run`` what would be, and what was left out."""
+    """What was written for Flink, or with ``dry_run`` what would be, and what was left out.
+
+    ``carried`` are the operators that were copied unchanged from the savepoint that was imported.
+    """
 
     store: str
     checkpoint_id: int
@@ -108,6 +112,7 @@ class ExportedSavepoint:
     operators: tuple[ExportedOperator, ...]
     left_out: tuple[LeftOut, ...]
     dry_run: bool
+    carried: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -124,6 +129,8 @@ def export_savepoint(
     parallelism: int | None = None,
     max_parallelism: int | None = None,
     leave_out: Collection[str | tuple[str, str]] = (),
+    carry: Collection[str] = (),
+    moved: Mapping[str, str] | None = None,
     tuples: Collection[tuple[str, str]] = (),
     dry_run: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -146,6 +153,9 @@ def export_savepoint(
         leave_out: what the savepoint lacks on purpose: an operator, ``operator/state``, or a pair
             of these. State that the checkpoint lacks of its source has to be named here. Operators
             go by uid, name or operator id.
+        carry: operators that the import left out, by uid, name or operator id. Their state is
+            copied unchanged from the savepoint that was imported, which must still be there.
+        moved: where folders are now that this savepoint names by absolute paths, as for the import.
         tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
             default they are a ``Row``.
         dry_run: says what each subtask would get; nothing is written.
@@ -158,11 +168,15 @@ def export_savepoint(
     Raises:
         UnsupportedTypeError: for what Flink cannot have, by operator, state and column: before
             anything is written where types tell it, else when the value is found.
-        InvalidArgumentError: for a place that is not empty, or within the store.
+        InvalidArgumentError: for a place that is not empty, or within the store, and when the
+            savepoint to carry from is another one by now.
         LeftOutStateError: for state that the checkpoint lacks of its source, since its import or
-            a salvage left it out, and that ``leave_out`` does not name.
+            a salvage left it out, and that neither ``leave_out`` nor ``carry`` names.
         StateNotFoundError: for an operator or a state that there is not.
-        ParallelismError: for a parallelism that there cannot be.
+        ParallelismError: for a parallelism that there cannot be, and for operators to carry that
+            have another number of key groups than ``max_parallelism``.
+        MissingFileError: when the savepoint to carry from was deleted.
+        IncompatibleStateError: for an operator to carry with records in flight or a changelog.
         CorruptionError: when the rows of the store are not those that were stored, or what was
             written is not read back as them. Nothing is left then.
         StateStoreError: as ``store.restore``, and when the place cannot be written.
@@ -177,6 +191,7 @@ def export_savepoint(
         parallelism=parallelism,
         max_parallelism=max_parallelism,
         leave_out=leave_out,
+        carry=carry,
         tuples=tuples,
     )
     target = open_storage(place, options)
@@ -184,13 +199,20 @@ def export_savepoint(
         raise InvalidArgumentError(
             f"{target.url} is within {store.url}: a savepoint is written to a folder of its own"
         )
+    carried = None
+    if plan.carried and record is not None:
+        carried = operators_to_carry(
+            plan.carried, record, max_parallelism, moved=moved, options=options
+        )
     writer = _Counting(target) if dry_run else SavepointWriter(target)
     told = _Told(on_progress, restored, plan)
     try:
         written = [_write(restored, one, writer, told) for one in plan.operators]
         others = (_stateless(one, max_parallelism) for one in plan.others)
-        made = (*(one.metadata for one in written), *others)
-        metadata = SavepointMetadata(3, restored.checkpoint_id, made)
+        copied = () if carried is None else carried.write(writer)
+        made = (*(one.metadata for one in written), *others, *copied)
+        number = restored.checkpoint_id if carried is None else carried.checkpoint
+        metadata = SavepointMetadata(3, number, made)
         if not dry_run:
             _prove(metadata, written, Places(target, options))
             writer.finish(metadata)
@@ -204,6 +226,7 @@ def export_savepoint(
         operators=tuple(one.result for one in written),
         left_out=plan.left_out,
         dry_run=dry_run,
+        carried=tuple(one.operator for one in plan.carried),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statestore.files.types import arrow_schema
+from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.metadata import Mode
@@ -223,11 +224,16 @@ class OperatorPlan:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What a savepoint gets of a checkpoint, and what it does not get."""
+    """What a savepoint gets of a checkpoint, and what it does not get.
+
+    ``carried`` are operators that the checkpoint lacks, and that are copied from the savepoint that
+    was imported.
+    """
 
     operators: tuple[OperatorPlan, ...]
     left_out: tuple[LeftOut, ...]
     record: SavepointRecord | None = None
+    carried: tuple[LeftOutState, ...] = ()
 
     @property
     def others(self) -> tuple[ImportedOperator, ...]:
