@@ -253,6 +253,10 @@ def test_what_is_lost_is_recorded_until_the_state_is_written_anew(store: StateSt
     assert store.manifest().left_out == records
     store.maintenance.compact()
     assert store.manifest().left_out == records
+    store.maintenance.edit("users", "totals", put=[new[0] | {"n": 2}])
+    assert store.manifest().left_out == records
+    store.maintenance.purge("users", "u0100", checkpoint="latest")
+    assert store.manifest().left_out == records
     assert store.maintenance.verify().is_intact
     assert not store.maintenance.verify().is_complete
     with store.snapshot(parallelism=2) as checkpoint:

@@ -18,6 +18,7 @@ from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.verbs.ui import serve_store
 from statestore.errors import InvalidArgumentError
+from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.timeline import SHOWN, timeline
 from tests.ui.conftest import SCRIPT, Pages, take
@@ -101,6 +102,19 @@ def test_a_damaged_checkpoint_is_shown_as_such(pages: Pages, store: StateStore) 
     assert status == 200
     assert 'class="bad"' in body
     assert get(pages(store), "/checkpoint/2")[0] == 500
+
+
+def test_state_that_was_left_out_is_shown(pages: Pages, store: StateStore) -> None:
+    record = LeftOutState(
+        operator="kinds", state=None, reason="it <cannot> be read", command="flink import"
+    )
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([record])
+        checkpoint.carry_rest()
+    assert "lacks 1 part of its source" in get(pages(store))[1]
+    shown = get(pages(store), f"/checkpoint/{checkpoint.id}")[1]
+    assert '<dd id="left-out">kinds (it &lt;cannot&gt; be read)</dd>' in shown
+    assert 'id="left-out"' not in get(pages(store), "/checkpoint/1")[1]
 
 
 def test_what_the_store_holds_is_escaped(pages: Pages, store: StateStore) -> None:

@@ -14,6 +14,8 @@ from statestore.interop.flink import open_savepoint
 from statestore.interop.flink.export_plan import plan_export
 from statestore.interop.flink.export_state import export_savepoint
 from statestore.interop.flink.import_state import import_savepoint
+from statestore.interop.flink.metadata import MasterState, SavepointMetadata, read_metadata
+from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.record import SavepointRecord
 from tests.interop.flink.goldens import Golden
 
@@ -115,3 +117,18 @@ def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: S
         plan_export(older, SavepointRecord.of(restored))
     named = plan_export(older, SavepointRecord.of(restored), leave_out=["kinds"])
     assert ("kinds", "") in {(one.operator, one.state) for one in named.left_out}
+
+
+def test_the_state_of_a_hook_of_the_job_is_left_out(tmp_path: Path) -> None:
+    place = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
+    found = read_metadata((place / "_metadata").read_bytes(), "m")
+    operators = tuple(one for one in found.operators if one.uid == "by_long")
+    hook = MasterState("hook", 1, b"x")
+    (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 2, operators, (hook,))))
+    store = StateStore.open(str(tmp_path / "store"))
+    import_savepoint(str(place), store)
+    assert [one.label for one in store.manifest().left_out] == ["hook/master-state"]
+    with pytest.raises(LeftOutStateError, match="--leave-out 'hook/master-state'"):
+        export_savepoint(store, str(tmp_path / "to"))
+    done = export_savepoint(store, str(tmp_path / "to"), leave_out=["hook"])
+    assert [(one.operator, one.state) for one in done.left_out] == [("hook", "master-state")]
