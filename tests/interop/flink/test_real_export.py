@@ -43,6 +43,19 @@ def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
     restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)
 
 
+def test_flink_restores_an_operator_that_was_carried(tmp_path: Path) -> None:
+    """An operator that cannot be read comes back with the others, at another parallelism."""
+    golden = Golden("2.3_heap_native")
+    store = StateStore.open(str(tmp_path / "store"))
+    done = import_savepoint(str(golden.unpack(tmp_path / "from")), store)
+    assert [one.operator for one in done.left_out] == ["kinds"]
+    place = str(tmp_path / "savepoint")
+    export_savepoint(store, place, carry=["kinds"], parallelism=5)
+    found = dumped(Flink(NEWEST), tmp_path, place, HEAP, parallelism=3, most=128)
+    assert "kinds" in {one["operator"] for one in found}
+    assert comparable(found) == comparable(golden.rows())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["2.3_heap_canonical", "2.3_rocksdb_incremental"])
 def test_flink_restores_all_that_was_imported(name: str, tmp_path: Path) -> None:
