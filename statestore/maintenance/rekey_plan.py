@@ -18,11 +18,12 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.files.arrow import by_key_group, key_types
+from statestore.files.arrow import key_types
 from statestore.files.digest import rows_digest
-from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.keyed import KeyedTarget, write_pieces
 from statestore.files.merge import read_state
 from statestore.files.runs import key_groups_of, null_key_error, null_keys
+from statestore.files.sorting import sorted_pieces
 from statestore.files.types import arrow_schema
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
@@ -193,9 +194,8 @@ def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
 
 # Rows of a keyed state over other key groups: read once, spilled by range, written in order.
 #
-# The rows of the new key groups lie anywhere among the old ones, so they are divided into ranges of
-# new key groups on a local disk first; a range is what fits in memory. Its files are written from
-# it.
+# The rows of the new key groups are anywhere among the old ones. So they are first divided into
+# ranges of new key groups on a local disk. Then each range is sorted and written.
 
 
 _MOST_RANGES = 256
@@ -250,22 +250,28 @@ def spread(
 
 
 def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
-    """Write one range of key groups from what was spilled; return its files, none without rows.
+    """Write one range of key groups from its spilled rows; return its files, none without rows.
 
-    Raises DuplicateKeyError for two rows with one key now, DamagedFileError for what was not
-    spilled to its end, or StorageError.
+    A range that does not fit in ``ParquetOptions.memory_bytes`` is sorted on disk: a large key
+    group is in one range, however many ranges there are.
+
+    Raises DuplicateKeyError for two rows with one key now, InvalidArgumentError for a row that is
+    too large, DamagedFileError for a range that was not spilled to its end, or StorageError.
     """
     path = _path(folder, number)
     if not path.exists():
         return ()
     with pa.memory_map(str(path)) as source:
         try:
-            rows = pa.ipc.open_file(source).read_all()
+            spilled = pa.ipc.open_file(source)
         except pa.ArrowInvalid as error:
             raise DamagedFileError(
                 f"{path} was not written to its end; give an empty working folder"
             ) from error
-        return write_grouped(by_key_group(rows.combine_chunks()).to_batches(), target)
+        batches = (spilled.get_batch(number) for number in range(spilled.num_record_batches))
+        return write_pieces(
+            sorted_pieces(batches, target.state, target.options.memory_bytes), target
+        )
 
 
 def ranges_for(entry: KeyedEntry, state: KeyedState, most_bytes: int) -> int:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
-from statestore.files.arrow import by_key_group
+from statestore.files.sorting import sorted_pieces
 from statestore.files.writer import ParquetOptions
 from statestore.maintenance import rekey as command
 from statestore.maintenance import rekey_plan
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
     """A store of which little is rekeyed at a time, so that there are many ranges."""
-    parquet = ParquetOptions(rekey_bytes=4096)
+    parquet = ParquetOptions(rekey_bytes=1024)
     url = str(tmp_path / "s")
     return StateStore.open(url, table_format="parquet", parquet=parquet, compaction=None)
 
@@ -244,7 +244,7 @@ def test_a_file_system_without_locks_is_refused(
     assert store.checkpoints() == (1,)
 
 
-@pytest.mark.parametrize("name", ["rekey.json", "0/spread.json", "0/00000.arrow"])
+@pytest.mark.parametrize("name", ["rekey.json", "0/spread.json", "0/00001.arrow"])
 def test_what_a_loss_of_power_cut_is_named(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]], name: str
 ) -> None:
@@ -325,12 +325,12 @@ def test_rows_that_are_not_the_same_are_not_committed(
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")  # in one range
     put(store, [{"k": i, "v": i} for i in range(50)])
     files = data(store)
-    real = by_key_group
+    real = sorted_pieces
 
-    def losing(rows: pa.Table) -> pa.Table:
-        return real(rows).slice(1)
+    def losing(*arguments: Any) -> Iterator[pa.Table]:
+        return (piece.slice(1) for piece in real(*arguments))
 
-    monkeypatch.setattr(rekey_plan, "by_key_group", losing)
+    monkeypatch.setattr(rekey_plan, "sorted_pieces", losing)
     with pytest.raises(CorruptionError, match=r"50 rows with digest .*, then 49 rows with digest"):
         store.maintenance.rekey("u", max_parallelism=5)
     assert (store.checkpoints(), data(store)) == ((1,), files)
