@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from statestore import ParquetOptions, StateStore
 from statestore.errors import (
@@ -31,6 +32,7 @@ from statestore.files.runs import checked
 from statestore.files.sorting import key_group_pieces, slices_of, sorted_pieces
 from statestore.files.types import schema_of_arrow
 from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.spark.write import frame_of
 
 IN_MEMORY = 2**28
 SCHEMA = pa.schema(
@@ -331,3 +333,29 @@ def test_a_disk_without_room_is_an_error_of_storage(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     assert [*store.checkpoints()] == [1]
     assert rows_of(store, 0, 1).num_rows == 200
+
+
+@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+def test_spark_tasks_sort_on_disk(tmp_path: Path, spark: SparkSession, layout: str) -> None:
+    """A full snapshot, changes and a comparison give the same rows and digests as in memory."""
+    changed = ROWS.filter(pc.not_equal(ROWS.column("n"), 77))
+    new = pa.table({"k": ["k1"] * 50, "n": list(range(600, 650)), "v": ["new"] * 50})
+    outcomes = []
+    for memory_bytes in (6000, IN_MEMORY):
+        parquet = ParquetOptions(memory_bytes=memory_bytes, run_bytes=1000, driver_bytes=1)
+        folder = str(tmp_path / str(memory_bytes))
+        store = StateStore.open(folder, table_format="parquet", parquet=parquet, compaction=None)
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "s", frame_of(spark, ROWS), layout=layout, **KEY)
+        files = [files_of(store)]
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.changes("u", "s", frame_of(spark, new), cleared=[{"k": "k1"}])
+        files.append(files_of(store))
+        with store.snapshot(parallelism=2) as checkpoint:
+            every = frame_of(spark, pa.concat_tables([changed, new]))
+            checkpoint.changes_against("u", "s", every)
+        files.append(files_of(store))
+        restored = pa.concat_tables([rows_of(store, number, 2) for number in range(2)])
+        assert restored.num_rows == 249
+        outcomes.append((files, restored.to_pylist()))
+    assert outcomes[0] == outcomes[1]
