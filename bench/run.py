@@ -27,6 +27,7 @@ from bench import (
     flink_savepoints,
     groups,
     large,
+    memory,
     object_store,
     offsets,
     pages,
@@ -83,6 +84,7 @@ SECTIONS = (
     Section(("B28",), timers.figures, 10 * MILLION),
     Section(("B29",), pages.figures, 10_000),
     Section(("B30",), changes.costs, 5 * MILLION),
+    Section(("B31",), memory.figures, memory.MEGABYTES),
 )
 
 

@@ -1,0 +1,146 @@
+"""Peak memory and time of each operation on one large key group, beside the same bytes spread over
+128 key groups.
+
+Each step runs in a new process, which reports its seconds and the most memory that it ever had.
+The rows are a whole number as key and a text of a kilobyte that does not compress. The first
+checkpoint has the state in full, the second one changes of as many bytes, half of them new keys.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bench.measure import Figure
+from statestore import ParquetOptions, StateStore
+
+__all__ = ["MEGABYTES", "STEPS", "batches", "figures", "open_store"]
+
+TARGET = "B31"
+MEGABYTES = 4000
+"""The size of the large key group, unless another one is given."""
+BUDGET = 512 * 2**20
+MOST_MEMORY = BUDGET / 1e6 + 300
+MOST_TIME = 1.5
+LAYOUTS = {"one key group": 1, "128 key groups": 128}
+ROW_BYTES = 1000
+_BATCH_ROWS = 10_000
+_ROOT = Path(__file__).resolve().parent.parent
+
+# They run in this order: each one finds the checkpoints that the steps before it left.
+STEPS = {
+    "snapshot": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.keyed("u", "s", batches(0, rows), key="k", max_parallelism=key_groups)""",
+    "changes": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
+    "restore": """
+for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
+    pass""",
+    "get": """store.restore(parallelism=1).keyed("u", "s").get(rows // 2)""",
+    "diff": """store.inspect.diff(1, 2)""",
+    "verify --deep": """assert store.maintenance.verify("all", deep=True).is_intact""",
+    "compact": """store.maintenance.compact()""",
+}
+READING = ("restore", "get", "diff", "verify --deep")
+"""Steps that are repeated: they leave a store as it is."""
+
+_STEP = """
+import json, sys, time
+from pathlib import Path
+from bench.memory import batches, open_store
+folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+store = open_store(folder)
+start = time.perf_counter()
+{step}
+seconds = time.perf_counter() - start
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(json.dumps([seconds, 1024 * int(status["VmHWM"].split()[0]) / 1e6]))
+"""
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return peak memory and seconds of each step.
+
+    Args:
+        folder: where the stores are made; it needs room for eight times the key group.
+        rows: the size of the large key group in megabytes.
+        repeats: how often the reading steps run.
+    """
+    found: list[Figure] = []
+    count = rows * 1_000_000 // ROW_BYTES
+    for name, step in STEPS.items():
+        runs: dict[str, list[tuple[float, float]]] = {layout: [] for layout in LAYOUTS}
+        for _ in range(repeats if name in READING else 1):
+            for layout, key_groups in LAYOUTS.items():
+                runs[layout].append(_run(step, folder / layout, count, key_groups))
+        found += _figures(name, runs)
+    return found
+
+
+def open_store(folder: str) -> StateStore:
+    """Open the store of a folder with the memory budget that is measured."""
+    return StateStore.open(
+        folder,
+        table_format="parquet",
+        compaction=None,
+        parquet=ParquetOptions(memory_bytes=BUDGET),
+    )
+
+
+def batches(first: int, stop: int) -> pa.RecordBatchReader:
+    """Return the rows of some keys as a stream, in no order of theirs."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        random = np.random.default_rng(first)
+        letters = np.frombuffer(bytes(range(32, 96)), np.uint8)
+        for begin in range(first, stop, _BATCH_ROWS):
+            keys = random.permutation(np.arange(begin, min(begin + _BATCH_ROWS, stop)))
+            text = letters[random.integers(0, 64, len(keys) * ROW_BYTES, np.uint8)]
+            ends = np.arange(0, len(text) + 1, ROW_BYTES, dtype=np.int32)
+            values = pa.StringArray.from_buffers(len(keys), pa.py_buffer(ends), pa.py_buffer(text))
+            yield pa.record_batch([pa.array(keys), values], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, stream())
+
+
+def _run(step: str, folder: Path, rows: int, key_groups: int) -> tuple[float, float]:
+    """Return the seconds and the peak megabytes of a process that takes a step."""
+    arguments = [str(folder), str(rows), str(key_groups)]
+    command = [sys.executable, "-c", _STEP.format(step=step), *arguments]
+    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
+    seconds, megabytes = json.loads(done.stdout.splitlines()[-1])
+    return seconds, megabytes
+
+
+def _figures(name: str, runs: dict[str, list[tuple[float, float]]]) -> list[Figure]:
+    one, spread = LAYOUTS
+    seconds = {layout: [run[0] for run in runs[layout]] for layout in LAYOUTS}
+    peaks = [run[1] for run in runs[one]]
+    ratio = statistics.median(seconds[one]) / statistics.median(seconds[spread])
+    return [
+        _figure(f"{name}: peak memory", peaks, "MB", goal=MOST_MEMORY),
+        _figure(f"{name}, {spread}", seconds[spread], "s"),
+        _figure(f"{name}, {one}", seconds[one], "s", f"{name}, {spread}", ratio, MOST_TIME),
+    ]
+
+
+def _figure(
+    what: str,
+    values: Sequence[float],
+    unit: str,
+    floor: str = "",
+    ratio: float | None = None,
+    goal: float | None = None,
+) -> Figure:
+    middle = statistics.median(values)
+    return Figure(TARGET, what, middle, unit, min(values), max(values), floor, ratio, goal)
