@@ -158,8 +158,8 @@ class ProcessorTask:
         for key, parts in _by_key(self, batches):
             self._guarded("", key, partial(self._run, key, parts, handle, out))
             yield from out.full()
-        self._guarded("close", None, self.processor.close)
         yield from out.rest()
+        self._guarded("close", None, self.processor.close)
 
     def _run(self, key: Values, parts: _Rows, handle: Handle, out: _Given) -> None:
         """Call the processor with all that there is of a key."""
