@@ -49,6 +49,7 @@ parallelism = {PARALLELISM}
 [store]
 url = "{{url}}"
 table_format = "parquet"
+layout = "partitioned"
 storage_options = {{{{ endpoint_url = "{{proxy}}" }}}}
 [[keyed]]
 uid = "{UID}"
