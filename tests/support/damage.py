@@ -21,7 +21,7 @@ SORTS = (*StateKind, "split", "union", "broadcast")
 
 def fill(path: Path, max_parallelism: int = 2) -> StateStore:
     """Take a checkpoint of every kind of keyed state and every mode of operator state."""
-    store = StateStore.open(str(path), table_format="parquet")
+    store = StateStore.open(str(path), table_format="parquet", layout="partitioned")
     rows, more, times = (
         [{"user": user, "n": first + n} for user in USERS for n in range(3)] for first in (0, 3, 6)
     )
