@@ -190,9 +190,7 @@ def test_exchanged_files_of_one_length_are_found(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = pa.table({"k": list(range(100, 164)), "v": list(range(200, 264))})
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed(
-            "u", "n", rows, key="k", max_parallelism=128, layout="partitioned"
-        )
+        entry = checkpoint.keyed("u", "n", rows, key="k", max_parallelism=128, layout="partitioned")
     alike = [
         handle
         for handle in entry.handles
