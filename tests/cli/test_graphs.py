@@ -147,8 +147,14 @@ def test_subtasks_are_placed_on_hosts(run: Run, tmp_path: Path) -> None:
     assert sum(one["local_bytes"] for one in placement["subtasks"]) == size
 
 
-@pytest.mark.parametrize("hosts", ["a", "a=x", "a=1,a=2", "=1", "a=-1", ""])
+@pytest.mark.parametrize("hosts", ["a", "a=x", "a=1,a=2", "=1", ""])
 def test_hosts_that_are_none(run: Run, fraud: Path, hosts: str) -> None:
     done = run("plan", "--hosts", hosts, "--store", fraud)
     assert done.exit_code == 2
     assert "is not HOST=SLOTS,HOST=SLOTS" in done.stderr
+
+
+def test_a_host_with_a_negative_number_of_slots(run: Run, fraud: Path) -> None:
+    done = run("plan", "--hosts", "a=-1", "--store", fraud)
+    assert done.exit_code == 2
+    assert "host 'a' offers -1 slots" in done.stderr

@@ -157,8 +157,8 @@ def test_rows_that_a_row_group_does_not_give_are_missed(
     handle = write(storage, row_group_rows=30)
     iter_batches = pq.ParquetFile.iter_batches
 
-    def fewer(self: Any, **options: Any) -> Any:
-        return (batch.slice(1) for batch in iter_batches(self, **options))
+    def fewer(self: Any, batch_rows: int, **options: Any) -> Any:
+        return (batch.slice(1) for batch in iter_batches(self, batch_rows, **options))
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", fewer)
     with pytest.raises(DamagedFileError, match="gave 29 rows where its footer says 30"):

@@ -28,7 +28,7 @@ Rows = dict[str, int]
 
 
 def opened(path: Path) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet", compaction=None)
+    return StateStore.open(str(path), table_format="parquet", layout="partitioned", compaction=None)
 
 
 def put(store: StateStore, rows: Rows) -> int:

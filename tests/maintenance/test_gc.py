@@ -214,7 +214,7 @@ class Short(LocalStorage):
         return tuple(item for item in super().listed(folder) if self.lacks not in item.name)
 
 
-@pytest.mark.parametrize("lacks", ["key_group=1", manifest_path(3)])
+@pytest.mark.parametrize("lacks", ["/keyed/", manifest_path(3)])
 def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> None:
     storage = Short(str(folder))
     storage.lacks = lacks

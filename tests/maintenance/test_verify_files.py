@@ -34,7 +34,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 @pytest.fixture
 def keyed(storage: LocalStorage) -> KeyedEntry:
     """A map of two entries per key, all of one key group; three keys of it."""
-    store = StateStore.open(storage.url, table_format="parquet")
+    store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
     rows = [{"k": key, "m": m, "v": 0} for key in range(40) for m in range(2)]
     with store.snapshot(parallelism=1) as checkpoint:
         entry: KeyedEntry
@@ -45,7 +45,7 @@ def keyed(storage: LocalStorage) -> KeyedEntry:
 @pytest.fixture
 def elements(storage: LocalStorage) -> OperatorEntry:
     """Two elements of subtask 0, none of 1, one of 2."""
-    store = StateStore.open(storage.url, table_format="parquet")
+    store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
     with store.snapshot(parallelism=3) as checkpoint:
         return checkpoint.split("u", "s", [[{"x": 1}, {"x": 2}], [], [{"x": 3}]])
 
