@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path) -> None:
     """I5: their newest version is what the new manifest says; of a intact state it stays whole."""
-    store = StateStore.open(str(tmp_path / "store"))
+    store = StateStore.open(str(tmp_path / "store"), layout="partitioned")
     for factor in (1, 2):
         rows = pa.table({"key": range(40), "n": [n * factor for n in range(40)]})
         with store.snapshot(parallelism=1) as checkpoint:
