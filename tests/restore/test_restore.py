@@ -51,9 +51,11 @@ def store(tmp_path: Path) -> StateStore:
     return StateStore.open(str(tmp_path / "store"), table_format="parquet")
 
 
-def take(store: StateStore, rows: pa.Table = ROWS, parallelism: int = 2) -> None:
+def take(
+    store: StateStore, rows: pa.Table = ROWS, parallelism: int = 2, layout: str = "auto"
+) -> None:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        checkpoint.keyed("u", "n", rows, key="k")
+        checkpoint.keyed("u", "n", rows, key="k", layout=layout)
 
 
 def multiset(rows: Iterable[Any]) -> Counter[Any]:
@@ -308,7 +310,7 @@ def test_a_dataframe_needs_spark(store: StateStore) -> None:
 def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) -> None:
     """I7: file, state, operator and key group; other subtasks and checkpoints are not affected."""
     take(store)
-    take(store)
+    take(store, layout="partitioned")
     entry = store.manifest().keyed[0]
     handle = entry.handles[0]
     path = Path(store.url, entry.table.path, handle.path)
