@@ -267,11 +267,12 @@ class CheckpointWriter:
             CheckpointNotFoundError: when the base has expired.
         """
         request = self._changed(uid, name, base, **options)
+        with self._attempt.measuring.writing(uid, name):
+            entry = write_changes(self._collected, request, upserts, deletes, cleared, base)
         if base != LATEST:
             manifest = self._attempt.history.load(base)
             self._collected.bases[manifest.checkpoint_id] = manifest
-        with self._attempt.measuring.writing(uid, name):
-            return write_changes(self._collected, request, upserts, deletes, cleared, base)
+        return entry
 
     def changes_against(
         self,
