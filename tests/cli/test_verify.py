@@ -66,7 +66,7 @@ def test_a_file_that_checkpoints_share_is_told_once(run: Run, tmp_path: Path) ->
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     for changed in (rows, rows[:1]):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.changes("u", "s", changed, key="k", max_parallelism=4)
+            checkpoint.changes("u", "s", changed, key="k", max_parallelism=4, layout="partitioned")
     entry = store.manifest(1).keyed_entry("u", "s")
     for handle in entry.handles:
         change_unread_byte(tmp_path / "s" / entry.table.path / handle.path)
