@@ -24,7 +24,7 @@ _FOR_EVER = 120
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Many files: a reader that goes ahead by itself has much to do when it is left."""
     path = str(tmp_path_factory.mktemp("abandoned") / "store")
-    store = StateStore.open(path, table_format="parquet")
+    store = StateStore.open(path, table_format="parquet", layout="partitioned")
     rows = pa.table({"k": [f"key-{number}" for number in range(ROWS)], "n": range(ROWS)})
     with store.snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.keyed("u", "totals", rows, key="k", max_parallelism=FILES)

@@ -57,11 +57,11 @@ def take(store: StateStore, number: int) -> None:
 
 
 def over(storage: Storage) -> StateStore:
-    """Return a store on a storage, with tables of plain Parquet; of states of more than two files
-    the list is a document of its own.
+    """Return a store on a storage, with tables of plain Parquet and a file for each key group; the
+    list of files of a state of more than two is a document of its own.
     """
     options = ParquetOptions(list_bytes=600)
-    return StateStore.over(storage, table_format="parquet", parquet=options)
+    return StateStore.over(storage, table_format="parquet", parquet=options, layout="partitioned")
 
 
 def make_store(folder: Path) -> Path:

@@ -114,7 +114,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
     assignment = KeyGroupAssignment(max_parallelism=case.max_parallelism, parallelism=parallelism)
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
-        store = StateStore.over(storage, table_format="parquet")
+        store = StateStore.over(storage, table_format="parquet", layout="partitioned")
         with store.snapshot(parallelism=1) as checkpoint:
             entry = case.write(checkpoint, UID, NAME)
         state = store.restore(parallelism=parallelism).keyed(UID, NAME)

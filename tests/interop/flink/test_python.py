@@ -202,7 +202,10 @@ def test_what_is_not_declared_is_bytes_and_comes_back(savepoint: Path, tmp_path:
     assert {one.why for one in states if one.form is Form.VALUE_BYTES} == {
         "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
     }
-    again = open_savepoint(export_savepoint(store, str(tmp_path / "to")).savepoint)
+    others = ["by_tuple", "by_string", "by_decimal", "by_row", "by_bytes"]
+    again = open_savepoint(
+        export_savepoint(store, str(tmp_path / "to"), leave_out=others).savepoint
+    )
     before = open_savepoint(str(savepoint))
     assert entries(again.operator("by_long")) == entries(before.operator("by_long"))
 
