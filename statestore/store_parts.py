@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from statestore._version import __version__
-from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
+from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, CommittedManifest
 from statestore.catalog.fence import Fence
 from statestore.errors import StoreNotFoundError
 from statestore.files.table import StateTable, open_table
@@ -41,6 +41,7 @@ class OpenStore:
     fence: Fence
     listeners: Listeners
     now_ms: Callable[[], int]
+    committed: CommittedManifest = field(default_factory=CommittedManifest)
 
     @classmethod
     def on(
@@ -87,11 +88,17 @@ class OpenStore:
         Raises InvalidArgumentError for another table format than the store has.
         """
         try:
-            catalog = Catalog.open(self.data, create=False)
+            catalog = Catalog.open(self.data, create=False, committed=self.committed)
         except StoreNotFoundError:
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
             open_table(chosen, self.data)  # what it refuses makes no store
-            catalog = Catalog.open(self.data, create=True, table_format=chosen, layout=self.layout)
+            catalog = Catalog.open(
+                self.data,
+                create=True,
+                table_format=chosen,
+                layout=self.layout,
+                committed=self.committed,
+            )
         chosen = catalog.table_format(self.table_format)
         return catalog, open_table(chosen, self.data)
 

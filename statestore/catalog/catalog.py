@@ -29,7 +29,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
 from statestore.format.files_json import file_list_to_json
-from statestore.format.listed import FileList, ListedFiles, read_all, totals_of
+from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.format.names import (
@@ -42,7 +42,7 @@ from statestore.format.names import (
 from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
+__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "CommittedManifest", "store_document"]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
@@ -55,6 +55,32 @@ class _StoreDocument(Struct, frozen=True):
     layout: LayoutChoice | None = None
 
 
+class CommittedManifest:
+    """The last manifest that an opened store has committed, so that its next checkpoint, which
+    builds on it, does not parse it.
+
+    The document is still read from the store, and the manifest is used only if its bytes are equal.
+    """
+
+    def __init__(self) -> None:
+        """Start without a manifest."""
+        self._known: tuple[bytes, Manifest] | None = None
+
+    def keep(self, raw: bytes, manifest: Manifest) -> None:
+        """Keep a manifest and its document.
+
+        A manifest with a list of files that is a document of its own is not kept: the list may be
+        long, and a reader must notice if it is damaged.
+        """
+        has_lists = any(list_of(part.handles) for part in manifest.parts)
+        self._known = None if has_lists else (raw, manifest)
+
+    def of(self, raw: bytes) -> Manifest | None:
+        """Return the manifest whose document has these bytes, None if it is not kept."""
+        known = self._known
+        return known[1] if known is not None and known[0] == raw else None
+
+
 class Catalog:
     """The manifests of one store."""
 
@@ -64,10 +90,12 @@ class Catalog:
         store_id: str,
         table_format: str | None = None,
         layout: str | None = None,
+        committed: CommittedManifest | None = None,
     ) -> None:
         """Wrap a store that exists, and remembers the rest, or nothing; see :meth:`open`."""
         self.storage, self.store_id = storage, store_id
         self._table_format, self._layout = table_format, layout
+        self._committed = committed or CommittedManifest()
         self.holds = Holds(storage)
 
     @classmethod
@@ -78,9 +106,11 @@ class Catalog:
         create: bool,
         table_format: str = DEFAULT_TABLE_FORMAT,
         layout: str | None = None,
+        committed: CommittedManifest | None = None,
     ) -> Catalog:
         """Return the catalog of a store; with ``create``, make the store if there is none: one
-        that remembers ``table_format``, and ``layout`` if it is given.
+        that remembers ``table_format``, and ``layout`` if it is given. ``committed`` is shared by
+        the catalogs of one opened store.
 
         Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
         files, FormatVersionError when a newer release wrote it, or StorageError, also for a file
@@ -101,10 +131,12 @@ class Catalog:
             raise StoreNotFoundError(
                 f"{storage.url} is a file, or lies below one, and not a store; check the URL"
             ) from error
-        return cls.of(storage, raw)
+        return cls.of(storage, raw, committed)
 
     @classmethod
-    def of(cls, storage: Storage, raw: bytes) -> Catalog:
+    def of(
+        cls, storage: Storage, raw: bytes, committed: CommittedManifest | None = None
+    ) -> Catalog:
         """Return the catalog of a store whose ``statestore.json`` holds ``raw``.
 
         Raises MalformedManifestError or FormatVersionError.
@@ -117,7 +149,7 @@ class Catalog:
             newest=STORE_FORMAT_VERSION,
             mend=f"'statestore --store {storage.url} repair' makes it again",
         )
-        return cls(storage, document.store_id, document.table_format, document.layout)
+        return cls(storage, document.store_id, document.table_format, document.layout, committed)
 
     def table_format(self, wanted: str | None) -> str:
         """Return the format of the tables that a snapshot writes: the one the store remembers.
@@ -214,7 +246,9 @@ class Catalog:
                 "and its files collected"
             ) from None
         where = f"{self.storage.url}/{name}"
-        manifest = manifest_from_json(raw, name=where, read=self.storage.read)
+        manifest = self._committed.of(raw)
+        if manifest is None:
+            manifest = manifest_from_json(raw, name=where, read=self.storage.read)
         if manifest.checkpoint_id != checkpoint_id:
             raise MalformedManifestError(
                 f"{self.storage.url}/{name} at $.checkpoint_id: it is the manifest of checkpoint "
@@ -236,6 +270,7 @@ class Catalog:
         # Looked for after the put: a tombstone that came just before it must not go unseen.
         if self.is_expired(manifest.checkpoint_id):
             raise self._expired(manifest.checkpoint_id)
+        self._committed.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
         """Put the list of a state's files as a document of its own, under a name that is new;
