@@ -28,7 +28,7 @@ from statestore.format.handles import (
     file_ranges,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import read_all, totals_of
+from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupRange
@@ -134,7 +134,7 @@ class KeyedEntry:
     @property
     def rows(self) -> int:
         """Rows in its data files: without layers the rows of the state, else these and changes."""
-        return totals_of(self.handles).rows + self.changed_rows
+        return self._totals.rows
 
     @property
     def changed_rows(self) -> int:
@@ -144,19 +144,24 @@ class KeyedEntry:
     @property
     def files(self) -> int:
         """Number of its data files."""
-        return len(self.handles) + sum(len(layer.entry.handles) for layer in self.layers)
+        return self._totals.files
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its data files."""
-        own = totals_of(self.handles).size_bytes
-        return own + sum(layer.entry.size_bytes for layer in self.layers)
+        return self._totals.size_bytes
 
     @property
     def digest(self) -> int:
         """Order-free digest of all rows in its files: without layers that of the state (I7)."""
-        own = totals_of(self.handles).digest
-        return combine((own, *(layer.entry.digest for layer in self.layers)))
+        return self._totals.digest
+
+    @cached_property
+    def _totals(self) -> Totals:
+        """The totals of all data files; a checkpoint asks for those of old layers many times."""
+        every = (totals_of(self.handles), *(layer.entry._totals for layer in self.layers))
+        files, rows, size_bytes, digests = zip(*every, strict=True)
+        return Totals(sum(files), sum(rows), sum(size_bytes), combine(digests))
 
 
 @dataclass(frozen=True)
