@@ -6,7 +6,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -242,11 +242,21 @@ def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, 
     found = [handle.index for handle in handles if handle.index is not None]
     if not found:
         return {}
-    pack = partial(zlib.compress, level=1) if packed else bytes
+    text_of = _packed if packed else _text
     return {
-        "group_rows": [b64encode(pack(index.rows)).decode() for index in found],
-        "group_digests": [b64encode(pack(index.digests)).decode() for index in found],
+        "group_rows": [text_of(index.rows) for index in found],
+        "group_digests": [text_of(index.digests) for index in found],
     }
+
+
+def _text(raw: bytes) -> str:
+    return b64encode(raw).decode()
+
+
+# Every checkpoint names the layers of earlier checkpoints again.
+@lru_cache(maxsize=256)
+def _packed(raw: bytes) -> str:
+    return _text(zlib.compress(raw, level=1))
 
 
 def _unpacked(raw: bytes, size: int) -> bytes:
