@@ -72,8 +72,11 @@ def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
 def check_sizes(
     storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
 ) -> None:
-    """Ask for the size of every file of some states, ``but`` of those that are known to be there,
-    side by side (I5); errors as of :func:`check_size`. A list of files that is known is not read.
+    """Check the size of every file of some states, except the files in ``but``, which are known to
+    be there (I5); errors as of :func:`check_size`. A list of files that is known is not read.
+
+    The storage is asked for several files at once, unless they are few and the storage is local:
+    then a thread takes longer than its answer.
     """
     files: list[tuple[str, Handle | FileList]] = []
     for part in (part for entry in entries for part in entry.parts):
@@ -83,6 +86,10 @@ def check_sizes(
             files.append((part.handles.file_list.path, part.handles.file_list))
         named = ((part.table.name_of(handle), handle) for handle in part.handles)
         files += [(name, handle) for name, handle in named if name not in but]
+    if storage.streams == 1 and len(files) <= _ASKED_AT_ONCE:
+        for name, handle in files:
+            check_size(storage, name, handle)
+        return
     with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: check_size(storage, *file), files):
             continue
