@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.chaining import chainable_edges, job_vertices
@@ -50,6 +50,12 @@ def operator_id(uid: str) -> str:
         raise InvalidArgumentError(f"an operator uid is a string, not {type(uid).__name__}")
     if not uid:
         raise InvalidArgumentError("an operator uid must not be empty")
+    return _hashed(uid)
+
+
+# A checkpoint asks for the id of each operator many times.
+@lru_cache(maxsize=1024)
+def _hashed(uid: str) -> str:
     return _murmur3_128(_java_utf8(uid)).hex()
 
 
