@@ -14,6 +14,7 @@ from statestore.files.given import StreamedRows, given_groups, is_dicts, with_gr
 from statestore.files.marks import (
     Deletion,
     as_stored,
+    comes,
     coming,
     deletes,
     mark_of,
@@ -175,6 +176,9 @@ def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.T
     """
     deleted: pa.Table | None = None
     for piece in pieces:
+        if comes(piece).all() and not (deleted is not None and deleted.num_rows):
+            yield piece
+            continue
         come, every = coming(piece), deletes(piece)
         own = deletes(piece, cleared=False)
         deleted = own if deleted is None else pa.concat_tables([deleted, own])
