@@ -39,6 +39,7 @@ from statestore.files.delta_entry import (
     transaction,
 )
 from statestore.files.delta_log import add_checkpoint
+from statestore.files.delta_process import refuse_forked
 from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
@@ -66,10 +67,13 @@ class DeltaTables:
     format = "delta"
 
     def __init__(self, storage: Storage) -> None:
-        """Take where the tables lie; InvalidArgumentError for a path that delta-rs takes for
-        another one.
+        """Take the tables' storage.
+
+        Raises InvalidArgumentError for a path that delta-rs takes for another one, and in a process
+        in which delta-rs does not run.
         """
         refuse_escaped(storage.url, "choose another folder, or table_format='parquet'")
+        refuse_forked(storage.url)
         self._storage = storage
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from statestore.files.delta import refuse_escaped, said
+from statestore.files.delta_process import refuse_forked
 from statestore.storage import Storage, open_storage
 
 __all__ = ["input_bytes"]
@@ -92,6 +93,7 @@ def _parquet_bytes(storage: Storage, name: str) -> int:
 def _delta_bytes(storage: Storage) -> tuple[int, ...]:
     """The sizes of the files of a table's newest version."""
     refuse_escaped(storage.url, "name the table by a path without them")
+    refuse_forked(storage.url)
     try:
         table = DeltaTable(storage.url, storage_options=storage.delta_options())
         actions = pa.table(table.get_add_actions(flatten=False))

@@ -12,10 +12,17 @@ from typing import Protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.files.delta import DeltaTables
-from statestore.format.manifest import TABLE_FORMATS, Entry, TableRef
+from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest, TableRef
 from statestore.storage import Storage
 
-__all__ = ["TABLE_FORMATS", "ParquetTable", "StateTable", "TablesAsStored", "open_table"]
+__all__ = [
+    "TABLE_FORMATS",
+    "ParquetTable",
+    "StateTable",
+    "TablesAsStored",
+    "open_table",
+    "refuse_tables",
+]
 
 
 class StateTable(Protocol):
@@ -46,8 +53,12 @@ class TablesAsStored:
 
     format = "parquet"
 
-    def __init__(self, storage: Storage) -> None:
-        """Take the storage, which is not used yet."""
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        """Take the storage, which is not used yet, and the checkpoint whose tables are published.
+
+        Raises InvalidArgumentError as :func:`refuse_tables`.
+        """
+        refuse_tables(storage, manifest)
         self._storage = storage
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
@@ -55,10 +66,20 @@ class TablesAsStored:
         return open_table(entry.table.format, self._storage).publish(entry, checkpoint_id)
 
 
+def refuse_tables(storage: Storage, manifest: Manifest) -> None:
+    """Refuse a checkpoint whose tables cannot be written here, before the store is claimed.
+
+    Raises InvalidArgumentError as :func:`open_table`.
+    """
+    for table_format in {entry.table.format for entry in manifest.parts}:
+        open_table(table_format, storage)
+
+
 def open_table(table_format: str, storage: Storage) -> StateTable:
     """Return the backend of a table format.
 
-    Raises InvalidArgumentError for an unknown format, or where no Delta table can lie.
+    Raises InvalidArgumentError for an unknown format, and where no Delta table can be written: at
+    such a path, or in such a process.
     """
     if table_format == "parquet":
         return ParquetTable()

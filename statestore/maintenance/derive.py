@@ -58,7 +58,8 @@ class Deriver:
         here. Raises CommitConflictError when another writer has taken over, or has committed what
         was not seen.
         """
-        return self._begin(manifest, self.catalog, TablesAsStored(self.catalog.storage), None, seen)
+        tables = TablesAsStored(self.catalog.storage, manifest)
+        return self._begin(manifest, self.catalog, tables, None, seen)
 
     def begin_in_order(
         self, manifests: Sequence[Manifest], *, seen: int
@@ -72,8 +73,9 @@ class Deriver:
         each id that a writer which stalled before its put could take: it would bury what it has.
         Only the last one's Delta tables get a new version. Raises as :meth:`begin`.
         """
-        self.fence.enter()
         storage = self.catalog.storage
+        tables = TablesAsStored(storage, manifests[-1])
+        self.fence.enter()
         free = self.catalog.next_id()
         taken = sorted({free, *self.fence.announced(above=free)})
         top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)
@@ -90,7 +92,7 @@ class Deriver:
                 writer = self._begin(
                     like,
                     self.catalog if is_above else _Below(self.catalog),
-                    TablesAsStored(storage) if number == top else ParquetTable(),
+                    tables if number == top else ParquetTable(),
                     number,
                     known if is_above else None,
                 )

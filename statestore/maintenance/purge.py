@@ -41,6 +41,7 @@ from statestore.errors import (
     StateNotFoundError,
 )
 from statestore.files.reader import check_sizes
+from statestore.files.table import refuse_tables
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.state import KeyedState
@@ -231,7 +232,8 @@ def purge(
     """Remove a key; return what was done.
 
     Raises StateNotFoundError, CheckpointNotFoundError, InvalidArgumentError for a key that does not
-    fit, or for a checkpoint to be replaced that somebody has pinned, unless ``ignore_pins``;
+    fit, for a checkpoint to be replaced that somebody has pinned, unless ``ignore_pins``, or where
+    its tables cannot be written;
     MalformedManifestError for a kept checkpoint that cannot be read, CorruptionError for a file of
     the key group that is not what was written, CommitConflictError, or StorageError.
     """
@@ -240,6 +242,8 @@ def purge(
     seen = _look(catalog, wanted, one, finder)
     finished: dict[int, Manifest] = {}
     if not dry_run and (seen.again or seen.pending):
+        for manifest in seen.kept.values():
+            refuse_tables(catalog.storage, manifest)
         # First of all: from here on nobody else commits, and what did until now is seen.
         deriver.fence.enter(aloud=True)
         one = _resolved(catalog, wanted)

@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
+from statestore.files.delta_process import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.tasks import numbered
 from statestore.streaming.planned import MicroBatch
@@ -39,6 +40,7 @@ def to_delta(
     options = dict(storage_options or {})
 
     def write(rows: DataFrame, batch: MicroBatch) -> None:
+        refuse_forked(url)
         application = f"{batch.query}/{name}"
         if DeltaTable.is_deltatable(url, options):
             done = DeltaTable(url, storage_options=options).transaction_version(application)

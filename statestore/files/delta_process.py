@@ -1,0 +1,61 @@
+"""The one process that may use delta-rs: not a forked child of a process that has used it.
+
+delta-rs runs its work on threads that a forked child does not inherit. It notices, and ends each
+call in a Rust panic, which ``except Exception`` does not catch. So a child is found out before it
+changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cache
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["refuse_forked"]
+
+_IMPORTED_IN: Final = os.getpid()
+_PANIC: Final = "PanicException"
+
+
+def refuse_forked(url: str) -> None:
+    """Refuse a Delta table in a process that was forked after its parent had used delta-rs.
+
+    Args:
+        url: the store or table, for the message.
+
+    Raises:
+        InvalidArgumentError: if delta-rs does not run in this process.
+    """
+    process = os.getpid()
+    if process != _IMPORTED_IN and not _runs(process):
+        raise InvalidArgumentError(
+            f"process {process} cannot use the Delta tables of {url}: it was forked from a process "
+            "that had used Delta, whose threads a forked process does not have. Nothing was "
+            "claimed or written. Start processes with 'spawn' "
+            "(multiprocessing.get_context('spawn')), or open the store with "
+            "table_format='parquet'"
+        )
+
+
+@cache
+def _runs(process: int) -> bool:
+    """Return whether delta-rs works here. Only a call tells: it does not say what it has started.
+
+    The answer is kept for ``process`` alone, because its own children may differ.
+    """
+    with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
+        try:
+            DeltaTable(folder)
+        except TableNotFoundError:
+            return True
+        except BaseException as error:
+            if type(error).__name__ == _PANIC:  # its class cannot be imported
+                return False
+            raise
+    return True
