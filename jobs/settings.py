@@ -122,6 +122,8 @@ class SnapshotSettings(JobSettings):
     parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
     graph: str | None = None
     checkpoint_id: int | None = setting(None, unit="checkpoint id", low=1, high=10**10 - 1)
+    job: str | None = None
+    batch: int | None = setting(None, unit="batch number", low=0, high=2**63 - 1)
     others: Literal["refuse", "carry"] = "refuse"
     drop: tuple[StateName, ...] = ()
     store: SnapshotStoreSettings
@@ -132,6 +134,8 @@ class SnapshotSettings(JobSettings):
     def __post_init__(self) -> None:
         """Refuse no states, a state twice, no parallelism, and fewer key groups than subtasks."""
         _check_states(self.states)
+        if (self.job is None) is not (self.batch is None):
+            raise InvalidArgumentError("job and batch are given together, or neither of them")
         for uid, name in {(state.uid, state.name) for state in self.states} & self.dropped:
             raise InvalidArgumentError(
                 f"state {name!r} of operator {uid!r} is written, and in drop; do one"

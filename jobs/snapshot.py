@@ -31,8 +31,15 @@ from jobs.metrics import Listeners
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.arguments import graph_of
-from statestore.errors import CommitConflictError, LateCommitError, LeftOutStateError
-from statestore.format.manifest import Entry, KeyedEntry, Writer
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    LateCommitError,
+    LeftOutStateError,
+    StoreNotFoundError,
+)
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, Writer
+from statestore.snapshot.begin import CommittedCheckpoint
 
 __all__ = ["Snapshot", "main"]
 
@@ -87,28 +94,38 @@ class Snapshot:
         Raises CommitConflictError when another writer has taken the first attempt's number, once:
         then that attempt's checkpoint will never be visible, and the next takes a new number.
         """
-        wanted = settings.checkpoint_id
+        wanted, job = settings.checkpoint_id, settings.job
         was_second, self._was_second = self._was_second, False
+        earlier = self._visible(store)
+        if earlier is not None and earlier.writer in self._writers:
+            return CommittedCheckpoint(earlier)
+        if earlier is not None:
+            self._number = None
+            if not was_second:  # else the attempt before has said so
+                raise CommitConflictError(
+                    f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was about "
+                    f"to take, has been committed by writer {earlier.writer.name} meanwhile; "
+                    "nothing of this job is visible. Run it again: it will get a new number"
+                )
         checkpoint = store.snapshot(
             parallelism=settings.parallelism,
             graph=graph_of(settings.graph),
             checkpoint_id=self._number if wanted is None else wanted,
+            batch=None if job is None or settings.batch is None else (job, settings.batch),
         )
-        if wanted is not None:
-            return checkpoint
-        number, writer = checkpoint.planned
-        if checkpoint.already_committed and writer not in self._writers:
-            self._number = None
-            if was_second:  # the attempt before has said so
-                return self._begin(store, settings)
-            raise CommitConflictError(
-                f"checkpoint {number} of {store.url}, which this job was about to take, has been "
-                f"committed by writer {writer.name} meanwhile; nothing of this job is visible. Run "
-                "it again: it will get a new number"
-            )
-        self._number = number
-        self._writers.add(writer)
+        if wanted is None and not checkpoint.already_committed:
+            self._number, writer = checkpoint.planned
+            self._writers.add(writer)
         return checkpoint
+
+    def _visible(self, store: StateStore) -> Manifest | None:
+        """Return the checkpoint with the number of the first attempt, None if there is none."""
+        if self._number is None:
+            return None
+        try:
+            return store.manifest(self._number)
+        except (CheckpointNotFoundError, StoreNotFoundError):
+            return None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -258,6 +258,7 @@ class StateStore:
         parallelism: int | None = None,
         graph: JobGraph | None = None,
         checkpoint_id: int | None = None,
+        batch: tuple[str, int] | None = None,
         now_ms: int | None = None,
         ranges: Mapping[str, RangeAssignment] | None = None,
     ) -> CheckpointWriter:
@@ -266,13 +267,13 @@ class StateStore:
         Use it as ``with store.snapshot(parallelism=4) as checkpoint``. The store is created when
         there is none. Leaving the block commits all states at once; an exception commits nothing.
 
-        With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
-        whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
-        this one, and its ``already_committed`` is True. Spark runs a micro-batch again when it does
-        not know whether the batch was done::
+        With ``batch`` a retry writes nothing twice. If the newest checkpoint contains that batch,
+        the writer's calls return what is stored, its ``id`` is that of the checkpoint of the batch,
+        and its ``already_committed`` is True. Spark runs a micro-batch again when it does not know
+        whether the batch was done::
 
-            def keep(frame: DataFrame, batch_id: int) -> None:  # batches count from 0, ids from 1
-                with store.snapshot(parallelism=4, checkpoint_id=batch_id + 1) as checkpoint:
+            def keep(frame: DataFrame, batch_id: int) -> None:
+                with store.snapshot(parallelism=4, batch=("totals", batch_id)) as checkpoint:
                     checkpoint.keyed("totals-by-user", "totals", totals_of(frame), key="user_id")
 
             stream.writeStream.foreachBatch(keep).start()
@@ -283,8 +284,14 @@ class StateStore:
             graph: the job graph. Each operator has the parallelism, max parallelism and operator id
                 that it gives. The graph is stored with the checkpoint. State can be kept only for
                 operators that it has: under the uid, or under the name of one without uid.
-            checkpoint_id: the number of the checkpoint. If it is not visible yet, it must be
-                greater than every id before, at most 8,999,999,999, and may leave some out.
+            checkpoint_id: the id of the checkpoint. It must be greater than every id before, at
+                most 8,999,999,999, and may leave some out. Without ``batch`` it is also the number
+                of a batch: if a snapshot that asked for the same id has committed it, nothing is
+                written, as above.
+            batch: the name of the job and the number of the batch that this snapshot is for. Each
+                checkpoint records the last batch of each job that it contains, and the checkpoints
+                that build on it inherit that, those of commands as well. Numbers only grow, and may
+                leave some out. Ids need not follow them.
             now_ms: the clock of times to live, in ms since 1970; by default that of this machine as
                 the snapshot begins. Rows that are given without a time are used now. Compaction
                 drops those that have expired.
@@ -297,9 +304,12 @@ class StateStore:
 
         Raises:
             CommitConflictError: when another writer has taken over (here, or when the block ends),
-                or commits the same id first.
-            InvalidArgumentError: for another table format or layout than the store has, or for an
-                id that cannot be the next one.
+                when another checkpoint was committed since this one began, when ``checkpoint_id``
+                was taken by a command or by a snapshot that did not ask for it, or when the store
+                has a later batch of the job. The snapshot of an ``already_committed`` batch does
+                not conflict.
+            InvalidArgumentError: for another table format or layout than the store has, for an id
+                that cannot be the next one, or a ``batch`` that is no name and number.
             ParallelismError or StorageError: when the checkpoint cannot be begun or committed.
         """
         measuring = Measuring(self._parts.listeners)
@@ -311,6 +321,7 @@ class StateStore:
             parallelism,
             graph=graph,
             checkpoint_id=checkpoint_id,
+            batch=batch,
             parquet=self._parts.parquet,
             layout=catalog.layout(self._parts.layout),
             release=__version__,

@@ -187,6 +187,13 @@ class Catalog:
         manifests, tombstones = self._ids()
         return tuple(sorted(manifests - tombstones))
 
+    def visible_and_newest(self) -> tuple[tuple[int, ...], int]:
+        """Return the ids of the visible checkpoints, oldest first, and the greatest id that any
+        checkpoint has had, 0 if there was none.
+        """
+        manifests, tombstones = self._ids()
+        return tuple(sorted(manifests - tombstones)), max(manifests | tombstones, default=0)
+
     def next_id(self) -> int:
         """Return the smallest id that no checkpoint has had, nor one below."""
         manifests, tombstones = self._ids()
@@ -302,15 +309,16 @@ class Catalog:
         """Raise CommitConflictError when the id, or a greater one, is taken: what would be lost, or
         come out of order, is not even published.
 
-        Who makes a checkpoint of what it has looked at says with ``seen`` which id was the newest
-        then: when there is a greater one by now, the new checkpoint would bury it.
+        ``seen`` is the newest id of the store when the checkpoint began: what it contains builds on
+        that one. If there is a newer one by now, whatever its id, the new checkpoint would lack
+        what that one has.
         """
         manifests, tombstones = self._ids()
         newest = max(manifests | tombstones, default=0)
-        if seen is not None and newest > seen:
-            raise self._unseen(newest)
         if checkpoint_id in tombstones:
             raise self._expired(checkpoint_id)
+        if seen is not None and newest > seen:
+            raise self._unseen(newest, seen)
         if checkpoint_id in manifests or newest > checkpoint_id:
             raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
 
@@ -345,12 +353,13 @@ class Catalog:
             "Take the snapshot again: it will get a new id"
         )
 
-    def _unseen(self, checkpoint_id: int) -> CommitConflictError:
+    def _unseen(self, newest: int, seen: int) -> CommitConflictError:
+        before = f"checkpoint {seen}" if seen else "no checkpoint"
         return CommitConflictError(
-            f"{self.storage.url} has checkpoint {checkpoint_id} by now, of "
-            f"{self._winner(manifest_path(checkpoint_id))}; it was not there when the checkpoint "
-            "was looked at of which a new one was to be made, and would be buried by that. Nothing "
-            "was changed. Run it again; while a job writes, stop that first"
+            f"checkpoint {newest} of {self.storage.url} was committed by "
+            f"{self._winner(manifest_path(newest))} after this one was begun, which builds on "
+            f"{before} and would lack what that one has; nothing was changed. Take the snapshot "
+            "again, or run the command again after the job that writes has been stopped"
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:

@@ -16,6 +16,11 @@ successor committed, because no id above the successor's is ever in flight:
 * If they are equal, put-if-absent lets one of the two win, and the other is told. If the
   successor's is greater, the late checkpoint lies below it: the latest stays the successor's.
 
+**Why the writer's own claim is read too.** A store that is brought back from a backup lacks the
+claims that came after the backup, and other writers take their generations again. A claim is
+identified by its token, not by its generation. So a writer commits only while the claim of its
+generation is its own.
+
 Nor does the late writer report success: it looks for a successor after its put as well, since what
 that commits may have nothing of the late checkpoint. Whoever claims after that look finds it.
 """
@@ -49,6 +54,8 @@ class Fence:
         self._claim: Claim | None = None
         self._process = 0
         self._lock = threading.Lock()
+        self.one_commit = threading.Lock()
+        """Held from the last look for other checkpoints until the manifest is put."""
 
     def enter(self, *, aloud: bool = False) -> Claim:
         """Return this writer's claim: made on the first call, checked on every other.
@@ -74,12 +81,13 @@ class Fence:
         return claim
 
     def check(self) -> None:
-        """Raise CommitConflictError when a newer generation has been claimed: by whom, since when.
+        """Raise CommitConflictError when a newer generation has been claimed, by whom and when, or
+        when this writer's generation is another writer's now.
 
-        One request: generations have no gaps, so the one after this writer's tells.
+        Two requests: generations have no gaps, so the one after this writer's tells.
         """
         mine = self._mine()
-        if mine is not None and self._is_claimed(mine.generation + 1):
+        if mine is not None and self._is_replaced(mine):
             raise self._replaced(mine)
 
     def check_after_put(self, checkpoint_id: int) -> None:
@@ -87,7 +95,7 @@ class Fence:
         checkpoint was put: it is visible, but what the successor commits may be without it.
         """
         mine = self._mine()
-        if mine is not None and self._is_claimed(mine.generation + 1):
+        if mine is not None and self._is_replaced(mine):
             raise LateCommitError(
                 f"{self._successor()} has taken over {self._storage.url} from this writer "
                 f"(generation {mine.generation}) before checkpoint {checkpoint_id} was known to be "
@@ -170,12 +178,17 @@ class Fence:
         raw = self._storage.read(name)
         return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
 
-    def _is_claimed(self, generation: int) -> bool:
+    def _is_replaced(self, mine: Claim) -> bool:
+        """Return whether the next generation is claimed, or this one is not this writer's."""
+        if self._claim_at(mine.generation + 1) is not None:
+            return True
+        return self._claim_at(mine.generation) != claim_to_json(mine)
+
+    def _claim_at(self, generation: int) -> bytes | None:
         try:
-            self._storage.read(writer_path(generation))
+            return self._storage.read(writer_path(generation))
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def _replaced(self, mine: Claim) -> CommitConflictError:
         return CommitConflictError(
@@ -187,9 +200,10 @@ class Fence:
 
     def _successor(self) -> str:
         try:
-            return str(self._newest())
+            newest = self._newest()
         except (StateStoreError, FileNotFoundError):
             return "a writer whose claim cannot be read"
+        return "somebody who has replaced the store" if newest is None else str(newest)
 
 
 def _has_ended(claim: Claim) -> bool:

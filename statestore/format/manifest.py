@@ -18,6 +18,7 @@ from statestore.display import Bar, amount, bars, counted, figure, size, table, 
 from statestore.errors import StateNotFoundError
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
+from statestore.format.batches import BatchRecord
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
 from statestore.format.handles import (
@@ -241,7 +242,8 @@ class Manifest:
     says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
     ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
     ``metrics`` is what it cost; None where the release that wrote it did not measure. ``left_out``
-    names the state that its source had and it does not have (I16).
+    names the state that its source had and it does not have (I16). ``batches`` has by job the last
+    batch that the checkpoint contains; None where the release that wrote it did not record batches.
     """
 
     store_id: str
@@ -257,6 +259,7 @@ class Manifest:
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     metrics: CheckpointMetrics | None = None
     left_out: tuple[LeftOutState, ...] = ()
+    batches: Mapping[str, BatchRecord] | None = None
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, structs
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.batches import BatchRecord
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.documents import (
     CheckpointId,
@@ -228,6 +229,11 @@ class _LeftOut(Struct, frozen=True, kw_only=True):
     last: Count | None = None
 
 
+class _BatchRecord(Struct, frozen=True):
+    number: Count
+    checkpoint_id: CheckpointId
+
+
 class _States(Struct, frozen=True):
     uid: Annotated[str, Meta(min_length=1)]
     keyed: tuple[_Keyed, ...]
@@ -247,6 +253,7 @@ class _Manifest(Header, frozen=True):
     ranges: dict[str, tuple[Count, ...]] | None = None
     metrics: MetricsDocument | None = None
     left_out: tuple[_LeftOut, ...] = ()
+    batches: dict[str, _BatchRecord] | None = None
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -286,6 +293,9 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         document["metrics"] = metrics_to_json(manifest.metrics)
     if manifest.left_out:
         document["left_out"] = left_out_to_json(manifest.left_out)
+    if manifest.batches is not None:
+        batches = sorted(manifest.batches.items())
+        document["batches"] = {job: asdict(record) for job, record in batches}
     return document_bytes(document)
 
 
@@ -336,6 +346,11 @@ def manifest_from_json(
         ranges=ranges,
         metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
         left_out=tuple(LeftOutState(**structs.asdict(one)) for one in document.left_out),
+        batches=None
+        if document.batches is None
+        else {
+            job: BatchRecord(**structs.asdict(record)) for job, record in document.batches.items()
+        },
     )
     with placed(name, ".operators"):
         if wrong := _what_no_reader_takes(manifest):

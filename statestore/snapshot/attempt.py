@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
@@ -14,6 +14,7 @@ from statestore.files.keyed import KeyedTarget
 from statestore.files.table import StateTable
 from statestore.files.writer import ParquetOptions
 from statestore.flink.operators import Operators
+from statestore.format.batches import Batch, BatchRecord
 from statestore.format.layers import CompactionRule
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
@@ -44,7 +45,8 @@ class History:
     def __init__(self, catalog: Catalog, operators: Operators) -> None:
         """Look which checkpoints there are; ``operators`` are those of the job that asks."""
         self._catalog, self._operators = catalog, operators
-        self._unread = list(catalog.checkpoint_ids())
+        visible, self.newest_id = catalog.visible_and_newest()
+        self._unread = list(visible)
         self._newest = self._unread[-1] if self._unread else None
         self._read: list[Manifest] = []
         self._loaded: dict[int, Manifest] = {}
@@ -151,8 +153,11 @@ class Attempt:
     ``layout`` is the store's own for keyed states, None where nobody said one. ``now_ms`` is the
     clock of times to live: when what is written without a time was used last, and what compaction
     goes by. ``made_of`` is the checkpoint that this one is made of, None where it
-    follows the newest, and ``seen`` the newest id when that was looked at. A job's attempts have
-    the store's ``background`` compaction, whose results they adopt; those of commands have none.
+    follows the newest, and ``seen`` the newest id when that was looked at: if there is another one
+    when this one is committed, the commit fails. ``seen`` is None if that is no matter: if the
+    checkpoint is made of one of another store. ``batch`` is what it is taken for, None if the
+    caller did not say. A job's attempts have the store's ``background`` compaction, whose results
+    they adopt; those of commands have none.
     """
 
     catalog: Catalog
@@ -172,6 +177,7 @@ class Attempt:
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     made_of: Manifest | None = None
     seen: int | None = None
+    batch: Batch | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
         """Return what the caller asks for, or else the job's graph; None leaves it to the store.
@@ -194,6 +200,18 @@ class Attempt:
         if self.made_of is not None and self.made_of.store_id == self.catalog.store_id:
             return self.made_of
         return self.history.before()
+
+    @property
+    def inherited_batches(self) -> Mapping[str, BatchRecord]:
+        """What the checkpoint that this one is made of or follows says of the batches of jobs."""
+        before = self.made_of or self.history.before()
+        batches = (None if before is None else before.batches) or {}
+        if before is None or before.store_id == self.catalog.store_id:
+            return batches
+        return {
+            job: replace(record, checkpoint_id=self.checkpoint_id)
+            for job, record in batches.items()
+        }
 
     def stored_names(self) -> frozenset[tuple[str, str]]:
         """Return the (operator uid, state) of what the checkpoint before has."""

@@ -1,4 +1,4 @@
-"""Beginning a checkpoint: who writes it, and under which id, or that it is there already (I6).
+"""Beginning a checkpoint: who writes it, and under which id, or that its batch is done (I6).
 
 A writer first claims the store (``fence.py``), then looks for the newest id, in this order: so it
 sees whatever a writer before it was still allowed to commit, or takes an id that one cannot pass.
@@ -6,19 +6,20 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.errors import InvalidArgumentError
+from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.files.merge import clock_ms
 from statestore.files.table import StateTable
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.flink.redistribution import check_parallelism
+from statestore.format.batches import Batch, BatchRecord, batch_of
 from statestore.format.documents import Claim, document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.layers import CompactionRule
@@ -40,8 +41,8 @@ __all__ = ["CommittedCheckpoint", "begin"]
 
 
 class CommittedCheckpoint(CheckpointWriter):
-    """A checkpoint that an earlier attempt committed: every call returns what is stored, and
-    writes nothing. Rows are not looked at, so a DataFrame is not even computed.
+    """A checkpoint that contains the batch already: every call returns what is stored, and writes
+    nothing. Rows are not looked at, so a DataFrame is not even computed.
     """
 
     already_committed = True
@@ -154,6 +155,7 @@ def begin(
     *,
     graph: JobGraph | None,
     checkpoint_id: int | None,
+    batch: tuple[str, int] | None = None,
     parquet: ParquetOptions,
     layout: str | None = None,
     release: str,
@@ -170,30 +172,33 @@ def begin(
 
     ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now, and
     ``measuring`` began when the caller did. The states of ``made_of``, by default of the newest
-    checkpoint, are those that it must have or drop. When ``checkpoint_id`` is visible, nothing is
-    claimed or written: see :class:`CommittedCheckpoint`; but of a checkpoint that is made of
-    another one the id is its own. ``seen`` is the newest id when that one was looked at.
+    checkpoint, are those that it must have or drop. When the store contains the batch, nothing is
+    claimed or written: see :class:`CommittedCheckpoint`. Without a ``batch`` that is the one of
+    ``checkpoint_id``; but of a checkpoint that is made of another one the id is its own. ``seen``
+    is the newest id when that one was looked at.
     Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
-    CommitConflictError when another writer has taken the store over, or has committed what was not
-    seen.
+    CommitConflictError when another writer has taken the store over, has committed what was not
+    seen, or has the id, or when a later batch of the job is there.
     """
     if graph is not None:
         document_bytes(graph_to_json(graph))  # refuses names that no document can hold
     operators = Operators(_parallelism(parallelism, graph), graph)
     now_ms = clock_ms(now_ms)
     if checkpoint_id is not None:
-        # Before the claim: an id that cannot be had is no reason to replace a writer at work.
         _check_number(checkpoint_id)
-        if made_of is None:  # a job's own id
-            free = catalog.next_id()
-            stored = _stored(catalog, checkpoint_id, free)
-            if stored is not None:
-                return stored
-            _refuse_too_great(checkpoint_id, free)
+    own = None if made_of is not None else batch_of(batch, checkpoint_id)
+    if own is not None:
+        # Before the claim: a batch that is done, and an id that cannot be had, are no reason to
+        # replace a writer at work.
+        done = _done(catalog, own)
+        if done is not None:
+            return done
+    if checkpoint_id is not None and made_of is None:
+        _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
         if seen is not None:  # before the claim too, and for the same reason
             catalog.refuse_taken(seen + 1, seen)
-        claimed = _claimed(catalog, fence, checkpoint_id, made_of, seen)
+        claimed = _claimed(catalog, fence, checkpoint_id, own, made_of, seen)
         if isinstance(claimed, CommittedCheckpoint):
             return claimed
         claim, number = claimed
@@ -215,7 +220,8 @@ def begin(
         background=background,
         ranges=ranges or {},
         made_of=made_of,
-        seen=seen,
+        seen=history.newest_id if made_of is None else seen,
+        batch=own,
     )
     return CheckpointWriter(attempt)
 
@@ -224,19 +230,23 @@ def _claimed(
     catalog: Catalog,
     fence: Fence,
     checkpoint_id: int | None,
+    batch: Batch | None,
     made_of: Manifest | None,
     seen: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
-    """Return the claim and the number of the checkpoint, or that number's if it is visible."""
+    """Return the claim and the number of the checkpoint, or the one that contains the batch."""
     claim = fence.enter(aloud=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)
+    # Looked for again: the writer that this one replaces may have committed it before the claim.
+    done = None if batch is None else _done(catalog, batch)
+    if done is not None:
+        return done
     if checkpoint_id is None:
         return claim, free
-    stored = None if made_of else _stored(catalog, checkpoint_id, free)
-    if stored is not None:
-        return stored
+    if made_of is None:
+        _refuse_id(catalog, checkpoint_id, free)
     if checkpoint_id > free:
         claim = fence.announce(checkpoint_id)
     return claim, checkpoint_id
@@ -250,19 +260,66 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     return max(node.parallelism for node in graph.nodes)
 
 
-def _stored(catalog: Catalog, checkpoint_id: int, free: int) -> CommittedCheckpoint | None:
-    """Return the checkpoint if it is visible, None if it can be written, at or above ``free``."""
-    if checkpoint_id >= free:
+def _done(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
+    """Return a checkpoint that contains the batch, None if it is still to be written.
+
+    Raises CommitConflictError if the number of the batch belongs to something else.
+    """
+    visible = catalog.checkpoint_ids()
+    manifest = (_with_named if batch.job else _with_id)(catalog, batch, visible)
+    if manifest is None:
         return None
-    if checkpoint_id in catalog.checkpoint_ids():
-        # Who put it may have died before its name was durable, and the job goes on behind it.
-        catalog.storage.sync([manifest_path(checkpoint_id)])
-        return CommittedCheckpoint(catalog.load(checkpoint_id))
-    raise InvalidArgumentError(
-        f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its number "
-        "cannot be given any more: it has expired or was passed over, ids only grow, and the next "
-        f"one is {free}; give that or a greater one"
+    # Who put it may have died before its name was durable, and the job goes on behind it.
+    catalog.storage.sync([manifest_path(manifest.checkpoint_id)])
+    return CommittedCheckpoint(manifest)
+
+
+def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
+    """Return the checkpoint of a batch; if that has expired, the newest, which builds on it."""
+    newest = catalog.load(visible[-1]) if visible else None
+    record = ((newest and newest.batches) or {}).get(batch.job)
+    if newest is None or record is None or record.number < batch.number:
+        return None
+    if record.number > batch.number:
+        raise CommitConflictError(
+            f"{catalog.storage.url} has batch {record.number} of job {batch.job!r} already, in "
+            f"checkpoint {record.checkpoint_id}, and {batch} comes before it. Nothing is written. "
+            "If the job was set back on purpose, begin a store of its own with 'statestore fork' "
+            "at the checkpoint before that batch, or give the job another name"
+        )
+    return catalog.load(record.checkpoint_id) if record.checkpoint_id in visible else newest
+
+
+def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
+    """Return the checkpoint with an id if it was taken under that id by the job's own count."""
+    if batch.number not in visible:
+        return None
+    manifest = catalog.load(batch.number)
+    if manifest.batches is None:  # an older release: it says which command made it, if one did
+        is_done = manifest.origin is None
+    else:
+        is_done = manifest.batches.get("") == BatchRecord(batch.number, batch.number)
+    if is_done:
+        return manifest
+    command = (manifest.origin or {}).get("command")
+    by = f"the command {command!r}" if command else "a snapshot that did not ask for this id"
+    raise CommitConflictError(
+        f"checkpoint {batch.number} of {catalog.storage.url} was made by {by}: it does not contain "
+        "what this snapshot would write. Nothing is written. Let the store count the checkpoints, "
+        "and name your batches: snapshot(…, batch=('name of the job', number)); or give an id that "
+        f"is free: {visible[-1] + 1} or a greater one"
     )
+
+
+def _refuse_id(catalog: Catalog, checkpoint_id: int, free: int) -> None:
+    """Raise InvalidArgumentError for an id that was used, or leaves no room for others."""
+    if checkpoint_id < free:
+        raise InvalidArgumentError(
+            f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its number "
+            "cannot be given any more: it has expired or was passed over, ids only grow, and the "
+            f"next one is {free}; give that or a greater one"
+        )
+    _refuse_too_great(checkpoint_id, free)
 
 
 def _check_number(checkpoint_id: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from statestore.errors import CommitConflictError, ParallelismError
 from statestore.files.reader import check_sizes
+from statestore.format.batches import with_batch
 from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import list_of, listed_bytes, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
@@ -58,8 +59,28 @@ class Commit:
                 attempt.fence.check()
                 attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.seen)
             manifest = self._manifest()
+        except BaseException as failure:
+            self.fail(failure)
+            raise
+        # Two snapshots of one process have one claim: the second one looks for the newest
+        # checkpoint after the first one was put.
+        with attempt.fence.one_commit:
+            manifest = self._put(manifest)
+        self.manifest = manifest
+        self._collected.delete_merged(manifest)
+        if attempt.background is not None:
+            attempt.background.committed(manifest, self._collected.adopted)
+        self.metrics = measuring.committed(manifest)
+
+    def _put(self, manifest: Manifest) -> Manifest:
+        """Look once more whether this checkpoint may be committed, and put its manifest; return it
+        with its metrics.
+        """
+        attempt, measuring = self._attempt, self._attempt.measuring
+        try:
             with measuring.phase("check"):
                 attempt.fence.check()
+                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.seen)
             manifest = replace(manifest, metrics=measuring.metrics(manifest))
         except BaseException as failure:
             self.fail(failure)
@@ -73,11 +94,7 @@ class Commit:
                 attempt.background.in_doubt(self._collected.adopted)
             measuring.failed(attempt.checkpoint_id, unknown)
             raise
-        self.manifest = manifest
-        self._collected.delete_merged(manifest)
-        if attempt.background is not None:
-            attempt.background.committed(manifest, self._collected.adopted)
-        self.metrics = measuring.committed(manifest)
+        return manifest
 
     def fail(self, reason: BaseException) -> None:
         """Delete what was written, and tell the listeners."""
@@ -107,6 +124,7 @@ class Commit:
             origin=self.origin,
             ranges=self._ranges(entries),
             left_out=self._left_out(),
+            batches=with_batch(attempt.inherited_batches, attempt.batch, attempt.checkpoint_id),
         )
 
     def _left_out(self) -> tuple[LeftOutState, ...]:

@@ -77,8 +77,7 @@ class ChangeOptions(_Common, _Kind, total=False):
 class CheckpointWriter:
     """Collects the states of one checkpoint; commits them together when its block ends.
 
-    ``already_committed`` says that an earlier attempt had committed this id, and nothing is written
-    now.
+    ``already_committed`` says that the store contains this batch, and nothing is written now.
     """
 
     already_committed = False

@@ -66,6 +66,22 @@ def test_a_job_that_runs_again_with_its_id_writes_nothing(
     assert run_job(main, settings, "--set", "checkpoint_id=3").code == 2
 
 
+def test_a_batch_that_is_run_again_is_written_once(
+    rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    """Although an edit has taken the next checkpoint id meanwhile."""
+    settings = SETTINGS + KEYED + PARQUET.replace("{here}", str(rows_in))
+    batches = [("--set", "job=totals", "--set", f"batch={number}") for number in (7, 7, 8)]
+    url, found = str(tmp_path / "store"), []
+    for batch in batches:
+        done = run_job(main, settings, "--output", "json", *batch)
+        found.append((done.report["checkpoint"], done.report["already_committed"]))
+        StateStore.open(url).maintenance.edit("totals-by-user", "totals", delete=[3])
+    assert found == [(1, False), (1, True), (3, False)]
+    assert run_job(main, settings, *batches[0]).code == 11
+    assert run_job(main, settings, "--set", "batch=9").code == 2
+
+
 SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
 
 

@@ -84,7 +84,7 @@ KNOWN = (
             "local",
             1,
             (_of("copy", 1), _of("copy", 2, 50.0), _of("gc", 1, 50.0, "b")),
-            (Event("copy1", 41, "kill"), Event("copy2", 26, "wait", 60)),
+            (Event("copy1", 46, "kill"), Event("copy2", 33, "wait", 60)),
         ),
         near=2,
     ),

@@ -307,7 +307,9 @@ def test_an_operator_without_a_uid_is_carried_by_its_graph_alone(tmp_path: Path)
 
 
 def test_a_checkpoint_that_is_there_carries_and_drops_nothing(store: StateStore) -> None:
-    with store.snapshot(parallelism=2, checkpoint_id=1) as checkpoint:
+    with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
+        checkpoint.carry_rest()
+    with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         assert checkpoint.carry("a", "k1") == store.manifest().keyed_entry("a", "k1")
         with pytest.raises(StateNotFoundError):
             checkpoint.carry("a", "other")
@@ -335,9 +337,9 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_snapshot_that_is_given_up_or_used_does_not_warn(store: StateStore) -> None:
     store.snapshot(parallelism=2).give_up()
-    store.snapshot(parallelism=2, checkpoint_id=1)  # it is there: nothing is to be written
-    with store.snapshot(parallelism=2) as checkpoint:
+    with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         checkpoint.carry_rest()
+    store.snapshot(parallelism=2, batch=("job", 1))  # it is there: nothing is to be written
     del checkpoint
     gc.collect()
     assert store.checkpoints() == (1, 2)

@@ -206,7 +206,8 @@ def test_changes_after_a_restore_of_an_older_checkpoint(store: StateStore) -> No
 
 
 def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: Path) -> None:
-    change(store, table({"u1": 100}))
+    with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:
+        checkpoint.changes("u", "s", table({"u1": 100}), key="k")
     before = files(tmp_path)
     for compared in (False, True):
         with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:

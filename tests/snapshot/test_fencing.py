@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -89,6 +90,30 @@ def test_a_command_says_before_it_starts_whom_it_replaces(
     with opened(url).snapshot(parallelism=1) as checkpoint:
         checkpoint.carry_rest()
     assert len(caplog.messages) == (whose in "far alive")
+
+
+def test_a_store_that_is_brought_back_has_one_writer(url: str, tmp_path: Path) -> None:
+    """I6: an old job and its successor have claims of the same generation, with other tokens."""
+    take(opened(url))
+    shutil.copytree(url, tmp_path / "backup")
+    old, open_meanwhile = opened(url), opened(url)
+    take(old)
+    begun = open_meanwhile.snapshot(parallelism=2)
+    shutil.rmtree(url)
+    shutil.copytree(tmp_path / "backup", url)
+    with pytest.raises(CommitConflictError, match=r"writer \S+ .*generation 1"):
+        take(old)  # nobody has claimed the store since
+    new = opened(url)
+    take(new)
+    take(new)
+    assert [claim.generation for claim in claims(url)] == [1, 2]
+    for store in (old, open_meanwhile):
+        with pytest.raises(CommitConflictError, match=r"generation 2, .* has taken over"):
+            take(store)
+    with pytest.raises(CommitConflictError, match=r"generation 2, .* has taken over"), begun:
+        begun.keyed("u", "n", ROWS, key="k")
+    assert opened(url).checkpoints() == (1, 2, 3)
+    assert take(new).manifest.writer.generation == 2
 
 
 def test_a_reader_claims_nothing(url: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StateNotFoundError
@@ -114,6 +118,47 @@ def test_an_attempt_below_a_newer_checkpoint_does_not_commit(url: str) -> None:
     with pytest.raises(CommitConflictError, match=r"checkpoint 5 .* was committed"), slow:
         slow.keyed("u", "n", ROWS, key="k")
     assert store.checkpoints() == (5,)
+
+
+@pytest.mark.parametrize("greater", [False, True])
+def test_of_two_snapshots_that_are_open_at_once_one_commits(url: str, greater: bool) -> None:
+    """I4: the second one builds on a checkpoint that is not the newest any more."""
+    store = opened(url)
+    take(store)
+    first = store.snapshot(parallelism=2)
+    second = store.snapshot(parallelism=2, checkpoint_id=10 if greater else None)
+    with first:
+        first.changes("u", "n", pa.table({"k": ["c"], "v": [3]}))
+        first.keyed("new", "state", ROWS, key="k")
+    with pytest.raises(CommitConflictError, match=r"checkpoint 2 .* was committed by"):  # noqa: PT012, SIM117
+        with second:
+            second.changes("u", "n", pa.table({"k": ["d"], "v": [4]}))
+            second.carry_rest()
+    assert store.checkpoints() == (1, 2)
+    assert take(store).id == (10 if greater else 3)  # an id that was announced is never passed
+
+
+def test_snapshots_of_many_threads_lose_nothing(url: str) -> None:
+    """I4: each thread repeats what conflicts, and all rows are there."""
+    store, threads, rounds = opened(url), 4, 5
+    take(store)
+    together = Barrier(threads)
+
+    def write(thread: int) -> None:
+        together.wait()
+        for number in range(rounds):
+            row, is_committed = pa.table({"k": [f"{thread}-{number}"], "v": [number]}), False
+            while not is_committed:
+                with suppress(CommitConflictError):
+                    with store.snapshot(parallelism=2) as checkpoint:
+                        checkpoint.changes("u", "n", row)
+                    is_committed = True
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(write, range(threads)))
+    stored = opened(url).restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
+    written = {f"{thread}-{number}" for thread in range(threads) for number in range(rounds)}
+    assert set(stored.column("k").to_pylist()) == {"a", "b", *written}
 
 
 def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:

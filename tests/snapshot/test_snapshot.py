@@ -122,7 +122,7 @@ def test_a_state_that_is_refused_can_be_left_out(store: StateStore) -> None:
 def test_of_two_writers_at_a_time_one_commits(store: StateStore) -> None:
     """I4, I6: the other one's files are gone, and its next try has a new id."""
     first, second = store.snapshot(parallelism=1), store.snapshot(parallelism=1)
-    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* Take the snapshot again"):  # noqa: PT012, SIM117
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .*Take the snapshot again"):  # noqa: PT012, SIM117
         with second:
             second.keyed("u", "n", ROWS, key="k")
             with first:

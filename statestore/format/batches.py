@@ -1,0 +1,83 @@
+"""Which batches of which jobs a checkpoint contains: so a batch that is run again is written once.
+
+A checkpoint id does not tell: commands such as ``edit`` take ids too. So the manifest of each
+checkpoint has by job the last batch that the checkpoint contains, and the checkpoints that build
+on it inherit the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["Batch", "BatchRecord", "batch_of", "with_batch"]
+
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a job: what a snapshot is taken for.
+
+    Attributes:
+        job: the name of the job. Empty: the job numbers its checkpoints itself, and ``number`` is
+            the id of the checkpoint.
+        number: the number of the batch, 0 or more; later batches have greater numbers.
+    """
+
+    job: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of job {self.job!r}"
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """The last batch of a job that a checkpoint contains.
+
+    Attributes:
+        number: the number of the batch.
+        checkpoint_id: the checkpoint that was taken for it. In a checkpoint that was copied from
+            another store, it is the copy.
+    """
+
+    number: int
+    checkpoint_id: int
+
+
+def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
+    """Return the batch that a snapshot is taken for.
+
+    Args:
+        given: what the caller names: ``(job, number)``, or None.
+        checkpoint_id: the id that the caller asks for, or None.
+
+    Returns:
+        The batch. If only an id is given, it is the batch of that number of a job without a name.
+        None if neither is given.
+
+    Raises:
+        InvalidArgumentError: for something else than a name and a number.
+    """
+    if given is None:
+        return None if checkpoint_id is None else Batch("", checkpoint_id)
+    match given:
+        case (str(job), int(number)) if job and job.isprintable() and not isinstance(number, bool):
+            if 0 <= number <= _MOST:
+                return Batch(job, number)
+    raise InvalidArgumentError(
+        "a batch is the name of a job and the number of the batch, as in ('totals', 7), and not "
+        f"{given!r:.200}"
+    )
+
+
+def with_batch(
+    inherited: Mapping[str, BatchRecord], batch: Batch | None, checkpoint_id: int
+) -> dict[str, BatchRecord]:
+    """Return the records of a checkpoint: those that it inherits, and that of its own batch."""
+    own = {} if batch is None else {batch.job: BatchRecord(batch.number, checkpoint_id)}
+    return {**inherited, **own}

@@ -1,0 +1,169 @@
+"""A snapshot for a batch of a job: a batch that is run again is written once (I4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import CheckpointWriter, StateStore
+from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
+from statestore.format.batches import BatchRecord
+from statestore.format.manifest_json import manifest_to_json
+from statestore.format.names import manifest_path
+from tests.support.writers import claims, opened, stored_files
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
+    """Write one row as a change, for the batch that ``options`` name."""
+    with store.snapshot(parallelism=1, **options) as checkpoint:
+        checkpoint.changes("u", "s", pa.table({"k": [key], "v": [1]}), key="k")
+        checkpoint.carry_rest()
+    return checkpoint
+
+
+def keys(store: StateStore) -> set[str]:
+    return {
+        row["k"]
+        for row in store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().to_pylist()
+    }
+
+
+def test_a_batch_that_is_run_again_writes_nothing(url: str) -> None:
+    """Neither a file nor a claim; the calls return what is stored."""
+    first = keep(opened(url), "a", batch=("job", 0))
+    before = stored_files(url), claims(url)
+    again = keep(opened(url), "other", batch=("job", 0))
+    assert (first.already_committed, again.already_committed) == (False, True)
+    assert again.manifest == first.manifest
+    assert (stored_files(url), claims(url)) == before
+    assert not keep(opened(url), "b", batch=("job", 1)).already_committed
+    assert keys(opened(url)) == {"a", "b"}
+
+
+COMMANDS: dict[str, Callable[[StateStore], Any]] = {
+    "edit": lambda store: store.maintenance.edit("u", "s", put=[{"k": "e", "v": 1}]),
+    "compact": lambda store: store.maintenance.compact(everything=True),
+    "rekey": lambda store: store.maintenance.rekey("u", max_parallelism=256),
+    "purge": lambda store: store.maintenance.purge("u", "gone"),
+    "another job": lambda store: keep(store, "o", batch=("another", 9)),
+    "no batch": lambda store: keep(store, "n"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_between_two_batches_loses_none(url: str, command: str) -> None:
+    """It takes the next id, and hands on which batch was the last."""
+    keep(opened(url), "gone", batch=("job", 6))
+    keep(opened(url), "a", batch=("job", 7))
+    COMMANDS[command](opened(url))
+    assert keep(opened(url), "lost", batch=("job", 7)).already_committed
+    assert not keep(opened(url), "b", batch=("job", 8)).already_committed
+    assert {"a", "b"} <= keys(opened(url))
+    assert "lost" not in keys(opened(url))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_id_that_a_command_has_taken_is_refused(url: str, command: str) -> None:
+    """A job that counts checkpoint ids by its batches is told, not passed over."""
+    keep(opened(url), "gone", checkpoint_id=1)
+    keep(opened(url), "a", checkpoint_id=2)
+    COMMANDS[command](opened(url))
+    taken = opened(url).checkpoints()[-1]
+    with pytest.raises(
+        CommitConflictError, match=rf"checkpoint {taken} .*batch=\('name of the job"
+    ):
+        keep(opened(url), "b", checkpoint_id=taken)
+    assert not keep(opened(url), "b", checkpoint_id=taken + 1).already_committed
+    assert "b" in keys(opened(url))
+
+
+def test_the_batch_of_an_expired_checkpoint_is_done(url: str) -> None:
+    """The newest checkpoint builds on it, and answers for it."""
+    keep(opened(url), "a", batch=("job", 1))
+    for number in range(3):
+        keep(opened(url), "b", batch=("another", number))
+    store = opened(url)
+    store.maintenance.expire(retain=1)
+    again = keep(opened(url), "x", batch=("job", 1))
+    assert again.already_committed
+    assert again.id == store.checkpoints()[-1]
+
+
+def test_an_earlier_batch_is_refused(url: str) -> None:
+    """Whether it is in the state nobody can tell any more."""
+    for number in (3, 5):
+        keep(opened(url), "a", batch=("job", number))
+    before = stored_files(url), claims(url)
+    for number in (0, 3, 4):
+        with pytest.raises(CommitConflictError, match=rf"batch {number} of job 'job' comes before"):
+            keep(opened(url), "b", batch=("job", number))
+    assert (stored_files(url), claims(url)) == before
+
+
+@pytest.mark.parametrize("how", ["copy", "fork"])
+def test_a_job_goes_on_in_a_copy(url: str, tmp_path: Path, how: str) -> None:
+    keep(opened(url), "a", batch=("job", 7))
+    there = str(tmp_path / "there")
+    source = opened(url)
+    if how == "copy":
+        source.maintenance.copy("latest", there)
+    else:
+        source.maintenance.fork(there)
+    again = keep(opened(there), "x", batch=("job", 7))
+    assert again.already_committed
+    assert again.manifest.batches == {"job": BatchRecord(7, again.id)}
+    assert not keep(opened(there), "b", batch=("job", 8)).already_committed
+
+
+def test_an_attempt_that_was_overtaken_is_done(url: str) -> None:
+    """Two attempts at one batch overlap: one commits, and the other finds that at its retry."""
+    keep(opened(url), "a", batch=("job", 0))
+    store = opened(url)
+    slow = store.snapshot(parallelism=1, batch=("job", 1))
+    keep(store, "b", batch=("job", 1))
+    with pytest.raises(CommitConflictError), slow:
+        slow.changes("u", "s", pa.table({"k": ["b"], "v": [2]}), key="k")
+    assert keep(store, "b", batch=("job", 1)).already_committed
+
+
+def test_a_damaged_newest_checkpoint_is_no_reason_to_write_a_batch_twice(url: str) -> None:
+    for number in range(2):
+        keep(opened(url), "a", batch=("job", number))
+    Path(url, manifest_path(2)).write_bytes(b"{")
+    with pytest.raises(MalformedManifestError):
+        keep(opened(url), "a", batch=("job", 1))
+
+
+def test_a_checkpoint_of_an_older_release_counts_unless_a_command_made_it(url: str) -> None:
+    """Its manifest has no batches; it says which command made it."""
+    keep(opened(url), "a", checkpoint_id=1)
+    opened(url).maintenance.edit("u", "s", put=[{"k": "e", "v": 1}])
+    for number in (1, 2):
+        manifest = replace(opened(url).manifest(number), batches=None)
+        Path(url, manifest_path(number)).write_bytes(manifest_to_json(manifest))
+    assert keep(opened(url), "x", checkpoint_id=1).already_committed
+    with pytest.raises(CommitConflictError, match="the command 'edit'"):
+        keep(opened(url), "x", checkpoint_id=2)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        *("job", 7, ("job",), ("job", 1, 2), (1, 1), ("", 1), ("a\nb", 1)),
+        *(("job", number) for number in (-1, True, 1.0, 2**63)),
+    ],
+)
+def test_what_is_no_batch_is_refused(url: str, batch: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="batch"):
+        opened(url).snapshot(parallelism=1, batch=batch)
+    assert not Path(url).exists() or not claims(url)
