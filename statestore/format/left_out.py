@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statestore.errors import LeftOutStateError
 from statestore.flink.operators import operator_id
 
-__all__ = ["LeftOutState", "left_out_text", "refuse_left_out", "still_left_out"]
+__all__ = ["LeftOutState", "left_out_of", "left_out_text", "refuse_left_out", "still_left_out"]
 
 Name = tuple[str, str]
 
@@ -64,6 +64,23 @@ class LeftOutState:
         """Return the label and the reason, for messages."""
         return f"{self.label} ({self.reason})"
 
+    def lacks(self, operator: str, state: str, key_group: int | None = None) -> bool:
+        """Return whether a state is missing, as a whole or in part.
+
+        Args:
+            operator: its operator.
+            state: the state.
+            key_group: the only key group that matters; None: any.
+
+        Returns:
+            True if rows or elements of it are missing.
+        """
+        if operator != self.operator or self.state not in (None, state):
+            return False
+        if key_group is None or self.first is None:
+            return True
+        return self.first <= key_group <= (self.first if self.last is None else self.last)
+
     def is_named(self, text: str) -> bool:
         """Return whether a user's text names it.
 
@@ -79,6 +96,26 @@ class LeftOutState:
         if text in {f"{operator}{state}" for operator in operators for state in states}:
             return True
         return self.id is not None and operator_id(text) == self.id
+
+
+def left_out_of(
+    records: Iterable[LeftOutState], operator: str | None, state: str | None
+) -> tuple[LeftOutState, ...]:
+    """Return the records that matter to a reader of some states.
+
+    Args:
+        records: what a checkpoint lacks.
+        operator: the only operator that is read, None for all.
+        state: the name of the only states that are read, None for all.
+
+    Returns:
+        Those of the operator and the state, in the same order.
+    """
+    return tuple(
+        record
+        for record in records
+        if operator in (None, record.operator) and (state is None or record.state in (None, state))
+    )
 
 
 def left_out_text(records: Iterable[LeftOutState]) -> str:

@@ -260,6 +260,12 @@ class OlderCheckpoints:
                 unfilled = set()
             if other_keys:
                 continue
+            missing = {group for group in lost if _lacks(manifest, older, group)}
+            if missing & (unknown | unfilled):
+                found.reasons.append(
+                    f"checkpoint {manifest.checkpoint_id} lacks some of these key groups itself"
+                )
+            unknown, unfilled = unknown - missing, unfilled - missing
             room = limit - len(found.keys)
             wanted = unknown | unfilled
             for one in whole_groups(self._storage, older, wanted, damaged, room):
@@ -281,6 +287,8 @@ class OlderCheckpoints:
                 why = _other_elements(older, entry)
                 if why is not None:
                     found.reasons.append(f"checkpoint {manifest.checkpoint_id} has it with {why}")
+                elif _lacks(manifest, older):
+                    found.reasons.append(f"checkpoint {manifest.checkpoint_id} lacks it itself")
                 elif is_whole(self._storage, older, older.handles):
                     return FoundElements(manifest.checkpoint_id, older, found.reasons)
         return found
@@ -304,6 +312,14 @@ class OlderCheckpoints:
             return self._catalog.manifest(checkpoint_id)
         except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
             return None  # this one knows nothing any more, older ones may
+
+
+def _lacks(
+    manifest: Manifest, entry: KeyedEntry | OperatorEntry, key_group: int | None = None
+) -> bool:
+    """Return whether a checkpoint lacks a state, or one of its key groups, of its source (I16)."""
+    state = entry.state
+    return any(one.lacks(state.uid, state.name, key_group) for one in manifest.left_out)
 
 
 def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:

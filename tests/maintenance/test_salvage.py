@@ -297,6 +297,41 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     assert len(written) == (1 if layout is Layout.PARTITIONED else 2)
 
 
+def test_a_checkpoint_that_lacks_the_rows_itself_fills_nothing(store: StateStore) -> None:
+    """Its lost key groups have no rows and no damage, and look whole."""
+    for file in files(store, "totals", 1):
+        file.unlink()
+    flip_page(files(store, "totals")[0])
+    store.maintenance.salvage(2)
+    (record, *_) = store.manifest(3).left_out
+    take(store, 100, KEYS + 100, "newer")
+    assert store.manifest(4).left_out == ()
+    for file in files(store, "totals", 4):
+        file.unlink()
+    report = store.maintenance.salvage(4, from_older=True)
+    (state,) = report.states
+    parts = {group: part for part in state.lost for group in groups_of((part,))}
+    assert record.first is not None
+    assert (parts[record.first].known_in, parts[record.first].filled_from) == (None, None)
+    assert 3 in {part.filled_from for part in state.lost}
+    assert "checkpoint 3 lacks some of these key groups itself" in state.why_not_filled
+    assert report.left_out == store.manifest(5).left_out
+    assert any(one.lacks("users", "totals", record.first) for one in report.left_out)
+
+
+def test_an_operator_state_that_was_lost_before_fills_nothing(store: StateStore) -> None:
+    for number in (1, 2):
+        files(store, "offsets", number)[0].unlink()
+    store.maintenance.salvage(2)
+    take(store, 100, KEYS + 100, "newer")
+    files(store, "offsets", 4)[0].unlink()
+    report = store.maintenance.salvage(4, from_older=True)
+    (state,) = report.states
+    assert [(part.known_in, part.filled_from) for part in state.lost] == [(None, None)]
+    assert "checkpoint 3 lacks it itself" in state.why_not_filled
+    assert [one.label for one in store.manifest(5).left_out] == ["source/offsets"]
+
+
 def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> None:
     """The one before is damaged in the same place."""
     take(store, 100, KEYS + 100, "newest")
