@@ -138,14 +138,26 @@ class Commit:
             record
             for base in bases
             if base is not None and base.left_out
-            for record in still_left_out(
-                base.left_out,
-                stored={(entry.state.uid, entry.state.name) for entry in base.entries},
-                present=collected.names,
-                rewritten=collected.rewritten,
-            )
+            for record in self._inherited(base)
         )
         return tuple(dict.fromkeys((*inherited, *self.left_out)))
+
+    def _inherited(self, base: Manifest) -> tuple[LeftOutState, ...]:
+        """Return the records of a checkpoint that hold for this one, by this job's labels.
+
+        The label of an operator may have changed since, and its operator id has not.
+        """
+        operators, collected = self._attempt.operators, self._collected
+
+        def label(uid: str) -> str:
+            return operators.label_of_id(base.operators.id_of(uid), uid) or uid
+
+        return still_left_out(
+            [replace(record, operator=label(record.operator)) for record in base.left_out],
+            stored={(label(entry.state.uid), entry.state.name) for entry in base.entries},
+            present=collected.names,
+            rewritten=collected.rewritten,
+        )
 
     def _with_lists(self, entries: Sequence[Entry]) -> list[Entry]:
         """Put the long lists of files that are new into documents of their own, side by side."""

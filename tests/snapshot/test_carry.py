@@ -21,6 +21,8 @@ from statestore.errors import (
     StateNotFoundError,
 )
 from statestore.flink import JobGraph
+from statestore.flink.operators import operator_id
+from statestore.format.left_out import LeftOutState
 from statestore.maintenance.expire import tombstone
 from statestore.storage import LocalStorage
 
@@ -343,3 +345,22 @@ def test_a_snapshot_that_is_given_up_or_used_does_not_warn(store: StateStore) ->
     del checkpoint
     gc.collect()
     assert store.checkpoints() == (1, 2)
+
+
+def test_records_of_missing_state_follow_an_operator_to_its_new_uid(store: StateStore) -> None:
+    """I16: the state is carried under the new uid, and is not whole by that."""
+    lost = LeftOutState(
+        operator="a", state="k1", reason="damaged", command="salvage", first=0, last=1
+    )
+    whole = LeftOutState(operator="c", state=None, reason="not read", command="flink import")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([lost, whole])
+        checkpoint.carry_rest()
+    renamed = JobGraph.from_toml(
+        "[job]\nparallelism = 2\n[[operator]]\nname = 'renamed'\nuid = 'b'\n"
+        f"uid_hash = '{operator_id('a')}'\nmax_parallelism = {GROUPS}\n"
+    )
+    with store.snapshot(graph=renamed) as checkpoint:
+        checkpoint.carry_rest()
+    assert ("b", "k1") in content(store)
+    assert [one.label for one in store.manifest().left_out] == ["b/k1:0-1", "c"]
