@@ -82,7 +82,10 @@ def checkpoint_left_out(
 ) -> tuple[LeftOutState, ...]:
     """Return what a checkpoint lacks of its source.
 
-    A manifest of an older release does not say it. There the operators that the import recorded
+    States that were imported and dropped later are missing too. Only the import's own record tells
+    of them.
+
+    A manifest of an older release has no records. There the operators that the import recorded
     and did not import are left out, unless the checkpoint has state of them by now.
 
     Args:
@@ -106,7 +109,34 @@ def checkpoint_left_out(
         for one in operators
         if not one.is_imported and one.operator not in known
     )
-    return (*manifest.left_out, *older)
+    return (*manifest.left_out, *older, *_dropped_later(manifest, record))
+
+
+def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterator[LeftOutState]:
+    """Yield the imported states that the checkpoint does not have.
+
+    An operator is known by its id as well as by its label, which a job's graph may change.
+    """
+    if record is None:
+        return
+    ids = {one.operator: one.id for one in record.operators}
+    present = {
+        (operator, entry.state.name)
+        for entry in manifest.entries
+        for operator in (entry.state.uid, manifest.operators.id_of(entry.state.uid))
+    }
+    told = {(one.operator, one.state) for one in manifest.left_out}
+    for one in record.states:
+        operator_id = ids.get(one.operator)
+        if {(one.operator, one.state), (operator_id, one.state)} & (present | told):
+            continue
+        yield LeftOutState(
+            operator=one.operator,
+            state=one.state,
+            reason="it was imported, and dropped later",
+            command="snapshot",
+            id=operator_id,
+        )
 
 
 def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:

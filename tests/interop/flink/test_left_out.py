@@ -132,3 +132,17 @@ def test_the_state_of_a_hook_of_the_job_is_left_out(tmp_path: Path) -> None:
         export_savepoint(store, str(tmp_path / "to"))
     done = export_savepoint(store, str(tmp_path / "to"), leave_out=["hook"])
     assert [(one.operator, one.state) for one in done.left_out] == [("hook", "master-state")]
+
+
+def test_imported_state_that_was_dropped_later_is_left_out(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.drop("by_long", "texts")
+        checkpoint.carry_rest()
+    refused = r"by_long/texts \(it was imported, and dropped later\).*--leave-out 'by_long/texts'"
+    with pytest.raises(LeftOutStateError, match=refused):
+        export_savepoint(store, str(tmp_path / "to"))
+    done = export_savepoint(store, str(tmp_path / "to"), leave_out=["by_long/texts"])
+    assert [(one.operator, one.state) for one in done.left_out] == [("by_long", "texts")]
+    assert not done.is_complete
