@@ -9,7 +9,7 @@ and a query that was killed goes on at any parallelism.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
+from statestore.format.left_out import refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
@@ -52,6 +53,7 @@ class QueryOptions(TypedDict, total=False):
     retain: int | None
     expire_every: int
     on_commit: Callable[[Manifest], object] | None
+    leave_out: Collection[str]
 
 
 Update = Callable[
@@ -114,6 +116,10 @@ class StatefulQuery:
     ``cache_bytes`` of decoded files, so that they are not read again for the next micro-batch. With
     ``retain`` no more than about so many checkpoints are kept (savepoints and pins stay): of every
     ``expire_every`` one expires what is beyond. ``on_commit`` is called with each manifest.
+
+    If the store lacks the state of the operator because an import left it out, the query is refused
+    (``LeftOutStateError``). ``leave_out`` names state to begin without: ``operator`` or
+    ``operator/state``.
     """
 
     store: StateStore
@@ -129,6 +135,7 @@ class StatefulQuery:
     expire_every: int = 16
     output: Callable[[DataFrame, MicroBatch], object] | None = None
     on_commit: Callable[[Manifest], object] | None = None
+    leave_out: Collection[str] = ()
     _trials: Trials = field(default_factory=Trials, init=False, repr=False, compare=False)
 
     @classmethod
@@ -298,6 +305,7 @@ class StatefulQuery:
             events = keep(events)
             compute(events)
         states = self._states(events)
+        self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, done)
         others = [] if restored is None else to_evolve(restored, self.uid, states)
         if restored is not None and isinstance(self.update, Processing):
@@ -306,6 +314,23 @@ class StatefulQuery:
         is_tick = isinstance(self.update, Processing) and batch.before is not None
         is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
         return None if is_idle and not self._is_first(step) else step
+
+    def _refuse_left_out(
+        self, restored: RestoredCheckpoint | None, states: Mapping[str, QueryState]
+    ) -> None:
+        """Refuse to begin with no rows where the store lacks the rows of its source (I16)."""
+        if restored is None:
+            return
+        missing = [
+            record
+            for record in restored.manifest.left_out
+            if record.operator == self.uid
+            and (
+                record.state is None
+                or (record.state in states and not self._has(restored, record.state))
+            )
+        ]
+        refuse_left_out(missing, self.leave_out, restored.checkpoint_id, "the query")
 
     def _evolve(self, step: _Step, batch: MicroBatch) -> None:
         """Take a checkpoint of the stored states in the form that the query has them in."""
@@ -327,6 +352,8 @@ class StatefulQuery:
                 if name != INDEX:
                     options |= options_of(restored.keyed(self.uid, name).entry.state, state)
                 checkpoint.keyed(self.uid, name, rows, **options)
+            # The same rows in another form do not bring back what was missing before.
+            checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
             checkpoint.carry_rest()
 

@@ -13,8 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.errors import CommitConflictError, InvalidArgumentError, NullKeyError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    LeftOutStateError,
+    NullKeyError,
+)
 from statestore.files.writer import ParquetOptions
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
 from statestore.spark import read
 from statestore.streaming import (
@@ -364,6 +370,57 @@ def test_other_states_stay_as_they_are(world: World) -> None:
     rest = [world.store.restore(parallelism=4).operator("sink", name) for name in ("seen", "rules")]
     assert [state.subtask(3) for state in rest] == [[{"id": 1}, {"id": 2}], [{"id": 3}]]
     assert not world.store.maintenance.verify(deep=True).broken
+
+
+@pytest.mark.parametrize("state", [None, "per-user"])
+def test_a_query_does_not_begin_without_the_state_of_its_operator(
+    world: World, state: str | None
+) -> None:
+    """I16: an import left it out, and the query would begin with no rows."""
+    record = LeftOutState(operator="totals", state=state, reason="not read", command="flink import")
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+        checkpoint.record_left_out([record])
+    batch = MicroBatch("q", 0)
+    with pytest.raises(LeftOutStateError, match=r"the query would start without it: totals"):
+        world.query().process(world.frame("a"), batch)
+    assert world.store.checkpoints() == (1,)
+    world.query(leave_out=["totals"]).process(world.frame("a"), batch)
+    assert world.state() == {"a": (1, 1)}
+    world.query().process(world.frame("a"), MicroBatch("q", 1))
+    assert world.state() == {"a": (2, 2)}
+
+
+def test_records_of_other_state_do_not_stop_a_query(world: World) -> None:
+    others = [
+        LeftOutState(operator=operator, state=state, reason="not read", command="flink import")
+        for operator, state in (("other", None), ("totals", "another"))
+    ]
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+        checkpoint.record_left_out(others)
+    world.query().process(world.frame("a"), MicroBatch("q", 0))
+    assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]
+
+
+def test_rows_in_another_form_are_not_whole_by_that(world: World) -> None:
+    """I16: a salvage lost some, and the next start of the query has new columns."""
+    world.query().process(world.frame("a", "b"), MicroBatch("q", 0))
+    lost = LeftOutState(
+        operator="totals", state="per-user", reason="damaged", command="salvage", first=0, last=1
+    )
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([lost])
+        checkpoint.carry_rest()
+
+    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+        return totals(events, state.drop("note")).withColumn("note", F.lit("x"))
+
+    query = world.query("total long, user string, n long, note string", update=of_one(update))
+    query.process(world.frame("a"), MicroBatch("q", 1))
+    assert world.store.checkpoints() == (1, 2, 3, 4)
+    assert world.state() == {"a": (2, 2), "b": (1, 1)}
+    assert world.store.manifest().left_out == (lost,)
 
 
 def test_a_query_keeps_about_so_many_checkpoints(world: World) -> None:
