@@ -53,6 +53,7 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
     facts = {
         "manifest": manifest,
         "state": _facts(entry),
+        "left_out": [one for one in manifest.left_out if one.lacks(uid, name)],
         "parts": parts,
         "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
     }

@@ -21,14 +21,19 @@ _GROUPS: Final = 100
 
 def key(store: StateStore, which: int | str, text: str = "") -> View:
     """Return the rows of a key in all states; of no key the form to ask for one."""
-    number = store.manifest(which).checkpoint_id
-    facts: dict[str, Any] = {"text": text, "found": None, "problem": ""}
+    manifest = store.manifest(which)
+    facts: dict[str, Any] = {
+        "text": text,
+        "found": None,
+        "problem": "",
+        "left_out": manifest.left_out,
+    }
     if text:
         try:
             facts["found"] = store.inspect.key(key_of(text), which)
         except InvalidArgumentError as error:
             facts["problem"] = str(error)
-    return View("A key", "key.html", facts, "key", number)
+    return View("A key", "key.html", facts, "key", manifest.checkpoint_id)
 
 
 def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> View:
@@ -52,9 +57,10 @@ def compare(store: StateStore, a: str = "", b: str = "") -> View:
 
 def sql(store: StateStore, which: int | str, text: str = "") -> View:
     """Return the first rows of an answer, or why there is none, and what a query can name."""
-    number = store.manifest(which).checkpoint_id
+    manifest = store.manifest(which)
     facts: dict[str, Any] = {
         "text": text,
+        "left_out": manifest.left_out,
         "views": store.views(which),
         "names": (),
         "rows": (),
@@ -69,7 +75,7 @@ def sql(store: StateStore, which: int | str, text: str = "") -> View:
                 facts["is_cut"] = len(rows) > ROWS
         except InvalidArgumentError as error:
             facts["problem"] = str(error)
-    return View("SQL", "sql.html", facts, "sql", number)
+    return View("SQL", "sql.html", facts, "sql", manifest.checkpoint_id)
 
 
 def _first(answer: Any) -> Iterator[tuple[Any, ...]]:

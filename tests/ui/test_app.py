@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -115,6 +115,29 @@ def test_state_that_was_left_out_is_shown(pages: Pages, store: StateStore) -> No
     shown = get(pages(store), f"/checkpoint/{checkpoint.id}")[1]
     assert '<dd id="left-out">kinds (it &lt;cannot&gt; be read)</dd>' in shown
     assert 'id="left-out"' not in get(pages(store), "/checkpoint/1")[1]
+
+
+def test_answers_say_what_the_checkpoint_lacks(pages: Pages, store: StateStore) -> None:
+    state = store.manifest().keyed[0].state
+    lost = LeftOutState(
+        operator=state.uid, state=state.name, reason="damaged", command="salvage", first=0, last=1
+    )
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([lost])
+        checkpoint.carry_rest()
+    new = f"/checkpoint/{checkpoint.id}"
+    asked = urlencode({"operator": state.uid, "state": state.name})
+    for path in (
+        f"{new}/key?key=nobody",
+        f"{new}/sql?{urlencode({'sql': 'SELECT 1 AS n'})}",
+        f"{new}/rescale",
+        f"{new}/state?{asked}",
+        f"/compare?a=1&b={checkpoint.id}",
+    ):
+        assert get(pages(store), path)[1].count('<p class="left-out">') == 1, path
+        assert f"Left out: {lost.label} (damaged)" in get(pages(store), path)[1]
+        old = path.replace(new, "/checkpoint/1").replace(f"b={checkpoint.id}", "b=1")
+        assert 'class="left-out"' not in get(pages(store), old)[1], old
 
 
 def test_what_the_store_holds_is_escaped(pages: Pages, store: StateStore) -> None:
