@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from statestore.cli.output import Page, cell, table_of
 from statestore.errors import StateStoreError
 from statestore.format.digest import digest_text
 from statestore.format.documents import Pin
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics, metrics_to_json
 from statestore.keys.ranges import RangeAssignment
@@ -52,6 +53,7 @@ __all__ = [
     "skew_document",
     "write_choices",
     "write_key_groups",
+    "write_left_out",
     "write_placements",
     "write_skew",
     "write_subtasks",
@@ -71,6 +73,12 @@ def pin_document(pin: Pin) -> dict[str, Any]:
     """Return a pin: its token, what it keeps, for whom, and for how long."""
     known = {"token": pin.token, "id": pin.checkpoint_id, "holder": pin.holder}
     return known | {"until_ms": pin.until_ms}
+
+
+def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
+    """Write a line for all state that a checkpoint lacks of its source; nothing if it is whole."""
+    for record in records:
+        page.line(f"{indent}left out  {record}")
 
 
 def layers_document(entry: KeyedEntry) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from statestore.format.layers import (
     spans_of,
     spans_to_fold,
 )
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.derive import Deriver
@@ -89,7 +90,8 @@ class CompactedState:
 class CompactReport:
     """What was compacted, or with ``dry_run`` would be: the states that have layers.
 
-    ``new_checkpoint_id`` is None in a dry run, and when there was nothing to compact.
+    ``new_checkpoint_id`` is None in a dry run, and when there was nothing to compact. ``left_out``
+    is what the checkpoint lacks of its source, before and after.
     """
 
     store: str
@@ -98,6 +100,7 @@ class CompactReport:
     dry_run: bool
     everything: bool
     states: tuple[CompactedState, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
     @property
     def is_compact(self) -> bool:
@@ -143,6 +146,7 @@ def compact(
         states=tuple(
             plan.report(None if dry_run else entry) for plan, entry in zip(plans, done, strict=True)
         ),
+        left_out=manifest.left_out,
     )
 
 

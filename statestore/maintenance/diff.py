@@ -24,6 +24,7 @@ from statestore.files.equality import comparable
 from statestore.files.equality import found as matched
 from statestore.files.values import shown
 from statestore.flink.graph import Edge, JobGraph, Node
+from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import digests_compare
 from statestore.maintenance.diff_rows import (
@@ -211,17 +212,23 @@ def diff(
     states = comparison.run(pairs)
     whole = uid is None and name is None
     return CheckpointDifference(
-        a=_side(comparison.a, old, [pair[0] for pair in pairs]),
-        b=_side(comparison.b, new, [pair[1] for pair in pairs]),
+        a=_side(comparison.a, old, [pair[0] for pair in pairs], (uid, name)),
+        b=_side(comparison.b, new, [pair[1] for pair in pairs], (uid, name)),
         others=others([("parallelism", old.parallelism, new.parallelism)]) if whole else (),
         graph=graph_others(old.graph, new.graph) if whole else (),
         states=states,
     )
 
 
-def _side(storage: MeteredStorage, manifest: Manifest, entries: list[Entry | None]) -> Side:
+def _side(
+    storage: MeteredStorage,
+    manifest: Manifest,
+    entries: list[Entry | None],
+    asked: tuple[str | None, str | None],
+) -> Side:
     size = sum(entry.size_bytes for entry in entries if entry is not None)
-    return Side(storage.url, manifest.checkpoint_id, size, storage.bytes_read)
+    lacking = left_out_of(manifest.left_out, *asked)
+    return Side(storage.url, manifest.checkpoint_id, size, storage.bytes_read, lacking)
 
 
 def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> list[Pair]:

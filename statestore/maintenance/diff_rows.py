@@ -31,6 +31,7 @@ from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.files.key_groups import Parts, aligned_groups, group_parts, read_groups
 from statestore.files.runs import taken
 from statestore.files.values import shown
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.schema import Schema, digests_compare
 from statestore.storage import Storage
@@ -140,12 +141,16 @@ class StateDifference:
 
 @dataclass(frozen=True)
 class Side:
-    """A side of a comparison; of the ``size_bytes`` of its data files ``bytes_read`` were read."""
+    """A side of a comparison; of the ``size_bytes`` of its data files ``bytes_read`` were read.
+
+    ``left_out`` is what it lacks of its source, of the compared states.
+    """
 
     store: str
     checkpoint_id: int
     size_bytes: int
     bytes_read: int
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 _COLUMNS = {

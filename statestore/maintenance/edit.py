@@ -26,6 +26,7 @@ from statestore.files.lookup import table_of_key
 from statestore.files.types import uuid_columns, with_uuids
 from statestore.files.values import table_of_dicts
 from statestore.format.handles import KeyedStateHandle
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
@@ -71,7 +72,8 @@ class EditedState:
     ``files`` and ``size_bytes`` are those that were written anew, in a dry run those that would be
     replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files: base and changes
     together, where it has changes. ``deleted`` and ``put`` count rows when single keys were
-    changed; a row that was put may have taken the place of another.
+    changed; a row that was put may have taken the place of another. ``left_out`` is what the
+    checkpoint lacks of its source, before the edit and after it.
     """
 
     store: str
@@ -88,6 +90,7 @@ class EditedState:
     key_groups: tuple[int, ...]
     files: int
     size_bytes: int
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ def edit(
         key_groups=changed.groups,
         files=len(changed.files),
         size_bytes=sum(handle.size_bytes for handle in changed.files),
+        left_out=manifest.left_out,
     )
 
 

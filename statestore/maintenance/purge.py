@@ -43,6 +43,7 @@ from statestore.errors import (
 from statestore.files.reader import check_sizes
 from statestore.files.table import refuse_tables
 from statestore.format.documents import Pin, Savepoint
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.state import KeyedState
 from statestore.maintenance.derive import Deriver
@@ -201,12 +202,16 @@ class PurgedState:
 
 @dataclass(frozen=True)
 class ReplacedCheckpoint:
-    """A checkpoint and the one that takes its place, None in a dry run, with what goes of it."""
+    """A checkpoint and the one that takes its place, None in a dry run, with what goes of it.
+
+    ``left_out`` is what both lack of their source.
+    """
 
     old_id: int
     new_id: int | None
     savepoints: tuple[str, ...]
     states: tuple[PurgedState, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -528,6 +533,7 @@ def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
         None if new is None else new.checkpoint_id,
         tuple(one.name for one in seen.savepoints_of(old)),
         tuple(_purged(hit) for hit in seen.hits.get(old, ())),
+        seen.kept[old].left_out,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
 from statestore.files.keyed import KeyedTarget
 from statestore.format.documents import converted
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
@@ -213,6 +214,7 @@ class RekeyedState:
 class RekeyReport:
     """What was done, or with ``dry_run`` would be: the checkpoint that it was done to, the new one
     (None in a dry run), and the states. ``read_bytes`` are those of the files that were read.
+    ``left_out`` is what the new checkpoint lacks of its source.
     """
 
     store: str
@@ -222,6 +224,7 @@ class RekeyReport:
     uid: str
     read_bytes: int
     states: tuple[RekeyedState, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 def rekey(
@@ -283,6 +286,7 @@ def rekey(
         uid=wanted.uid,
         read_bytes=sum(entry.size_bytes for entry in entries),
         states=tuple(_reported(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
+        left_out=left_out,
     )
 
 

@@ -160,7 +160,8 @@ class SalvageReport:
     """What is damaged, what of it was lost, and the checkpoint that has the rest.
 
     ``new_checkpoint_id`` is None when nothing is damaged, and in a dry run. ``files`` is how many
-    were checked; names of ``damaged`` ones are relative to the store.
+    were checked; names of ``damaged`` ones are relative to the store. ``left_out`` is what the
+    checkpoint lacks of its source, with the rows that this salvage could not bring back.
     """
 
     store: str
@@ -170,6 +171,7 @@ class SalvageReport:
     files: int
     damaged: tuple[BrokenFile, ...]
     states: tuple[SalvagedState, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
     @property
     def is_intact(self) -> bool:
@@ -201,11 +203,12 @@ def salvage(
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = look(storage, damaged, older, fill=from_older, keys=keys)
     states = tuple(_state(storage, one, from_older) for one in damage)
+    lost = tuple(_left_out(states))
     new = None
     if damaged and not dry_run:
         with deriver.begin(manifest, seen=seen) as writer:
             writer.say_origin(origin_of(manifest.checkpoint_id, states))
-            writer.record_left_out(_left_out(states))
+            writer.record_left_out(lost)
             _write(storage, deriver, writer, manifest, damage, from_older)
         new = writer.id
     return SalvageReport(
@@ -216,6 +219,7 @@ def salvage(
         files=manifest.files,
         damaged=tuple(one.broken for one in damaged),
         states=states,
+        left_out=(*manifest.left_out, *lost),
     )
 
 

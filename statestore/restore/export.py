@@ -37,6 +37,7 @@ from statestore.files.values import shown
 from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import RescaleProof, RowSet
+from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import KEY_GROUP, escape
 from statestore.format.schema import Schema
@@ -378,13 +379,14 @@ class ExportedState:
 
 @dataclass(frozen=True)
 class ExportedCheckpoint:
-    """What was written where."""
+    """What was written where; ``left_out`` is what the checkpoint lacks of it."""
 
     checkpoint_id: int
     parallelism: int
     directory: Path
     form: str
     states: tuple[ExportedState, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 def export(
@@ -420,7 +422,14 @@ def export(
             for operator in operators
             for entry in _entries(restored, operator)
         )
-    return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
+    return ExportedCheckpoint(
+        restored.checkpoint_id,
+        restored.parallelism,
+        directory,
+        form,
+        states,
+        left_out_of(restored.manifest.left_out, uid, name),
+    )
 
 
 class _Export:

@@ -30,6 +30,7 @@ from statestore.flink.redistribution import (
 )
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.lazy import LazySequence
+from statestore.format.left_out import LeftOutState
 from statestore.format.listed import read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
@@ -184,7 +185,7 @@ class RestorePlan:
     """The plan of a whole checkpoint at a new parallelism: the largest of any operator.
 
     ``choices`` says how a parallelism was chosen, if it was. With a job graph ``matching`` says
-    which operator takes over which state.
+    which operator takes over which state. ``left_out`` is what the checkpoint lacks of its source.
     """
 
     checkpoint_id: int
@@ -193,6 +194,7 @@ class RestorePlan:
     operators: tuple[OperatorPlan, ...]
     choices: tuple[ParallelismChoice, ...] = ()
     matching: Matching | None = None
+    left_out: tuple[LeftOutState, ...] = ()
 
     def operator(self, uid: str) -> OperatorPlan:
         """Return the plan of an operator.
@@ -366,7 +368,9 @@ def plan_restore(
         if uid in wanted
     )
     most = parallelism if isinstance(parallelism, int) else max(wanted.values(), default=1)
-    return RestorePlan(manifest.checkpoint_id, manifest.parallelism, most, plans)
+    return RestorePlan(
+        manifest.checkpoint_id, manifest.parallelism, most, plans, left_out=manifest.left_out
+    )
 
 
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import spark as verbs
+from statestore.errors import StateNotFoundError
 from tests.interop.spark.queries import QUERIES, events
 from tests.interop.spark.queries import run as run_query
 
@@ -145,6 +147,70 @@ def test_import_and_export_say_what_they_did(here: Path, run: Run) -> None:
         one["rows"] for one in after["partitions"]
     ]
     assert shown["query"] == planned["query"] == first["query"]
+
+
+@pytest.fixture
+def salvaged(here: Path, run: Run) -> StateStore:
+    """The imported query without a file of its state, which a salvage gave up."""
+    document(run("spark", "import", "checkpoints/orders", "--to", "o", "--output", "json"))
+    store = StateStore.open("o")
+    (entry,) = (one for one in store.manifest().keyed if one.state.uid == UID)
+    file = Path("o", entry.table.name_of(entry.handles[0]))
+    file.write_bytes(file.read_bytes()[:-9])
+    done = run("salvage", "latest", "--store", "o")
+    assert done.exit_code == 0
+    assert store.manifest().left_out
+    assert all(f"  left out  {one}" in done.stdout for one in store.manifest().left_out)
+    return store
+
+
+EXPORT = ("spark", "export", "o", "new", "--shuffle-partitions", "3")
+
+
+def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
+    refused = run(*EXPORT)
+    assert (refused.exit_code, refused.stdout) == (12, "")
+    assert f"--leave-out '{salvaged.manifest().left_out[0].label}'" in refused.stderr
+    unknown = run(*EXPORT, "--leave-out", f"{UID}/other")
+    assert (unknown.exit_code, unknown.stdout) == (StateNotFoundError.exit_code, "")
+    assert f"nothing is called '{UID}/other'" in unknown.stderr
+    assert not Path("new").exists()
+    progress = run("spark", "progress", "o", "progress")
+    assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
+
+
+def test_a_query_goes_on_without_rows_that_were_named(
+    salvaged: StateStore, here: Path, orders: Path, run: Run, spark: SparkSession
+) -> None:
+    """Spark begins lost keys anew, and adds to the other ones."""
+    records = salvaged.manifest().left_out
+    named = [part for one in records for part in ("--leave-out", one.label)]
+    planned = document(run(*EXPORT, *named, "--dry-run", "--output", "json"))
+    assert (planned["complete"], len(planned["left_out"])) == (False, len(records))
+    done = run(*EXPORT, *named)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("exported part of checkpoint 2 of ")
+    assert all(f"  left out     {one}" in done.stdout for one in records)
+
+    source = orders.parent / "events"
+    events(source, 2, 3)
+    emitted = run_query(
+        spark,
+        QUERIES["agg"],
+        source=source,
+        location=str(here / "new"),
+        provider="hdfs",
+        partitions=3,
+    )
+    assert list(emitted) == [2]
+    counts = {row.get("k"): row["n"] for row in map(json.loads, emitted[2])}
+    rows = salvaged.restore(parallelism=1).keyed(UID, "default").to_arrow(0).read_all().to_pylist()
+    old = Counter({row["k"]: row["count"] for row in rows})
+    lines = (source / "00002.json").read_text().splitlines()
+    new = Counter(json.loads(line)["k"] for line in lines)
+    assert counts == {key: new[key] + old[key] for key in new}
+    assert old.keys() & new.keys()
+    assert new.keys() - old.keys()
 
 
 def test_what_is_no_location_is_refused_before_spark_starts(

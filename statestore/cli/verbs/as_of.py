@@ -9,10 +9,13 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import key_value, limit_option, parse_key
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
 from statestore.cli.drawing import count, when
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown
+from statestore.format.left_out import LeftOutState, left_out_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.format.state import KeyedState
 from statestore.restore.export import json_value
 from statestore.restore.history import CHANGE, CHANGES, KeyAt
@@ -64,16 +67,21 @@ def join_checkpoints(
                     rows.append(tuple(row[column] for column in names))
         columns = tuple((field.name, str(field.type)) for field in list(answer.schema)[1:])
     rows = different if changed_only else [*different, *same]
+    manifests = store.manifest(a), store.manifest(b)
     told = counts.total() - (counts["same"] if changed_only else 0)
     return Joined(
         store=store.url,
-        ids=(store.manifest(a).checkpoint_id, store.manifest(b).checkpoint_id),
+        ids=(manifests[0].checkpoint_id, manifests[1].checkpoint_id),
         uid=uid,
         state=name,
         columns=columns,
         rows=tuple(rows[: limit or None]),
         counts={change: counts[change] for change in CHANGES},
         is_cut=bool(limit) and told > limit,
+        left_out=(
+            left_out_of(manifests[0].left_out, uid, name),
+            left_out_of(manifests[1].left_out, uid, name),
+        ),
     )
 
 
@@ -113,7 +121,10 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Result):
-    """Rows of a state at two checkpoints side by side; ``counts`` are of all, by change."""
+    """Rows of a state at two checkpoints side by side; ``counts`` are of all, by change.
+
+    ``left_out`` is what each checkpoint lacks of the state.
+    """
 
     store: str
     ids: tuple[int, int]
@@ -123,6 +134,7 @@ class Joined(Result):
     rows: tuple[tuple[Any, ...], ...]
     counts: dict[str, int]
     is_cut: bool
+    left_out: tuple[tuple[LeftOutState, ...], tuple[LeftOutState, ...]] = ((), ())
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -136,6 +148,8 @@ class Joined(Result):
             "rows": [[json_value(value) for value in row] for row in self.rows],
             "counts": self.counts,
             "cut": self.is_cut,
+            "left_out_a": left_out_to_json(self.left_out[0]),
+            "left_out_b": left_out_to_json(self.left_out[1]),
         }
 
     def write(self, page: Page) -> None:
@@ -144,6 +158,8 @@ class Joined(Result):
         page.line(f"state {self.state} of operator {self.uid} of {self.store}", "bold")
         told = ", ".join(f"{count(rows)} {change}" for change, rows in self.counts.items())
         page.line(f"  a is checkpoint {a}, b is checkpoint {b}: {told}")
+        for letter, records in zip("ab", self.left_out, strict=True):
+            write_left_out(page, records, indent=f"  {letter}: ")
         names = [name for name, _ in self.columns]
         write_rows(page, names, [map(_text, row) for row in self.rows], is_cut=self.is_cut)
 

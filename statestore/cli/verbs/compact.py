@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.compact import CompactedState, CompactReport
 
 __all__ = ["Compacted", "compact_checkpoint"]
@@ -82,6 +84,7 @@ class Compacted(Result):
             "everything": report.everything,
             "compact": report.is_compact,
             "states": [_state(state) for state in report.states],
+            "left_out": left_out_to_json(report.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -90,6 +93,7 @@ class Compacted(Result):
         where = f"checkpoint {report.checkpoint_id} of {report.store}"
         if not report.states:
             page.line(f"{where}: no state has layers of changes, and nothing was written", "bold")
+            write_left_out(page, report.left_out)
             return
         if report.is_compact:
             why = "there" if report.everything else "by the rule"
@@ -103,6 +107,7 @@ class Compacted(Result):
         for state in report.states:
             table.add_row(*(cell(text) for text in _row(state)))
         page.table(table)
+        write_left_out(page, report.left_out)
 
 
 def _state(state: CompactedState) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import amount
 from statestore.cli.output import Page, Result, progress_bar
@@ -78,8 +79,7 @@ class Copied(Result):
             page.line(f"  {all_of_it}, of which the target lacked {copied}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
-        for one in done.left_out:
-            page.line(f"  left out  {one}")
+        write_left_out(page, done.left_out)
 
 
 @click.command(
@@ -146,5 +146,4 @@ class Forked(Result):
         page.line(f"  copied  {amount(done.copied_bytes, done.copied_files)}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
-        for one in done.left_out:
-            page.line(f"  left out  {one}")
+        write_left_out(page, done.left_out)

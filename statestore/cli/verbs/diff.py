@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_rows import (
     CheckpointDifference,
@@ -105,6 +107,8 @@ class Differed(Result):
         found = self.difference
         verdict = "they differ" if found.differs else "they are the same"
         page.line(f"a is {_named(found.a)}, b is {_named(found.b)}: {verdict}", "bold")
+        for letter, side in (("a", found.a), ("b", found.b)):
+            write_left_out(page, side.left_out, indent=f"  {letter}: ")
         _write_others((*found.others, *found.graph), page)
         if found.states:
             page.line()
@@ -123,6 +127,7 @@ def _side(side: Side) -> dict[str, Any]:
         "id": side.checkpoint_id,
         "size_bytes": side.size_bytes,
         "read_bytes": side.bytes_read,
+        "left_out": left_out_to_json(side.left_out),
     }
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import key_of, parse_row
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Page, Result
+from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.edit import EditedState
 
 __all__ = ["Edited", "edit_state"]
@@ -88,6 +90,7 @@ class Edited(Result):
         """Return it as JSON."""
         document = asdict(self.edited)
         renamed = {"id": document.pop("checkpoint_id"), "operator": document.pop("uid")}
+        document["left_out"] = left_out_to_json(self.edited.left_out)
         return {"store": document.pop("store"), **renamed, **document}
 
     def write(self, page: Page) -> None:
@@ -107,3 +110,4 @@ class Edited(Result):
         verb = "to replace" if done.dry_run else "written   "
         written = amount(done.size_bytes, done.files)
         page.line(f"  {verb}   {written}, {counted(len(done.key_groups), 'key group')}")
+        write_left_out(page, done.left_out)

@@ -8,9 +8,13 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import key_of, key_value, parse_key
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, KeyVerb, checkpoint_argument, pass_invocation
 from statestore.cli.output import Page, Result, cell, json_text, table_of, value_text
+from statestore.files.lookup import key_batch, key_group_of
+from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.export import json_value
 from statestore.restore.history import KeyStates
 
@@ -47,28 +51,37 @@ def get_rows(
     store = invocation.store()
     if uid is None or name is None:
         found = store.inspect.key(key_of(key), checkpoint, uid=uid, name=name)
-        return KeyFound(store=store.url, key=key, found=found)
+        manifest = store.manifest(found.checkpoint_id if checkpoint == "latest" else checkpoint)
+        lacking = left_out_of(manifest.left_out, uid, name)
+        return KeyFound(store=store.url, key=key, found=found, left_out=lacking)
     restored = store.restore(checkpoint=checkpoint)
     state = restored.keyed(uid, name)
     values = parse_key(key, state.entry.state)
+    key_group = key_group_of(state.entry.state, key_batch(state.entry.state, key_value(values)))
     return FoundRows(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
         entry=state.entry,
         key=values,
         rows=tuple(state.get(key_value(values))),
+        left_out=tuple(
+            record for record in restored.manifest.left_out if record.lacks(uid, name, key_group)
+        ),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRows(Result):
-    """The rows of one key; ``key`` has the key columns in order."""
+    """The rows of one key; ``key`` has the key columns in order, and ``left_out`` says whether the
+    checkpoint lacks rows of its key group.
+    """
 
     store: str
     checkpoint_id: int
     entry: KeyedEntry
     key: tuple[Any, ...]
     rows: tuple[dict[str, Any], ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -80,6 +93,7 @@ class FoundRows(Result):
             "state": state.name,
             "key": json_value(dict(zip(state.key, self.key, strict=True))),
             "rows": [json_value(row) for row in self.rows],
+            "left_out": left_out_to_json(self.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -88,11 +102,13 @@ class FoundRows(Result):
         if not self.rows:
             key = json_text(self.key)
             page.line(f"no rows of key {key} in {state}, checkpoint {self.checkpoint_id}")
+            write_left_out(page, self.left_out)
             return
         table = table_of(*state.schema.names)
         for row in self.rows:
             table.add_row(*(cell(value_text(row[name])) for name in state.schema.names))
         page.table(table)
+        write_left_out(page, self.left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +118,7 @@ class KeyFound(Result):
     store: str
     key: str
     found: KeyStates
+    left_out: tuple[LeftOutState, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -120,7 +137,8 @@ class KeyFound(Result):
             for one in found.skipped
         ]
         document = {"store": self.store, "id": found.checkpoint_id, "key": self.key}
-        return document | {"states": states, "skipped": skipped}
+        document |= {"states": states, "skipped": skipped}
+        return document | {"left_out": left_out_to_json(self.left_out)}
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -137,3 +155,4 @@ class KeyFound(Result):
             page.table(table)
         for skipped in found.skipped:
             page.line(f"skipped {skipped.entry.state}, whose key is ({skipped.key})")
+        write_left_out(page, self.left_out)

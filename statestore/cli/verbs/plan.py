@@ -24,6 +24,7 @@ from statestore.cli.checkpoints import (
     skew_document,
     write_choices,
     write_key_groups,
+    write_left_out,
     write_placements,
     write_skew,
     write_subtasks,
@@ -33,6 +34,7 @@ from statestore.cli.drawing import amount, count, size, when
 from statestore.cli.graphs import matching_document, write_matching
 from statestore.cli.output import Page, Result, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.format.manifest_json import left_out_to_json
 from statestore.parsing import parse_integer
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
@@ -262,6 +264,7 @@ class PlannedRestore(Result):
             "matching": matching_document(plan.matching),
             "placements": [_placement(placement) for placement in self.placements],
             "skew": [skew_document(skew) for skew in self.skews],
+            "left_out": left_out_to_json(plan.left_out),
         } | amplification_document(plan)
 
     def write(self, page: Page) -> None:
@@ -272,6 +275,7 @@ class PlannedRestore(Result):
         page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
         if plan.local_bytes:
             page.line(f"{size(plan.local_bytes)} of them are in the local cache of this host")
+        write_left_out(page, plan.left_out, indent="")
         if plan.choices:
             write_choices(page, plan.choices, plan.parallelism)
         if plan.matching is not None:

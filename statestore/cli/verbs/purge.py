@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import click
 
 from statestore.cli.arguments import key_of
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
 from statestore.maintenance.purge_files import KeySearch
 
@@ -85,8 +88,8 @@ class Purged(Result):
             "store": done.store,
             "dry_run": done.dry_run,
             "operator": done.uid,
-            "replaced": [asdict(one) for one in done.replaced],
-            "finished": [asdict(one) for one in done.finished],
+            "replaced": [_replaced(one) for one in done.replaced],
+            "finished": [_replaced(one) for one in done.finished],
             "logs": list(done.logs),
             "pins": list(done.pins),
         }
@@ -115,6 +118,10 @@ class Purged(Result):
             page.line("  the old files stay until 'statestore gc'; then look with --check")
 
 
+def _replaced(one: ReplacedCheckpoint) -> dict[str, Any]:
+    return asdict(one) | {"left_out": left_out_to_json(one.left_out)}
+
+
 def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> None:
     right = {"checkpoint", "replaced by", "key group", "rows"}
     columns = ("checkpoint", "replaced by", "savepoints", "state", "key group", "rows", "rewritten")
@@ -128,6 +135,7 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
         for number, state in enumerate(states):
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
+    write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,14 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import limit_option
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown_values
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.export import json_value
 from statestore.restore.query import View
 
@@ -59,9 +62,11 @@ def query_states(
     if (sql is None) is not tables:
         raise click.UsageError("give one SQL statement, or --tables")
     store = invocation.store()
-    number = store.manifest(checkpoint).checkpoint_id
+    manifest = store.manifest(checkpoint)
+    number, lacking = manifest.checkpoint_id, manifest.left_out
     if sql is None:
-        return ListedViews(store=store.url, checkpoint_id=number, views=store.views(checkpoint))
+        views = store.views(checkpoint)
+        return ListedViews(store=store.url, checkpoint_id=number, views=views, left_out=lacking)
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
     asked = number if checkpoint == "latest" else checkpoint
     with store.query(sql, asked, verify=verify) as answer:
@@ -72,6 +77,7 @@ def query_states(
             columns=tuple((field.name, str(field.type)) for field in answer.schema),
             rows=rows,
             is_cut=is_cut,
+            left_out=lacking,
         )
 
 
@@ -88,13 +94,17 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(Result):
-    """The answer to a query: its columns, and rows; ``is_cut`` says that there are more."""
+    """The answer to a query: its columns, and rows; ``is_cut`` says that there are more.
+
+    ``left_out`` is what the checkpoint lacks of its source: rows that the answer cannot have.
+    """
 
     store: str
     checkpoint_id: int
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
     is_cut: bool
+    left_out: tuple[LeftOutState, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -104,12 +114,14 @@ class Answered(Result):
             "columns": [{"name": name, "type": kind} for name, kind in self.columns],
             "rows": [[json_value(value) for value in row] for row in self.rows],
             "cut": self.is_cut,
+            "left_out": left_out_to_json(self.left_out),
         }
 
     def write(self, page: Page) -> None:
         """Write it as text."""
         names = [name for name, _ in self.columns]
         write_rows(page, names, [map(value_text, row) for row in self.rows], is_cut=self.is_cut)
+        write_left_out(page, self.left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +131,7 @@ class ListedViews(Result):
     store: str
     checkpoint_id: int
     views: tuple[View, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -134,7 +147,8 @@ class ListedViews(Result):
             }
             for view in self.views
         ]
-        return {"store": self.store, "id": self.checkpoint_id, "views": views}
+        document = {"store": self.store, "id": self.checkpoint_id, "views": views}
+        return document | {"left_out": left_out_to_json(self.left_out)}
 
     def write(self, page: Page) -> None:
         """Write it as text."""
@@ -145,6 +159,7 @@ class ListedViews(Result):
             rows = "?" if known is None else count(known)
             table.add_row(*(cell(text) for text in (view.sql, rows, columns)))
         page.table(table)
+        write_left_out(page, self.left_out)
 
 
 def _known_rows(view: View) -> int | None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
+from statestore.format.manifest_json import left_out_to_json
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
@@ -99,6 +101,7 @@ class Rekeyed(Result):
             "operator": report.uid,
             "read_bytes": report.read_bytes,
             "states": [_state(state) for state in report.states],
+            "left_out": left_out_to_json(report.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -116,6 +119,7 @@ class Rekeyed(Result):
         for state in report.states:
             table.add_row(*map(cell, _row(state)))
         page.table(table)
+        write_left_out(page, report.left_out)
 
 
 def _state(state: RekeyedState) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import click
 
 from statestore.cli.arguments import graph_of, target_options
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
@@ -23,6 +24,7 @@ from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
 from statestore.files.writer import ParquetOptions
 from statestore.format.digest import RowSet, digest_text
+from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.export import EXPORT_FORMATS, ExportedCheckpoint, ExportedState
 
 __all__ = ["Restored", "restore_checkpoint"]
@@ -138,6 +140,7 @@ class Restored(Result):
             "size_bytes": sum(state.size_bytes for state in done.states),
             "files": sum(state.files for state in done.states),
             "states": [_exported(state) for state in done.states],
+            "left_out": left_out_to_json(done.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -155,6 +158,7 @@ class Restored(Result):
             numbers = (count(state.rows), size(state.size_bytes), count(state.files))
             table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))
         page.table(table)
+        write_left_out(page, done.left_out)
         for state in done.states:
             _write_proof(page, state)
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
+from statestore.format.manifest_json import left_out_to_json
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, LostPart, SalvagedState, SalvageReport
@@ -86,6 +88,7 @@ class Salvaged(Result):
                 for one in report.damaged
             ],
             "states": [_state(state) for state in report.states],
+            "left_out": left_out_to_json(report.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -95,6 +98,7 @@ class Salvaged(Result):
         if report.is_intact:
             files = counted(report.files, "file")
             page.line(f"{where}: nothing is damaged in {files}, and nothing was written", "bold")
+            write_left_out(page, report.left_out)
             return
         done = (
             "a dry run, nothing was written"
@@ -110,6 +114,7 @@ class Salvaged(Result):
         page.table(table)
         for state in report.states:
             _write_state(state, page)
+        write_left_out(page, report.left_out)
 
 
 def _state(state: SalvagedState) -> dict[str, Any]:

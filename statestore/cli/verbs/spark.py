@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
@@ -531,6 +532,7 @@ class ProgressMade(Result):
             "location": made.location,
             "query": made.query_id,
             "batch": made.batch,
+            "left_out": left_out_to_json(made.left_out),
         }
 
     def write(self, page: Page) -> None:
@@ -539,6 +541,7 @@ class ProgressMade(Result):
         page.line(f"made {made.location}", "bold")
         page.line(f"  query        {made.query_id}, behind micro-batch {made.batch}")
         page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")
+        write_left_out(page, made.left_out)
 
 
 def _exported_table(stores: Sequence[ExportedStore]) -> Any:

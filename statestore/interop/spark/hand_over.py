@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.left_out import LeftOutState
 from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.record import QueryRecord
 from statestore.interop.spark.target import Target
@@ -31,13 +32,17 @@ _TICK = b'\n{"offset":0,"timestamp":0}'
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedProgress:
-    """A checkpoint location without a state, for a ``StatefulQuery``."""
+    """A checkpoint location without a state, for a ``StatefulQuery``.
+
+    ``left_out`` is what the checkpoint lacks of its source, so that the query goes on without it.
+    """
 
     store: str
     checkpoint_id: int
     location: str
     query_id: str
     batch: int
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 def export_progress(
@@ -92,6 +97,7 @@ def export_progress(
         location=target.storage.url,
         query_id=record.query_id,
         batch=record.batch,
+        left_out=restored.manifest.left_out,
     )
 
 

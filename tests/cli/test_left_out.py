@@ -1,0 +1,143 @@
+"""Each command on a checkpoint that is only part of its source says so, in text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.format.left_out import LeftOutState
+
+Run = Callable[..., Result]
+
+KINDS = LeftOutState(operator="kinds", state=None, reason="not read", command="flink import")
+LOST = LeftOutState(
+    operator="totals",
+    state="sums",
+    reason="9 rows were damaged",
+    command="salvage",
+    first=0,
+    last=3,
+)
+HALF = [f"u{i}" for i in range(40)]
+SUMS = ("--operator", "totals", "--state", "sums")
+
+
+@pytest.fixture
+def partial(tmp_path: Path) -> StateStore:
+    """Checkpoint 1 is whole, and 2 lacks an operator and half of the key groups of a state."""
+    store = StateStore.open(str(tmp_path / "partial"), compaction=None)
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = [{"k": key, "n": 1} for key in HALF]
+        checkpoint.keyed("totals", "sums", rows, key="k", max_parallelism=8)
+        checkpoint.keyed("totals", "others", rows, key="k", max_parallelism=8)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("totals", "sums", [{"k": "u1", "n": 2}])
+        checkpoint.record_left_out([KINDS, LOST])
+        checkpoint.carry_rest()
+    return store
+
+
+COMMANDS = {
+    "rekey": ("rekey", "--operator", "totals", "--max-parallelism", "16"),
+    "rekey, dry run": ("rekey", "--operator", "totals", "--max-parallelism", "16", "--dry-run"),
+    "edit": ("edit", *SUMS, "--delete", "u1"),
+    "edit, nothing": ("edit", *SUMS, "--delete", "nobody"),
+    "edit, all rows": ("edit", *SUMS, "--sql", "SELECT * FROM state WHERE n > 0"),
+    "purge": ("purge", *SUMS, "--key", "u1", "--checkpoint", "2"),
+    "compact": ("compact", "--all"),
+    "compact, dry run": ("compact", "--all", "--dry-run"),
+    "copy": ("copy", "--to", "copied"),
+    "fork": ("fork", "--to", "forked"),
+    "salvage": ("salvage", "latest"),
+    "restore": ("restore", "--parallelism", "1", "--to", "restored"),
+    "restore, dry run": ("restore", "--parallelism", "1", "--dry-run"),
+    "plan": ("plan", "--parallelism", "3"),
+    "get, all states": ("get", "u1"),
+    "query": ("query", "SELECT count(*) FROM sums"),
+    "query, tables": ("query", "--tables"),
+    "diff": ("diff", "1", "2"),
+    "show": ("show",),
+    "list": ("list",),
+    "verify": ("verify",),
+}
+
+
+def records(document: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of a document, wherever they are in it."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            if name == "left_out":
+                yield from value
+            else:
+                yield from records(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from records(value)
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_repeats_what_the_checkpoint_lacks(
+    command: tuple[str, ...], partial: StateStore, run: Run
+) -> None:
+    said = run(*command, "--store", partial.url)
+    assert (said.exit_code, said.stderr) == (0, "")
+    if command[0] == "list":  # one line a checkpoint
+        assert "lacks 2" in said.stdout
+    else:
+        assert "kinds (not read)" in said.stdout
+        # The rows of a lost key group belong to any of those of a rekey.
+        groups = "0-15" if command[0] == "rekey" else "0-3"
+        assert f"totals/sums:{groups} (9 rows were damaged)" in said.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_its_json_has_the_records(command: tuple[str, ...], partial: StateStore, run: Run) -> None:
+    said = run(*command, "--store", partial.url, "--output", "json")
+    assert (said.exit_code, said.stderr) == (0, "")
+    found = [(one["operator"], one["command"]) for one in records(json.loads(said.stdout))]
+    assert found == [("kinds", "flink import"), ("totals", "salvage")]
+
+
+def test_a_whole_checkpoint_is_not_called_partial(partial: StateStore, run: Run) -> None:
+    for command in (("restore", "1", "--parallelism", "1", "--to", "r"), ("get", "u1", "1")):
+        assert "left out" not in run(*command, "--store", partial.url).stdout
+
+
+def test_a_key_is_missing_only_where_its_key_group_is(partial: StateStore, run: Run) -> None:
+    """Rows of a key may be lost if its key group is, and are not in another one."""
+    groups = partial.restore(parallelism=1).keyed("totals", "sums").to_arrow(0).read_all()
+    for row in groups.to_pylist():
+        said = run("get", row["k"], *SUMS, "--store", partial.url)
+        assert said.exit_code == 0
+        assert ("left out  totals/sums:0-3" in said.stdout) == (row["key_group"] <= 3)
+        assert "kinds" not in said.stdout
+    others = run("get", "u1", "--operator", "totals", "--state", "others", "--store", partial.url)
+    assert "left out" not in others.stdout
+
+
+def test_sides_and_states_are_told_apart(partial: StateStore, run: Run) -> None:
+    compared = run("diff", "1", "2", "--store", partial.url).stdout
+    assert "  b: left out  kinds (not read)" in compared
+    assert "a: left out" not in compared
+    narrow = run("diff", "1", "2", *SUMS, "--store", partial.url).stdout
+    assert "kinds" not in narrow
+    assert "  b: left out  totals/sums:0-3" in narrow
+    joined = run("as-of", "1", "2", *SUMS, "--store", partial.url)
+    assert "  b: left out  totals/sums:0-3 (9 rows were damaged)" in joined.stdout
+    assert "a: left out" not in joined.stdout
+    document = json.loads(
+        run("as-of", "1", "2", *SUMS, "--store", partial.url, "--output", "json").stdout
+    )
+    assert document["left_out_a"] == []
+    assert [one["first"] for one in document["left_out_b"]] == [0]
+    done = run(
+        "restore", "--parallelism", "1", "--operator", "totals", "--to", "r", "--store", partial.url
+    )
+    assert "kinds" not in done.stdout
+    assert "left out  totals/sums:0-3" in done.stdout
