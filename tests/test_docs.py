@@ -176,7 +176,7 @@ def test_the_demo_prints_what_is_shown(
 def masked(text: str) -> list[str]:
     """Return the lines without what differs from run to run: seconds, and where the store lies."""
     text = re.sub(r"\d+(\.\d)?(?= s\b| seconds\b|$)", "#", text.strip(), flags=re.MULTILINE)
-    text = re.sub(r"\S.*statestore --store \S+", "statestore --store #", text)
+    text = re.sub(r"(\S.*)?statestore --store \S+", "statestore --store #", text)
     return [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
 
 
