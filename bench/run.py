@@ -22,6 +22,7 @@ from rich.table import Table
 from bench import (
     arrow_reads,
     arrow_writes,
+    by_key,
     changes,
     delta_log,
     flink_savepoints,
@@ -85,6 +86,7 @@ SECTIONS = (
     Section(("B29",), pages.figures, 10_000),
     Section(("B30",), changes.costs, 5 * MILLION),
     Section(("B31",), memory.figures, memory.MEGABYTES),
+    Section(("B32",), by_key.figures, by_key.KEYS),
 )
 
 
