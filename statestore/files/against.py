@@ -18,7 +18,7 @@ from itertools import chain, groupby, pairwise
 import numpy as np
 import pyarrow as pa
 
-from statestore.files.aligned import gathered, ordered
+from statestore.files.aligned import sorted_tables
 from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
 from statestore.files.equality import pairs_of
@@ -130,7 +130,7 @@ class Against:
         """
         reads = reads_of(self.entry, key_groups)
         read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
-        stored = gathered(ordered(read, self.state), min(_STORED_BYTES, self.memory_bytes // 8))
+        stored = sorted_tables(read, self.state, min(_STORED_BYTES, self.memory_bytes // 8))
         rows = checked(new, self.state)
         left = next(rows, None)
         for last, old in _parts_of(stored):

@@ -5,8 +5,8 @@ time: a piece has the rows of every stream up to a common bound, and no identity
 The size of a piece does not depend on the size of a key group.
 
 Float columns need care. The file format leaves the place of NaN, and the order of ``-0.0`` and
-``0.0``, to the writer of a file. :func:`ordered` gives all streams the same order: ``-0.0`` before
-``0.0``, and NaN after all numbers.
+``0.0``, to the writer of a file. :func:`sorted_tables` gives all streams the same order: ``-0.0``
+before ``0.0``, and NaN after all numbers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from statestore.files.runs import first_descent, order_of, sort_leaves, taken
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 
-__all__ = ["Bound", "Piece", "aligned", "gathered", "ordered"]
+__all__ = ["Bound", "Piece", "aligned", "sorted_tables"]
 
 Flags = npt.NDArray[np.bool_]
+Groups = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class Bound:
         values = [leaf[0] for name in names for leaf in sort_leaves(batch.column(name))]
         return cls(batch.column(KEY_GROUP)[0].as_py(), tuple(values), tuple(names))
 
-    def rows_before(self, rows: pa.Table) -> int:
-        """Return how many of some sorted rows come before the bound."""
-        groups = rows.column(KEY_GROUP)
-        found = np.asarray(groups)
+    def rows_before(self, rows: pa.Table, groups: Groups | None = None) -> int:
+        """Return how many of some sorted rows come before the bound; ``groups`` are their key
+        groups, if they are at hand.
+        """
+        found = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
         begin = int(np.searchsorted(found, self.key_group, "left"))
         end = int(np.searchsorted(found, self.key_group, "right"))
         for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
@@ -126,7 +128,7 @@ def aligned(streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]) -> I
 
     Args:
         streams: each yields tables that are sorted by ``key_group`` and the identity columns, as
-            :func:`ordered` returns them. The size of these tables is the size of the pieces.
+            :func:`sorted_tables` returns them. The size of these tables is the size of the pieces.
         identity: the names of the identity columns.
 
     Yields:
@@ -166,6 +168,7 @@ class _Head:
     def __init__(self, stream: Iterator[pa.Table], names: Sequence[str]) -> None:
         self._stream, self._names = (table for table in stream if table.num_rows), names
         self._rows: pa.Table | None = None
+        self._groups = np.zeros(0, np.int32)
         self._next = next(self._stream, None)
 
     @property
@@ -184,13 +187,13 @@ class _Head:
             self._rows = (
                 self._next if self._rows is None else pa.concat_tables([self._rows, self._next])
             )
+            self._groups = np.asarray(self._rows.column(KEY_GROUP))
             self._next = next(self._stream, None)
 
     def _is_one_identity(self) -> bool:
         if self._rows is None or self._rows.num_rows == 1:
             return True
-        groups = self._rows.column(KEY_GROUP)
-        if groups[0] != groups[-1]:
+        if self._groups[0] != self._groups[-1]:
             return False
         last = Bound.of(self._rows.slice(len(self._rows) - 1), self._names)
         return last.rows_before(self._rows.slice(0, 1)) == 0
@@ -199,13 +202,16 @@ class _Head:
         """Return the rows before a bound, all rows without one; None for no rows."""
         if self._rows is None:
             return None
-        count = len(self._rows) if following is None else following.rows_before(self._rows)
-        taken, left = self._rows.slice(0, count), self._rows.slice(count)
-        self._rows = left if left.num_rows else None
-        return taken if taken.num_rows else None
+        rows, groups = self._rows, self._groups
+        count = len(groups) if following is None else following.rows_before(rows, groups)
+        if count == len(groups):
+            self._rows = None
+            return rows
+        self._rows, self._groups = rows.slice(count), groups[count:]
+        return rows.slice(0, count) if count else None
 
 
-def gathered(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
+def _gathered(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
     """Gather batches into tables of about ``table_bytes``, or of one row; rows are not copied."""
     pieces: list[pa.RecordBatch] = []
     size = 0
@@ -235,8 +241,11 @@ def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 # Streams in the order that merges rely on.
 
 
-def ordered(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of sorted files in one order, whichever place a writer gave to NaN and zeros.
+def sorted_tables(
+    batches: Iterable[pa.RecordBatch], state: KeyedState, table_bytes: int
+) -> Iterator[pa.Table]:
+    """Gather the rows of sorted files into tables of about ``table_bytes``, or of one row, in one
+    order, whichever place a writer gave to NaN and zeros.
 
     Rows are moved only near NaN and zeros of float columns that are part of the identity. The rows
     that belong to one NaN key are held in memory.
@@ -247,13 +256,14 @@ def ordered(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa
     """
     names = [KEY_GROUP, *state.identity]
     last: pa.RecordBatch | None = None
-    for batch in _floats_in_order(batches, state):
-        rows = batch.select(names)
-        if last is not None:
-            _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
-        _refuse_descent(rows, state)
-        last = rows.slice(rows.num_rows - 1)
-        yield batch
+    for table in _gathered(_floats_in_order(batches, state), table_bytes):
+        # Compared by the table: each comparison has a fixed cost, and batches may have few rows.
+        for rows in table.select(names).combine_chunks().to_batches():
+            if last is not None and last.column(0)[0].as_py() >= rows.column(0)[0].as_py():
+                _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
+            _refuse_descent(rows, state)
+            last = rows.slice(rows.num_rows - 1)
+        yield table
 
 
 def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:

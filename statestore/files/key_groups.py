@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
-from statestore.files.aligned import aligned, gathered, ordered
+from statestore.files.aligned import aligned, sorted_tables
 from statestore.files.digest import rows_digest
 from statestore.files.elements import stored_schema
 from statestore.files.fetch import read_footer
@@ -439,7 +439,7 @@ def aligned_groups(
     """
     states = [state for state, _ in (a, b)]
     streams = [
-        gathered(ordered(_with_groups(state, groups), state), RUN_BYTES) for state, groups in (a, b)
+        sorted_tables(_with_groups(state, groups), state, RUN_BYTES) for state, groups in (a, b)
     ]
     empty = [restored_schema(state.schema).empty_table() for state in states]
     for piece in aligned(streams, _common_identity(*states)):

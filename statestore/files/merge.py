@@ -2,8 +2,9 @@
 
 Base and layers are read in aligned pieces (:mod:`statestore.files.aligned`), so memory does not
 depend on the size of a key group. In memory are a piece of each layer and of the base, and two more
-pieces of the base, which a thread decodes. The layers of a piece are merged first, newest last;
-then they are applied to the base.
+pieces of the base, which a thread decodes. Of the changes of a piece those that newer ones replace
+are left out. The others are then looked up in the base. Only rows that are new to the base are
+sorted.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.aligned import Bound, Piece, aligned, gathered, ordered
+from statestore.files.aligned import Bound, Piece, aligned, sorted_tables
 from statestore.files.equality import found
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.files.runs import RUN_BYTES, key_groups_of, order_of, taken
 from statestore.format.handles import Handle
-from statestore.format.layers import MARK
+from statestore.format.layers import MARK, delete_widths
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices, Slices
@@ -39,6 +40,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
 __all__ = [
+    "MERGED_BYTES",
     "Wanted",
     "check_instant",
     "clock_ms",
@@ -157,8 +159,8 @@ def check_instant(now_ms: int) -> int:
     return now_ms
 
 
-_RUN_BYTES = 4 * RUN_BYTES
-"""Runs that are merged are longer: what is done once for each would cost more than its rows."""
+MERGED_BYTES = 4 * RUN_BYTES
+"""About so many bytes of each stream are merged at a time: a merge has fixed costs."""
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
@@ -185,7 +187,7 @@ def read_state(
     *,
     verify: bool = False,
     now_ms: int | None = None,
-    run_bytes: int = _RUN_BYTES,
+    run_bytes: int = MERGED_BYTES,
     wanted: Wanted | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
@@ -248,10 +250,9 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
-    with _ahead(gathered(ordered(base, entry.state), run_bytes)) as tables:
+    with _ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
         layers = [_layer_changes(read_layer, layer, run_bytes) for layer in reads.layers]
-        changes = _merged_layers(layers, entry.state)
-        for rows in _merged(tables, changes, entry.state):
+        for rows in _merged(tables, layers, entry.state):
             yield from rows.to_batches()
 
 
@@ -286,16 +287,19 @@ def merged_batches(
     """
     state = entry.state
     changes = [
-        gathered(ordered(batches, layer.entry.state), _RUN_BYTES)
+        sorted_tables(batches, layer.entry.state, MERGED_BYTES)
         for batches, layer in zip(layers, entry.layers, strict=True)
     ]
-    rows = gathered(ordered(base, state), _RUN_BYTES)
-    for table in _merged(rows, _merged_layers(changes, state), state):
+    rows = sorted_tables(base, state, MERGED_BYTES)
+    for table in _merged(rows, changes, state):
         yield from table.to_batches()
 
 
 def merged_changes(
-    storage: Storage, layers: Sequence[LayerReads], state: KeyedState
+    storage: Storage,
+    layers: Sequence[LayerReads],
+    state: KeyedState,
+    table_bytes: int = MERGED_BYTES,
 ) -> Iterator[pa.Table]:
     """Yield the rows of some layers, oldest first, merged into one layer, sorted.
 
@@ -303,7 +307,8 @@ def merged_changes(
     come again in another of the layers.
     """
     read = partial(read_slices, storage, verify=True)
-    for rows in _merged_layers([_layer_changes(read, layer) for layer in layers], state):
+    streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
+    for rows in _merged_layers(streams, state):
         yield as_cleared(rows)
 
 
@@ -313,16 +318,15 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     All of them are of the same key groups, or of the same keys, and that are all there are;
     ``key_group`` is their first column. Of layers only what counts may be given.
     """
-    parts = [_Changes(layer) for layer in layers if layer.num_rows]
-    return _applied(rows, _newest(parts, state), state) if parts else rows
+    return _applied(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
 
 
 def _layer_changes(
-    read: Read, layer: LayerReads, table_bytes: int = _RUN_BYTES
+    read: Read, layer: LayerReads, table_bytes: int = MERGED_BYTES
 ) -> Iterator[pa.Table]:
     """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``."""
-    batches = ordered(read(layer.entry, layer.slices), layer.entry.state)
-    for table in gathered(batches, table_bytes):
+    batches = read(layer.entry, layer.slices)
+    for table in sorted_tables(batches, layer.entry.state, table_bytes):
         live = live_rows_of(table, layer)
         if live.num_rows:
             yield live
@@ -344,33 +348,34 @@ def _live(groups: npt.NDArray[np.int32], ranges: Iterable[KeyGroupRange]) -> Fla
 
 
 def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
-    """Yield the changes of some layers, oldest first, as those of one layer, sorted.
-
-    Layers are merged with each other before the base is: their changes are usually spread over far
-    more rows of the base, whose many pieces then meet one layer.
-    """
+    """Yield the changes of some layers, oldest first, as those of one layer, sorted."""
     if len(layers) == 1:
         yield from layers[0]
         return
     opened = [_OpenDeletes(state) for _ in layers]
     for piece in aligned(layers, state.identity):
-        parts = [each.extended(rows, piece) for each, rows in zip(opened, piece.rows, strict=True)]
-        changes = _newest([part for part in parts if part.rows.num_rows], state)
+        changes = _newest(_changes_of(piece, opened), state)
         if changes.num_rows:
             yield changes
 
 
 def _merged(
-    base: Iterator[pa.Table], changes: Iterator[pa.Table], state: KeyedState
+    base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a state, as restored."""
+    """Yield the rows of a state, as restored: a base with the changes of layers, oldest first."""
     empty = restored_schema(state.schema).empty_table()
-    opened = _OpenDeletes(state)
-    # Changes first: while they are decoded here, a thread decodes the base.
-    for piece in aligned([changes, base], state.identity):
-        rows = empty if piece.rows[1] is None else piece.rows[1]
-        over = opened.extended(piece.rows[0], piece).rows
-        yield _applied(rows, over, state) if over.num_rows else rows
+    opened = [_OpenDeletes(state) for _ in layers]
+    # Layers first: while they are decoded here, a thread decodes the base.
+    for piece in aligned([*layers, base], state.identity):
+        rows = piece.rows[-1]
+        yield _applied(empty if rows is None else rows, _changes_of(piece, opened), state)
+
+
+def _changes_of(piece: Piece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
+    """Return the changes of a piece, of each layer that has some; the layers are its first rows."""
+    layers = zip(opened, piece.rows, strict=False)
+    parts = [each.extended(rows, piece) for each, rows in layers]
+    return [part for part in parts if part is not None]
 
 
 @dataclass(frozen=True)
@@ -391,12 +396,17 @@ class _OpenDeletes:
     def __init__(self, state: KeyedState) -> None:
         self._state = state
         self._open: pa.Table | None = None
+        self._has_prefixes = len(delete_widths(state)) > 1
 
-    def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes:
-        """Return the changes of a piece together with earlier deletes that reach rows of it."""
+    def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes | None:
+        """Return the changes of a piece together with earlier deletes that reach rows of it; None
+        if there are neither.
+        """
+        if not self._has_prefixes:
+            return None if changes is None else _Changes(changes)
         parts = [rows for rows in (self._open, changes) if rows is not None]
         if not parts:
-            return _Changes(pa.table({}))
+            return None
         rows, earlier = pa.concat_tables(parts), 0 if self._open is None else self._open.num_rows
         self._open = self._open_after(rows, piece.following)
         return _Changes(rows, earlier)
@@ -419,35 +429,51 @@ def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     """
     if len(parts) == 1:
         return parts[0].rows.slice(parts[0].earlier)
+    rows, is_newest = _with_newest(parts, state)
+    end = 0
+    for part in parts:
+        is_newest[end : end + part.earlier] = False
+        end += part.rows.num_rows
+    kept = np.flatnonzero(is_newest)
+    if not len(kept):
+        return rows.slice(0, 0)
+    own = rows.select([KEY_GROUP, *state.identity]).take(pa.array(kept)).combine_chunks()
+    return taken(rows, kept[order_of(own, state)])
+
+
+def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
+    """Return the changes of some layers, oldest first, and which of them no newer one replaces."""
     rows = pa.concat_tables([part.rows for part in parts])
-    counts = [part.rows.num_rows for part in parts]
-    layers = np.repeat(np.arange(len(parts)), counts)
-    own = rows.select([KEY_GROUP, *state.identity, MARK]).combine_chunks()
+    is_newest = np.ones(rows.num_rows, np.bool_)
+    if len(parts) == 1:
+        return rows, is_newest
+    layers = np.repeat(np.arange(len(parts)), [part.rows.num_rows for part in parts])
+    own = rows.select([*state.identity, MARK]).combine_chunks()
     widths = widths_of(own, state)
-    stays = np.ones(rows.num_rows, np.bool_)
-    for part, end in zip(parts, np.cumsum(counts).tolist(), strict=True):
-        begin = end - part.rows.num_rows
-        stays[begin : begin + part.earlier] = False
-    for width in np.unique(widths).tolist():
-        names = list(state.identity[:width])
+    for width in _distinct(widths):
         newest_first = np.flatnonzero(widths == width)[::-1]
-        # A delete of a key is gone by a newer one, and not by a row of that key.
+        # A newer delete replaces a delete of the same key; a newer row of that key does not.
         reached = np.flatnonzero(widths >= width)
-        identities = own.select(names)
+        identities = own.select(list(state.identity[:width]))
         at, by = found(_at(identities, reached), identities.take(pa.array(newest_first)))
-        stays[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
-    kept = np.flatnonzero(stays)
-    return (
-        taken(rows, kept[order_of(own.take(pa.array(kept)), state)])
-        if len(kept)
-        else rows.slice(0, 0)
-    )
+        is_newest[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
+    return rows, is_newest
 
 
-def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
-    """Return the rows of a piece with changes put over them, in order of identity."""
-    gone, by = _replaced(rows, changes, state)
-    left, behind = comes(changes), rows.num_rows
+def _distinct(widths: npt.NDArray[np.int64]) -> list[int]:
+    found: list[int] = np.flatnonzero(np.bincount(widths)).tolist()
+    return found
+
+
+def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+    """Return the rows of a piece with the changes of some layers, oldest first, put over them, in
+    order of identity.
+    """
+    if not parts:
+        return rows
+    changes, is_newest = _with_newest(parts, state)
+    gone, by = _replaced(rows, changes, is_newest, state)
+    left, behind = comes(changes) & is_newest, rows.num_rows
     in_place = left[by]
     left[by[in_place]] = False
     places, stays = np.arange(behind), np.ones(behind, np.bool_)
@@ -487,13 +513,17 @@ def _new_places(
     return new[order], np.concatenate(([0], among + 1))[count]
 
 
-def _replaced(rows: pa.Table, changes: pa.Table, state: KeyedState) -> tuple[Places, Places]:
-    """Return the places of rows that are gone by changes, ascending, and of these changes."""
+def _replaced(
+    rows: pa.Table, changes: pa.Table, is_newest: Flags, state: KeyedState
+) -> tuple[Places, Places]:
+    """Return the places of the rows that the newest changes replace or delete, ascending, and the
+    places of these changes.
+    """
     widths = widths_of(changes, state)
     by = np.full(rows.num_rows, -1, np.intp)
-    for width in sorted(set(widths.tolist()), reverse=True):
+    for width in reversed(_distinct(widths)):
         names = list(state.identity[:width])
-        those = np.flatnonzero(widths == width)
+        those = np.flatnonzero(is_newest & (widths == width))
         gone, places = found(rows.select(names), _at(changes.select(names), those))
         by[gone] = those[places]
     gone = np.flatnonzero(by >= 0)

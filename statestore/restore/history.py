@@ -19,7 +19,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.files.aligned import aligned, gathered, ordered
+from statestore.files.aligned import aligned, sorted_tables
 from statestore.files.equality import comparable, pairs_of, same_rows
 from statestore.files.frames import RowStream, as_pandas, as_polars
 from statestore.files.lookup import table_of_key
@@ -271,7 +271,7 @@ def _batches(
         for entry in (sides.a, sides.b)
     ]
     tables = [
-        gathered(ordered(stream, entry.state), run_bytes)
+        sorted_tables(stream, entry.state, run_bytes)
         for stream, entry in zip(streams, (sides.a, sides.b), strict=True)
     ]
     for piece in aligned(tables, sides.a.state.identity):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError
-from statestore.files.aligned import aligned, gathered, ordered
+from statestore.files.aligned import aligned, sorted_tables
 from statestore.files.merge import _merged, _merged_layers, merged_rows
 from statestore.files.runs import in_order
 from statestore.format.layers import MARK
@@ -111,7 +111,7 @@ def stream_of(
 ) -> Iterator[pa.Table]:
     schema = SCHEMA if state is STATE else LAYER_SCHEMA
     batch_rows, table_bytes = sizes
-    return gathered(ordered(batches_of(rows, schema, writer, batch_rows), state), table_bytes)
+    return sorted_tables(batches_of(rows, schema, writer, batch_rows), state, table_bytes)
 
 
 sizes = st.tuples(st.integers(1, 9), st.sampled_from([1, 100, 300, 10**6]))
@@ -145,7 +145,7 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
 ) -> None:
     """Deletes of a key reach its rows in all later pieces, of older layers and of the base."""
     changes = [stream_of(rows, LAYER, own, sizes) for rows, own, sizes in layers]
-    merged = _merged(stream_of(base, STATE, writer, size), _merged_layers(changes, STATE), STATE)
+    merged = _merged(stream_of(base, STATE, writer, size), changes, STATE)
     found = pa.concat_tables([SCHEMA.empty_table(), *merged]).to_pylist()
     whole = [pa.Table.from_pylist(rows, LAYER_SCHEMA) for rows, *_ in layers]
     expected = merged_rows(pa.Table.from_pylist(base, SCHEMA), whole, STATE)
@@ -174,11 +174,12 @@ def test_merged_layers_say_what_the_layers_say(layers: Any) -> None:
         assert str(in_order(one, STATE).select(names)) == str(one.combine_chunks().select(names))
 
 
-def test_rows_that_are_not_sorted_are_refused() -> None:
+@pytest.mark.parametrize("table_bytes", [1, 10_000])
+def test_rows_that_are_not_sorted_are_refused(table_bytes: int) -> None:
     rows = [{KEY_GROUP: 0, "k": k, "m": None, "v": ""} for k in (1.0, 3.0, 2.0)]
     batches = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=2)
     with pytest.raises(DamagedFileError, match=r"rows of key group 0 of .* are not sorted"):
-        list(ordered(batches, STATE))
+        list(sorted_tables(batches, STATE, table_bytes))
 
 
 def test_a_piece_does_not_grow_with_a_key_group() -> None:
@@ -186,7 +187,7 @@ def test_a_piece_does_not_grow_with_a_key_group() -> None:
     rows = pa.table(
         {KEY_GROUP: [0] * 100_000, "k": range(100_000), "m": [None] * 100_000, "v": ["x"] * 100_000}
     ).cast(SCHEMA)
-    streams = [gathered(ordered(rows.to_batches(999), STATE), 10_000) for _ in range(2)]
+    streams = [sorted_tables(rows.to_batches(999), STATE, 10_000) for _ in range(2)]
     pieces = [piece.rows for piece in aligned(streams, STATE.identity)]
     assert max(part.nbytes for parts in pieces for part in parts if part is not None) < 30_000
     assert sum(part.num_rows for parts in pieces for part in parts if part is not None) == 200_000
