@@ -17,9 +17,10 @@ that no checkpoint names.
 own, and the fence refuses that.
 
 **Why it pauses.** Python runs one thread at a time, so a compaction would slow down a snapshot of
-the same process. Between two batches it waits while a snapshot is open, up to :data:`PATIENCE_S` in
-all: a job may have a snapshot open nearly all of the time. Its thread does not have a low priority:
-a thread that the operating system delays may hold Python's lock.
+the same process. While a snapshot is open, it works for :data:`WORK_SHARE` of the time, a small
+piece at a time. It does not wait for the end of the snapshot: a job may have one open nearly all of
+the time. Its thread does not have a low priority: a thread that the operating system delays may
+hold Python's lock.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000
 """A result may be adopted for so long: well below the minimum age of a garbage collection."""
-PATIENCE_S = 2.0
-"""How long the compaction of one state waits for open snapshots, in all."""
+WORK_SHARE = 0.5
+"""The share of the time that a compaction works while a snapshot is open."""
+_PIECE_BYTES = 2**20
 _LOOK_S = 0.05
 
 
@@ -118,12 +120,34 @@ class _OpenSnapshots:
             self._count = max(self._count + count, 0)
             (self._none.clear if self._count else self._none.set)()
 
-    def wait(self, seconds: float, look: Callable[[], object]) -> float:
-        """Wait while a snapshot is open, and ``look`` now and then; return the seconds left."""
+    def wait(self, seconds: float, look: Callable[[], object]) -> None:
+        """Wait while a snapshot is open, for ``seconds`` at most, and ``look`` now and then."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._none.wait(min(left, _LOOK_S)):
             look()
-        return max(left, 0.0)
+
+
+class _Pacer:
+    """Pauses the compaction of a state, so that open snapshots go on."""
+
+    def __init__(self, snapshots: _OpenSnapshots, cancelled: threading.Event) -> None:
+        self._snapshots, self._cancelled = snapshots, cancelled
+        self._worked_since = 0.0
+
+    def start(self) -> None:
+        """Begin to work; raise if the compaction is cancelled."""
+        self._look()
+        self._worked_since = time.monotonic()
+
+    def pause(self) -> None:
+        """Rest for a time that suits the work since the last pause; raise if it is cancelled."""
+        self._look()
+        worked = time.monotonic() - self._worked_since
+        self._snapshots.wait(worked * (1 / WORK_SHARE - 1), self._look)
+        self._worked_since = time.monotonic()
+
+    def _look(self) -> None:
+        _refuse_cancelled(self._cancelled)
 
 
 @dataclass(eq=False)
@@ -132,6 +156,7 @@ class _Task:
 
     source: KeyedEntry
     compactor: Compactor
+    pacer: _Pacer
     cancelled: threading.Event
     begun_ms: int
     result: KeyedEntry | None = None
@@ -162,12 +187,12 @@ class BackgroundCompaction:
         return self._tasks
 
     def snapshot_began(self) -> None:
-        """Pause compactions until :meth:`snapshot_ended`, or until their patience is at its end."""
+        """Slow compactions down until :meth:`snapshot_ended`."""
         self._own_tasks()
         self._open.add(1)
 
     def snapshot_ended(self, manifest: Manifest | None, now_ms: int) -> None:
-        """Resume compactions if no other snapshot is open, and start new ones where needed.
+        """Let compactions go on at full speed if no other snapshot is open; start new ones.
 
         Args:
             manifest: the checkpoint, None if it was not committed.
@@ -260,26 +285,22 @@ class BackgroundCompaction:
             self._thread.start()
 
     def _task_of(self, entry: KeyedEntry, checkpoint_id: int, now_ms: int) -> _Task:
-        cancelled, patience = threading.Event(), PATIENCE_S
-
-        def pause() -> None:
-            nonlocal patience
-            _refuse_cancelled(cancelled)
-            patience = self._open.wait(patience, lambda: _refuse_cancelled(cancelled))
-
+        cancelled = threading.Event()
+        pacer = _Pacer(self._open, cancelled)
         compactor = Compactor(
             self._storage,
             checkpoint_id,
             self._parquet,
             now_ms,
-            before_batch=pause,
+            piece_bytes=_PIECE_BYTES,
+            before_batch=pacer.pause,
         )
-        return _Task(entry, compactor, cancelled, time.time_ns() // 1_000_000)
+        return _Task(entry, compactor, pacer, cancelled, time.time_ns() // 1_000_000)
 
     def _run(self, tasks: Sequence[_Task], policy: CompactionRule) -> None:
         for task in tasks:
             try:
-                _refuse_cancelled(task.cancelled)
+                task.pacer.start()
                 result = task.compactor.by_rule(task.source, policy)
                 with self._lock:
                     _refuse_cancelled(task.cancelled)

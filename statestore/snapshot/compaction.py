@@ -9,7 +9,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from statestore.files.keyed import KeyedTarget, write_grouped
-from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_state
+from statestore.files.merge import (
+    MERGED_BYTES,
+    marked_expired,
+    merged_changes,
+    not_cleaned_up,
+    read_state,
+)
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
@@ -47,14 +53,15 @@ class Compactor:
     """Compacts states for one checkpoint; ``new`` are the files that it has written.
 
     What it writes is without the rows that have expired by the clock, ``now_ms``; without a clock
-    all are kept. ``before_batch`` is called before each batch of rows; what it raises ends the
-    compaction.
+    all are kept. Rows are merged about ``piece_bytes`` at a time. ``before_batch`` is called before
+    each batch of rows; what it raises ends the compaction.
     """
 
     storage: Storage
     checkpoint_id: int
     options: ParquetOptions
     now_ms: int | None = None
+    piece_bytes: int = MERGED_BYTES
     before_batch: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
@@ -118,7 +125,8 @@ class Compactor:
         ends: Sequence[int],
         on_span: Callable[[], object],
     ) -> tuple[KeyedStateHandle, ...]:
-        every = read_state(self.storage, entry, reads_of(entry, key_groups), verify=True)
+        reads = reads_of(entry, key_groups)
+        every = read_state(self.storage, entry, reads, verify=True, run_bytes=self.piece_bytes)
         rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in self._each(every))
         target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
         return self._noted(entry, write_grouped(_telling(rows, ends, on_span), target))
@@ -133,7 +141,8 @@ class Compactor:
         everything = KeyGroupRange.every(entry.state.max_parallelism)
         whole = replace(entry, handles=(), layers=old)
         target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
-        merged = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
+        layers = reads_of(whole, everything).layers
+        merged = merged_changes(self.storage, layers, entry.state, self.piece_bytes)
         rows = (marked_expired(run, entry.state, self.now_ms) for run in self._each(merged))
         written = self._noted(old[-1].entry, write_grouped(rows, target))
         layer = Layer(

@@ -125,7 +125,7 @@ def test_a_compaction_pauses_while_a_snapshot_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would slow the snapshot down: Python runs one thread at a time."""
-    monkeypatch.setattr(background, "PATIENCE_S", 600)
+    monkeypatch.setattr(background, "WORK_SHARE", 1e-9)
     store = opened(tmp_path)
     full(store)
     with open_snapshot(store):
@@ -139,10 +139,7 @@ def test_a_compaction_pauses_while_a_snapshot_is_open(
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_a_compaction_does_not_wait_forever_for_a_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(background, "PATIENCE_S", 0.1)
+def test_a_compaction_does_not_wait_forever_for_a_snapshot(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
     with open_snapshot(store):
