@@ -78,12 +78,17 @@ class Restore:
                 with naming(f"state {state.name!r} of operator {state.uid!r}"):
                     self._write(spark, rows, state.sink)
                 progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
-        entries = _entries(settings, restored)
+        entries = [*_entries(settings, restored)]
         return {
             "checkpoint": restored.checkpoint_id,
             "old_parallelism": restored.manifest.parallelism,
             "parallelism": restored.parallelism,
             "states": [_state(restored, state, entry) for state, entry in entries],
+            "left_out": [
+                str(record)
+                for record in restored.manifest.left_out
+                if any(record.lacks(state.uid, state.name) for state, _ in entries)
+            ],
         }
 
     def _write(self, spark: SparkSession, rows: DataFrame, sink: SinkSettings) -> None:
@@ -162,7 +167,8 @@ def _text(report: Report) -> str:
     header = ("operator", "state", "parallelism", "stored_rows", "target")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     parallelism = f"{report['old_parallelism']} -> {report['parallelism']}"
-    return f"checkpoint {report['checkpoint']}, parallelism {parallelism}\n{states}"
+    lacking = "".join(f"\nleft out  {record}" for record in report["left_out"])
+    return f"checkpoint {report['checkpoint']}, parallelism {parallelism}\n{states}{lacking}"
 
 
 if __name__ == "__main__":

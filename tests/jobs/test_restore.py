@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from jobs.restore import main
 from statestore import KeyGroupAssignment, StateStore, key_group_of
+from statestore.format.left_out import LeftOutState
 from tests.jobs.conftest import RunJob
 
 SETTINGS = """
@@ -230,3 +231,19 @@ def test_rows_are_neither_exchanged_nor_sorted(run_job: RunJob, spark: SparkSess
     assert "MapInArrow" in plan
     assert "Exchange" not in plan
     assert "Sort" not in plan
+
+
+def test_what_the_checkpoint_lacks_of_the_states_is_said(
+    run_job: RunJob, store: StateStore, tmp_path: Path
+) -> None:
+    lost = LeftOutState(
+        operator="totals-by-user", state="totals", reason="damaged", command="salvage"
+    )
+    other = LeftOutState(operator="other", state=None, reason="not read", command="flink import")
+    with store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.record_left_out([lost, other])
+        checkpoint.carry_rest()
+    done = run_job(main, SETTINGS + KEYED)
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == "left out  totals-by-user/totals (damaged)"
+    assert "not read" not in done.out
