@@ -27,6 +27,7 @@ from statestore.files.merge import clock_ms, read_state
 from statestore.files.runs import RUN_BYTES
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries, shown
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_type, type_text
@@ -321,7 +322,8 @@ class KeyAt:
     """What a key had at a checkpoint: its rows, None when the checkpoint lacks the state or has it
     under another key.
 
-    ``is_changed`` tells whether they are others than at the checkpoint before.
+    ``is_changed`` tells whether they are others than at the checkpoint before. ``left_out`` is what
+    the checkpoint lacks of the state, so that rows of the key may be missing.
     """
 
     checkpoint_id: int
@@ -329,6 +331,7 @@ class KeyAt:
     rows: tuple[dict[str, Any], ...] | None
     is_changed: bool
     table: pa.Table | None = field(repr=False, compare=False)
+    left_out: tuple[LeftOutState, ...] = ()
 
 
 class KeyHistory(tuple[KeyAt, ...]):
@@ -402,7 +405,9 @@ def key_history(
         seen = entry
         rows = None if entry is None else tuple(dictionaries(after.rows, str(entry.state)))
         table = None if entry is None else after.rows
-        yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before), table)
+        lacking = tuple(record for record in manifest.left_out if record.lacks(uid, name))
+        changed = after.differs(before)
+        yield KeyAt(number, manifest.created_at_ms, rows, changed, table, lacking)
         before = after
 
 

@@ -141,3 +141,15 @@ def test_sides_and_states_are_told_apart(partial: StateStore, run: Run) -> None:
     )
     assert "kinds" not in done.stdout
     assert "left out  totals/sums:0-3" in done.stdout
+
+
+def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
+    partial: StateStore, run: Run
+) -> None:
+    said = run("history", "u1", *SUMS, "--store", partial.url)
+    assert "  2: left out  totals/sums:0-3 (9 rows were damaged)" in said.stdout
+    assert said.stdout.count("left out") == 1
+    document = json.loads(
+        run("history", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
+    )
+    assert [len(one["left_out"]) for one in document["checkpoints"]] == [0, 1]

@@ -187,6 +187,7 @@ class KeyHistory(Result):
                     "created_at_ms": one.created_at_ms,
                     "changed": one.is_changed,
                     "rows": None if one.rows is None else [json_value(row) for row in one.rows],
+                    "left_out": left_out_to_json(one.left_out),
                 }
                 for one in self.history
             ],
@@ -202,6 +203,8 @@ class KeyHistory(Result):
             first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
             table.add_row(*map(cell, (*first, *_rows(one, self.key))))
         page.table(table)
+        for one in self.history:
+            write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")
 
 
 def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
