@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
-from statestore.format.left_out import refuse_left_out
+from statestore.format.left_out import LeftOutState, refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
@@ -137,6 +137,7 @@ class StatefulQuery:
     on_commit: Callable[[Manifest], object] | None = None
     leave_out: Collection[str] = ()
     _trials: Trials = field(default_factory=Trials, init=False, repr=False, compare=False)
+    _logged: set[LeftOutState] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def of_processor(
@@ -318,7 +319,10 @@ class StatefulQuery:
     def _refuse_left_out(
         self, restored: RestoredCheckpoint | None, states: Mapping[str, QueryState]
     ) -> None:
-        """Refuse to begin with no rows where the store lacks the rows of its source (I16)."""
+        """Refuse to begin with no rows where the store lacks the rows of its source (I16).
+
+        A state that lacks a part of its rows goes on. That is logged, once for each part.
+        """
         if restored is None:
             return
         missing = [
@@ -331,6 +335,14 @@ class StatefulQuery:
             )
         ]
         refuse_left_out(missing, self.leave_out, restored.checkpoint_id, "the query")
+        for record in restored.manifest.left_out:
+            is_known = record in missing or record in self._logged
+            if not is_known and any(record.lacks(self.uid, name) for name in states):
+                self._logged.add(record)
+                _log.warning(
+                    "operator %r goes on without rows that checkpoint %d lacks of its source: %s",
+                    *(self.uid, restored.checkpoint_id, record),
+                )
 
     def _evolve(self, step: _Step, batch: MicroBatch) -> None:
         """Take a checkpoint of the stored states in the form that the query has them in."""

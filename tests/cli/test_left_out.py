@@ -91,7 +91,7 @@ def test_a_command_repeats_what_the_checkpoint_lacks(
         assert "lacks 2" in said.stdout
     else:
         assert "kinds (not read)" in said.stdout
-        # The rows of a lost key group belong to any of those of a rekey.
+        # After a rekey the lost rows can belong to any key group.
         groups = "0-15" if command[0] == "rekey" else "0-3"
         assert f"totals/sums:{groups} (9 rows were damaged)" in said.stdout
 

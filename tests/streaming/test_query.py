@@ -403,7 +403,9 @@ def test_records_of_other_state_do_not_stop_a_query(world: World) -> None:
     assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]
 
 
-def test_rows_in_another_form_are_not_whole_by_that(world: World) -> None:
+def test_rows_in_another_form_are_not_whole_by_that(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """I16: a salvage lost some, and the next start of the query has new columns."""
     world.query().process(world.frame("a", "b"), MicroBatch("q", 0))
     lost = LeftOutState(
@@ -421,6 +423,14 @@ def test_rows_in_another_form_are_not_whole_by_that(world: World) -> None:
     assert world.store.checkpoints() == (1, 2, 3, 4)
     assert world.state() == {"a": (2, 2), "b": (1, 1)}
     assert world.store.manifest().left_out == (lost,)
+    query.process(world.frame("a"), MicroBatch("q", 2))
+    warned = [one.message for one in caplog.records if "goes on without" in one.message]
+    assert warned == [
+        (
+            "operator 'totals' goes on without rows that checkpoint 2 lacks of its source: "
+            "totals/per-user:0-1 (damaged)"
+        )
+    ]
 
 
 def test_a_query_keeps_about_so_many_checkpoints(world: World) -> None:
