@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         CheckpointFailed,
         CheckpointListener,
         CheckpointRestored,
+        CompactionFailed,
+        CompactionListener,
     )
     from statestore.maintenance.decide import decide
     from statestore.restarts import run_with_restarts
@@ -40,6 +42,8 @@ __all__ = [
     "CheckpointListener",
     "CheckpointRestored",
     "CheckpointWriter",
+    "CompactionFailed",
+    "CompactionListener",
     "CompactionRule",
     "KeyGroupAssignment",
     "KeyGroupRange",
@@ -69,6 +73,8 @@ _PLACES = {
     "CheckpointListener": "listeners",
     "CheckpointRestored": "listeners",
     "CheckpointWriter": "snapshot.writer",
+    "CompactionFailed": "listeners",
+    "CompactionListener": "listeners",
     "CompactionRule": "format.layers",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",

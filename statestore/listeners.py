@@ -1,7 +1,8 @@
 """Who is told of checkpoints: a log line for each, and the listeners of a store.
 
 As Spark's ``StreamingQueryListener``: what a job is watched with hangs on the store, and not on the
-code that takes snapshots. A listener is called in the thread that committed or restored.
+code that takes snapshots. A listener is called in the thread that committed or restored, and of a
+background compaction that failed in the thread of that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = [
     "CheckpointFailed",
     "CheckpointListener",
     "CheckpointRestored",
+    "CompactionFailed",
+    "CompactionListener",
     "Listeners",
 ]
 
@@ -64,6 +67,20 @@ class CheckpointRestored:
     size_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompactionFailed:
+    """The background compaction of a state of a checkpoint failed, and why.
+
+    No checkpoint fails because of it. The compaction is tried again after the next checkpoint.
+    """
+
+    store: str
+    checkpoint_id: int
+    uid: str
+    state: str
+    error: BaseException
+
+
 @runtime_checkable
 class CheckpointListener(Protocol):
     """Receives the events of a store's checkpoints.
@@ -81,6 +98,17 @@ class CheckpointListener(Protocol):
 
     def on_restored(self, event: CheckpointRestored) -> None:
         """Receive that a checkpoint is ready to be read."""
+
+
+@runtime_checkable
+class CompactionListener(Protocol):
+    """A checkpoint listener that also receives the failures of background compactions.
+
+    Derive from it in addition to :class:`CheckpointListener`.
+    """
+
+    def on_compaction_failed(self, event: CompactionFailed) -> None:
+        """Receive that a compaction failed; called in the thread of the compaction."""
 
 
 class Listeners:
@@ -138,8 +166,23 @@ class Listeners:
         )
         self._tell("on_restored", event)
 
-    def _tell(self, what: str, event: Any) -> None:
+    def compaction_failed(self, event: CompactionFailed) -> None:
+        """Log that a background compaction failed, and tell the listeners that want to know."""
+        _log.warning(
+            "the compaction of state %r of operator %r of %s failed, and is tried again after the "
+            "next checkpoint: %s",
+            event.state,
+            event.uid,
+            event.store,
+            event.error,
+            exc_info=event.error,
+        )
+        self._tell("on_compaction_failed", event, CompactionListener)
+
+    def _tell(self, what: str, event: Any, kind: type = object) -> None:
         for listener in self._known:
+            if not isinstance(listener, kind):
+                continue
             try:
                 getattr(listener, what)(event)
             except Exception:  # noqa: BLE001 - whatever it is, the checkpoint stands

@@ -25,6 +25,8 @@ from statestore.listeners import (
     CheckpointFailed,
     CheckpointListener,
     CheckpointRestored,
+    CompactionFailed,
+    CompactionListener,
 )
 
 try:
@@ -47,7 +49,7 @@ SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 """The bounds of the histograms of durations: from a point lookup's to a large state's."""
 
 
-class PrometheusListener(CheckpointListener):
+class PrometheusListener(CheckpointListener, CompactionListener):
     """Keeps metrics of the stores that it listens to; each has the label ``store``, its URL.
 
     Their names begin with ``statestore_``: ``checkpoints_total`` by ``outcome`` (committed,
@@ -55,8 +57,9 @@ class PrometheusListener(CheckpointListener):
     checkpoints; ``written_rows_total``, ``written_bytes_total`` and ``written_files_total`` ``by``
     states or compaction; of the newest that this listener heard of ``changed_share``,
     ``last_checkpoint_id``, ``last_checkpoint_timestamp_seconds``, ``named_bytes`` and
-    ``named_files``; and of restores ``restore_seconds`` (of planning), ``restore_bytes_total`` and
-    ``restore_files_total``. The changed share is NaN where nothing tells it.
+    ``named_files``; of restores ``restore_seconds`` (of planning), ``restore_bytes_total`` and
+    ``restore_files_total``; and ``failed_compactions_total``, those of the background. The changed
+    share is NaN where nothing tells it.
     """
 
     def __init__(
@@ -91,6 +94,9 @@ class PrometheusListener(CheckpointListener):
         self._restore = seconds("restore_seconds", "Time to plan a restore.")
         self._restore_bytes = counter("restore_bytes", "Bytes of the states that were restored.")
         self._restore_files = counter("restore_files", "Files of the states that were restored.")
+        self._failed_compactions = counter(
+            "failed_compactions", "Background compactions that failed."
+        )
 
     def on_committed(self, event: CheckpointCommitted) -> None:
         """Count a checkpoint, and show it as the last."""
@@ -117,6 +123,10 @@ class PrometheusListener(CheckpointListener):
         self._restore.labels(event.store).observe(event.seconds)
         self._restore_bytes.labels(event.store).inc(event.size_bytes)
         self._restore_files.labels(event.store).inc(event.files)
+
+    def on_compaction_failed(self, event: CompactionFailed) -> None:
+        """Count a background compaction that failed."""
+        self._failed_compactions.labels(event.store).inc()
 
     def _wrote(self, store: str, by: str, written: Amount) -> None:
         self._rows.labels(store, by).inc(written.rows)

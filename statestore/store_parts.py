@@ -56,17 +56,18 @@ class OpenStore:
         layout: str | None = None,
     ) -> OpenStore:
         """Return a store on a storage, with a fence of its own and this machine's clock."""
+        listeners = Listeners(storage.url)
         return cls(
             storage,
             data or storage,
             spark,
             parquet,
             compaction,
-            BackgroundCompaction(data or storage, parquet, compaction),
+            BackgroundCompaction(data or storage, parquet, compaction, listeners),
             table_format,
             layout,
             Fence(storage, release=__version__),
-            Listeners(storage.url),
+            listeners,
             _now_ms,
         )
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from statestore import StateStore
+from statestore import CompactionRule, StateStore
 from statestore.prometheus import PrometheusListener
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2]})
@@ -107,6 +107,24 @@ def test_without_a_base_the_changed_share_is_not_a_number(
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.broadcast("u", "rules", [{"rule": 1}])
     assert math.isnan(scrape()["changed_share", ""])
+
+
+def test_a_failed_compaction_is_counted(
+    tmp_path: Path, listener: tuple[PrometheusListener, Scrape]
+) -> None:
+    metrics, scrape = listener
+    rule = CompactionRule(share=0.01, most_share=9)
+    store = StateStore.open(
+        str(tmp_path / "s"), table_format="parquet", compaction=rule, listeners=[metrics]
+    )
+    take(store)
+    for path in (tmp_path / "s").rglob("*.parquet"):
+        path.unlink()
+    take(store, [{"k": "a", "v": 3}])
+    store.parts.background.wait()
+    found = scrape()
+    assert found["failed_compactions_total", ""] == 1
+    assert found["checkpoints_total", "committed"] == 2
 
 
 def test_two_stores_of_one_listener_are_told_apart_by_their_url(tmp_path: Path) -> None:

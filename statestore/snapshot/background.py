@@ -39,6 +39,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule, is_overdue, needs_compaction
 from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.listeners import CompactionFailed, Listeners
 from statestore.snapshot.compaction import Compactor
 from statestore.storage import Storage
 
@@ -167,10 +168,17 @@ class BackgroundCompaction:
     """The compactions of one opened store, of which at most one runs at a time."""
 
     def __init__(
-        self, storage: Storage, parquet: ParquetOptions, policy: CompactionRule | None
+        self,
+        storage: Storage,
+        parquet: ParquetOptions,
+        policy: CompactionRule | None,
+        listeners: Listeners,
     ) -> None:
-        """Begin with none; without a policy nothing is ever compacted."""
+        """Begin with none; without a policy nothing is ever compacted. Failures are told to the
+        listeners.
+        """
         self._storage, self._parquet, self._policy = storage, parquet, policy
+        self._listeners = listeners
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -311,13 +319,14 @@ class BackgroundCompaction:
                 task.compactor.new.delete(error)
                 # As the process ends, Python closes all pools before it stops its main thread.
                 if "cannot schedule new futures" not in str(error):
-                    _log.warning(
-                        "the compaction of %s of %s failed, and is tried again after the next "
-                        "checkpoint: %s",
-                        task.source.state,
-                        self._storage.url,
-                        error,
-                        exc_info=error,
+                    self._listeners.compaction_failed(
+                        CompactionFailed(
+                            store=self._listeners.url,
+                            checkpoint_id=task.compactor.checkpoint_id,
+                            uid=task.source.state.uid,
+                            state=task.source.state.name,
+                            error=error,
+                        )
                     )
             finally:
                 task.has_ended = True

@@ -13,7 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointListener,
+    CheckpointRestored,
+    CompactionFailed,
+    CompactionListener,
+    StateStore,
+)
 from statestore.errors import NullKeyError, StorageError
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
@@ -192,6 +200,19 @@ def test_a_checkpoint_of_another_process_in_between(tmp_path: Path) -> None:
     assert content(again) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
 
 
+class Quiet(CheckpointListener):
+    """Does not ask for compactions."""
+
+    def on_committed(self, event: CheckpointCommitted) -> None:
+        pass
+
+    def on_failed(self, event: CheckpointFailed) -> None:
+        pass
+
+    def on_restored(self, event: CheckpointRestored) -> None:
+        pass
+
+
 def test_a_failure_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,11 +222,24 @@ def test_a_failure_is_told_and_tried_again(
         by_rule(self, *given)
         raise StorageError("the disk is full")
 
+    class Ears(Quiet, CompactionListener):
+        def on_compaction_failed(self, event: CompactionFailed) -> None:
+            heard.append(event)
+            raise RuntimeError("a listener breaks nothing")
+
+    heard: list[CompactionFailed] = []
     store = opened(tmp_path)
+    store.add_listener(Ears())
+    store.add_listener(Quiet())
     full(store)
     with monkeypatch.context() as patched:
         patched.setattr(Compactor, "by_rule", failing)
         change(store, {"u1": 100})
+        store.parts.background.wait()
+    [event] = heard
+    assert (event.uid, event.state, event.checkpoint_id) == ("u", "s", 2)
+    assert event.store == str(tmp_path / "store")
+    assert str(event.error) == "the disk is full"
     assert "the compaction of state 's' of operator 'u'" in caplog.text
     assert "the disk is full" in caplog.text
     assert dead(store, tmp_path) == set()
