@@ -533,7 +533,7 @@ def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
         None if new is None else new.checkpoint_id,
         tuple(one.name for one in seen.savepoints_of(old)),
         tuple(_purged(hit) for hit in seen.hits.get(old, ())),
-        seen.kept[old].left_out,
+        (seen.kept[old] if new is None else new).left_out,
     )
 
 
