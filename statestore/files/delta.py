@@ -44,7 +44,7 @@ from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
 
-__all__ = ["DeltaTables", "refuse_escaped", "said"]
+__all__ = ["DeltaTables", "refuse_escaped", "said", "shown_files"]
 
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _VECTORS = "deletionVectors"
@@ -176,6 +176,26 @@ class DeltaTables:
             description=label["description"],
         )
         return self._open(entry)
+
+
+def shown_files(storage: Storage, folder: str) -> frozenset[str] | None:
+    """Return the files that the newest version of a Delta table names.
+
+    Args:
+        storage: the store.
+        folder: the table's folder in the store.
+
+    Returns:
+        The names of the files in the store, none of a table without a log. None if the log cannot
+        be read.
+    """
+    try:
+        table = DeltaTable(f"{storage.url}/{folder}", storage_options=storage.delta_options())
+        return frozenset(f"{folder}/{file['path']}" for file in _files(table))
+    except TableNotFoundError:
+        return frozenset()
+    except (DeltaError, OSError):
+        return None
 
 
 # What a log keeps the store says itself: see delta_log.py.

@@ -47,13 +47,13 @@ and there is no day from which on a job that stood still will not go on.
 and one right behind the writer's look for it cannot be told apart by who puts the tombstone: the
 second would take away what was reported as committed. So the limit above is one.
 
-**For readers of Delta tables.** Table versions whose files were collected can no longer be
-travelled to. What goes of a log lies behind one of its checkpoints that readers have been sent to
-for the minimum age, and behind each version that a kept checkpoint names. If the newest version is
-of a snapshot that was never committed, it cannot be read until the next one. While a state has
-layers of changes its table gets no version: the newest one is that of the base that the layers
-began with, and cannot be read once that was folded and no kept checkpoint has it. What somebody
-else has written into a table is of no checkpoint, and dead.
+**For readers of Delta tables.** The newest version of a table stays readable: its files are kept,
+also if no kept checkpoint names them any more. While a state has layers of changes its table gets
+no version, and the newest one is that of the base that the layers began with. This holds for states
+of kept checkpoints; the table of a state that no kept checkpoint has goes. Older versions whose
+files were collected can no longer be travelled to. What goes of a log lies behind one of its
+checkpoints that readers have been sent to for the minimum age, and behind each version that a kept
+checkpoint names.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.files.delta import shown_files
 from statestore.files.delta_log import needless
 from statestore.format.documents import Held
 from statestore.format.listed import ListedFiles, list_of
@@ -82,6 +83,7 @@ from statestore.format.names import (
     CHECKPOINTS,
     checkpoint_id_of,
     data_file_id,
+    folder_of,
     is_data_file,
     is_leftover,
     manifest_path,
@@ -130,9 +132,9 @@ class Marks:
     files: of checkpoints that are kept, and of those that expired lately. ``expired_ids`` are
     the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
     ``bare`` are ids of old tombstones whose manifests no listing shows. ``versions`` has by folder
-    the oldest version of a Delta table that one of these checkpoints names. ``unknown`` are folders
-    of tables of which a checkpoint that expired lately has files that nobody can tell any more, and
-    the lists that told.
+    the oldest version of a Delta table that one of these checkpoints names. ``delta`` are the
+    folders of all their Delta tables. ``unknown`` are folders of tables of which a checkpoint that
+    expired lately has files that nobody can tell any more, and the lists that told.
     """
 
     listing: tuple[Listed, ...]
@@ -142,6 +144,7 @@ class Marks:
     expired_ids: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
     versions: dict[str, int] = field(default_factory=dict)
+    delta: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
 
     @cached_property
@@ -150,8 +153,10 @@ class Marks:
         return tuple(item for item in self.listing if is_data_file(item.name))
 
     def note(self, manifest: Manifest) -> None:
-        """Take down the versions that a checkpoint names."""
+        """Take down the Delta tables of a checkpoint, and the versions that it names."""
         for entry in manifest.parts:
+            if entry.table.format == "delta":
+                self.delta.add(entry.table.path)
             if entry.table.version is not None:
                 folder, version = entry.table.path, entry.table.version
                 self.versions[folder] = min(version, self.versions.get(folder, version))
@@ -390,8 +395,9 @@ class Amount:
 class CollectedGarbage:
     """What was, or with ``dry_run`` would be, removed, and why the rest of the data files stays.
 
-    ``live`` ones are of checkpoints that are kept; ``young`` ones are not, and were written, or
-    their checkpoint expired, less than the minimum age ago. ``manifests`` and ``tombstones`` are
+    ``live`` ones are of checkpoints that are kept, or of the newest version of a Delta table;
+    ``young`` ones are not, and were written, or their checkpoint expired, less than the minimum age
+    ago. ``manifests`` and ``tombstones`` are
     ids of checkpoints, ``pins`` tokens, ``leftovers`` the number of writes that were broken off,
     ``log_files`` what went of the logs of Delta tables, and ``held`` the checkpoints that a
     savepoint or a pin holds.
@@ -429,14 +435,16 @@ def collect_garbage(
     if minimum_age_ms < 0:
         raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {minimum_age_ms}")
     marks = mark(catalog, minimum_age_ms=minimum_age_ms, now_ms=now_ms)
-    live = [item for item in marks.files if item.name in marks.live]
     unused = [item for item in marks.files if item.name not in marks.live]
     old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
     unknown = tuple(marks.unknown)
-    dead = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
+    unnamed = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
+    shown = _shown(catalog.storage, {item.name for item in unnamed}, marks.delta)
+    dead = [item for item in unnamed if item.name not in shown]
     gone = {item.name for item in dead}
-    young = [item for item in unused if item.name not in gone]
-    manifests = _without_files(catalog, marks, {item.name for item in young})
+    live = [item for item in marks.files if item.name in marks.live or item.name in shown]
+    young = [item for item in unused if item.name not in gone and item.name not in shown]
+    manifests = _without_files(catalog, marks, {item.name for item in young} | shown)
     tombstones = _without_manifest(catalog.storage, marks.bare)
     pins = tuple(pin.token for pin in catalog.holds.pins() if pin.until_ms <= now_ms)
     leftovers = [
@@ -472,6 +480,19 @@ def collect_garbage(
         log_files=_amount(log_files),
         held=tuple(Held(number, by) for number, by in marks.holds.items()),
     )
+
+
+def _shown(storage: Storage, names: set[str], tables: Collection[str]) -> set[str]:
+    """Return which data files the newest versions of Delta tables need.
+
+    Of a table whose log cannot be read all files stay: ``repair`` may mend it.
+    """
+    found: set[str] = set()
+    for folder in sorted({folder_of(name) for name in names}.intersection(tables)):
+        own = {name for name in names if folder_of(name) == folder}
+        files = shown_files(storage, folder)
+        found |= own if files is None else own & files
+    return found
 
 
 def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int, ...]:

@@ -20,13 +20,14 @@ savepoints are moved, and the tombstone is put (below).
 **Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
 counts; the last of the new checkpoints begins a new log. A state with layers of changes has none
-until a checkpoint has it without: so no log names a file that is gone.
+until a checkpoint has it without: so no log names a file that is gone. If a table shows an expired
+checkpoint, and only this has the key, the newest entries of its log go as well.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -40,15 +41,18 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
+from statestore.files.delta import shown_files
+from statestore.files.lookup import key_batch
 from statestore.files.reader import check_sizes
 from statestore.files.table import refuse_tables
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.names import is_data_file
 from statestore.format.state import KeyedState
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.expire import tombstone
-from statestore.maintenance.purge_files import Hit, KeyFinder, KeyRewriter
+from statestore.maintenance.purge_files import Hit, KeyFinder, KeyRewriter, in_rows
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
@@ -274,6 +278,8 @@ def purge(
         logs = tuple(table for table in sorted(tables) if _drop_log(catalog.storage, table))
         made, twice = _make_again(deriver, seen, wanted, logs)
         _finish(deriver, made, twice, now_ms)
+    if wanted.checkpoint is None and not dry_run:
+        logs += _drop_shown(deriver, seen.kept.values(), wanted, but=logs)
     return PurgedKey(
         store=catalog.storage.url,
         dry_run=dry_run,
@@ -425,16 +431,50 @@ def _pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, .
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in found)
 
 
-def _drop_log(storage: Storage, table: str) -> bool:
-    """Delete a table's Delta log, newest entry first; return whether there was one.
+def _drop_log(storage: Storage, table: str, after: int = -1) -> bool:
+    """Delete the entries of a table's Delta log after a version, newest first; return whether there
+    were any. By default all of the log goes.
 
     What points into it goes before it, and with each entry its hidden companion.
     """
     names = [item.name for item in storage.listed(f"{table}/{_DELTA_LOG}")]
     bases = {name: name.rpartition("/")[2].lstrip(".") for name in names}
-    for name in sorted(names, key=lambda name: bases[name], reverse=True):
+    gone = [name for name in names if not bases[name] < f"{after + 1:020}"]
+    for name in sorted(gone, key=lambda name: bases[name], reverse=True):
         storage.delete(name)
-    return bool(names)
+    return bool(gone)
+
+
+def _drop_shown(
+    deriver: Deriver, kept: Collection[Manifest], wanted: PurgeRequest, but: Collection[str]
+) -> tuple[str, ...]:
+    """Delete the newest entries of Delta logs if they name files that have the key, and that no
+    kept checkpoint names; return the tables, without ``but``.
+
+    While a state has layers of changes, its table shows an older checkpoint, which may have
+    expired. ``gc`` keeps the files of that.
+    """
+    storage = deriver.catalog.storage
+    entries = [entry for manifest in kept for entry in _entries(manifest, wanted)]
+    names = {entry.table.name_of(handle) for entry in entries for handle in entry.handles}
+    versions: dict[str, int] = {}
+    states: dict[str, KeyedState] = {}
+    for entry in entries:
+        if entry.table.format == "delta" and entry.table.path not in but:
+            table, version = entry.table.path, entry.table.version
+            states[table] = entry.state
+            versions[table] = max(versions.get(table, -1), -1 if version is None else version)
+    dropped = []
+    for table, state in states.items():
+        shown = shown_files(storage, table)
+        files = filter(is_data_file, storage.list(table)) if shown is None else shown
+        key = key_batch(state, wanted.key_of(state))
+        if all(in_rows(storage, name, state, key, None) == 0 for name in {*files} - names):
+            continue
+        deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
+        if _drop_log(storage, table, versions[table]):
+            dropped.append(table)
+    return tuple(dropped)
 
 
 def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
