@@ -36,11 +36,13 @@ from statestore.format.documents import (
 from statestore.format.names import (
     PINS,
     SAVEPOINTS,
+    folded,
     is_inside,
     is_pin,
     is_savepoint,
     pin_path,
     savepoint_path,
+    unescape,
 )
 from statestore.storage import Storage, put_once
 
@@ -83,9 +85,11 @@ class Holds:
         """Keep a checkpoint under a name; ``visible`` raises when it is visible no more.
 
         Then the savepoint is taken back. Raises InvalidArgumentError for a name that is taken by
-        another checkpoint, or is none; for the same checkpoint nothing happens.
+        another checkpoint, is none, or differs from that of another savepoint in case or in Unicode
+        normalization alone; for the same checkpoint nothing happens.
         """
         path = savepoint_path(check_savepoint_name(savepoint.name))
+        self._refuse_folded(savepoint.name)
         # Looked for first: one of the same moment has the same bytes, and is not this one's to take
         # back.
         there = self._read(path, savepoint_from_json) is not None
@@ -145,7 +149,11 @@ class Holds:
 
     def delete_pin(self, token: str) -> None:
         """Let go of a pin; nothing happens when it is gone."""
-        self._storage.delete(pin_path(token))
+        path = pin_path(token)
+        with suppress(MalformedManifestError):
+            if self._read(path, pin_from_json) is None:
+                return
+        self._storage.delete(path)
 
     def held(self, now_ms: int, listed: Iterable[str] = ()) -> dict[int, str]:
         """Return the ids of checkpoints that are kept at this moment, each with what keeps it.
@@ -165,6 +173,16 @@ class Holds:
                 by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
         return {number: ", ".join(sorted(words)) for number, words in sorted(by.items())}
 
+    def _refuse_folded(self, name: str) -> None:
+        for path in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
+            other = unescape(path.removeprefix(f"{SAVEPOINTS}/").removesuffix(".json"))
+            if other != name and folded(other) == folded(name):
+                raise InvalidArgumentError(
+                    f"savepoints {name!r} and {other!r}, which {self._storage.url} has, differ in "
+                    "case or in Unicode normalization alone: where a file system does not tell "
+                    "upper from lower case, they would be one file; give another name"
+                )
+
     def _seen(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
         """Take back what was ``put`` if it holds nothing, and is not another's by now."""
         try:
@@ -176,7 +194,8 @@ class Holds:
             raise
 
     def _read(self, path: str, parse: Callable[..., H]) -> H | None:
-        """Return a hold, None when it is gone.
+        """Return a hold, None when it is gone, or if the file of another one was read: a file
+        system that folds case finds it under this name as well.
 
         Under a name that no hold can have there may lie one all the same, put there by hand: it is
         as one that is damaged, since nobody knows what it keeps.
@@ -189,9 +208,12 @@ class Holds:
         except FileNotFoundError:  # deleted since it was listed
             return None
         found = parse(raw, name=where)
-        if _path_of(found) != path:
+        own = _path_of(found)
+        if own != path and folded(own) == folded(path):
+            return None
+        if own != path:
             raise MalformedManifestError(
-                f"{where} is the document of {_path_of(found)}, under another name; {_TAKE_AWAY}"
+                f"{where} is the document of {own}, under another name; {_TAKE_AWAY}"
             )
         return found
 

@@ -25,6 +25,7 @@ mapping is one to one, and the path needs no escaping in a URL, in a shell or in
 from __future__ import annotations
 
 import re
+from unicodedata import normalize
 
 from statestore.errors import InvalidArgumentError
 
@@ -42,6 +43,7 @@ __all__ = [
     "checkpoint_id_of",
     "data_file_id",
     "file_list_path",
+    "folded",
     "folder_of",
     "generation_of",
     "is_data_file",
@@ -136,6 +138,16 @@ def _escape_byte(byte: int, *, first: bool) -> str:
     char = chr(byte)
     plain = char.isascii() and (char.isalnum() or char == "-" or (char in "._" and not first))
     return char if plain else f"~{byte:02X}"
+
+
+def folded(name: str) -> str:
+    """Return what a name has in common with those that are taken for it: names that differ in case
+    or in Unicode normalization alone.
+
+    Where a file system folds case, files of two such names would be one. To a reader they look
+    alike everywhere.
+    """
+    return normalize("NFC", normalize("NFC", name).lower())
 
 
 def manifest_path(checkpoint_id: int) -> str:

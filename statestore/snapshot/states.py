@@ -24,6 +24,7 @@ from statestore.files.merge import check_instant
 from statestore.files.types import is_uuid, uuid_columns
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry
+from statestore.format.names import folded
 from statestore.format.schema import (
     Schema,
     changed_columns,
@@ -459,11 +460,10 @@ def _text(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else f"({', '.join(value)})"
 
 
-# Names that differ in case alone: where a file system folds case, their folders are one.
-#
-# A listing has one spelling then, and a manifest another, so that a collection would take files of
-# the second name for nobody's. So a name that folds to another's is refused, on any storage: a
-# store may be copied. Those that a store has both already go on.
+# Names that differ in case or in Unicode normalization alone: where a file system folds case, the
+# folders of two such names are one. A listing has one spelling then, and a manifest another, so a
+# collection would take the files of the second name for nobody's. So a name that folds to another's
+# is refused, on any storage: a store may be copied. Those that a store has already go on.
 
 
 Name = tuple[str, str]
@@ -477,19 +477,15 @@ def refuse_folded(new: Name, others: Iterable[Name], stored: frozenset[Name]) ->
     for other in {*others, *stored}:
         if other[0] != new[0]:
             known = {other[0], new[0]} <= operators
-            clash = _folded(other[0]) == _folded(new[0])
+            clash = folded(other[0]) == folded(new[0])
             what, a, b = "operators", other[0], new[0]
         else:
             known = {other, new} <= stored
-            clash = other[1] != new[1] and _folded(other[1]) == _folded(new[1])
+            clash = other[1] != new[1] and folded(other[1]) == folded(new[1])
             what, a, b = f"states of operator {new[0]!r}", other[1], new[1]
         if clash and not known:
             raise InvalidArgumentError(
-                f"{what} {a!r} and {b!r} differ in case alone, and where a file system does not "
-                "tell upper from lower case, their files would lie in one folder; rename one"
+                f"{what} {a!r} and {b!r} differ in case or in Unicode normalization alone: where a "
+                "file system does not tell upper from lower case, their files would lie in one "
+                "folder, and a reader cannot tell them apart; rename one"
             )
-
-
-def _folded(name: str) -> str:
-    # In a path all but ASCII is escaped, so no other letter is folded there.
-    return "".join(char.lower() if char.isascii() else char for char in name)

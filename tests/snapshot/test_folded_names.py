@@ -1,4 +1,4 @@
-"""Names that differ in case alone would share a folder somewhere: a second one is refused."""
+"""Names that differ in case or in Unicode normalization alone: the second one is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.errors import InvalidArgumentError
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
 from statestore.snapshot import states
+from statestore.storage import LocalStorage
 from tests.support.writers import ROWS, opened, stored_files
 
 OPTIONS: dict[str, Any] = {"key": "k", "max_parallelism": 4}
@@ -35,10 +36,10 @@ def test_a_second_name_is_refused_before_anything_is_written(
 ) -> None:
     """Beside a stored one, of any state of the operator."""
     before = stored_files(store.url)
-    with pytest.raises(InvalidArgumentError, match="differ in case alone"):
+    with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         put(store, name)
     assert stored_files(store.url) == before
-    with pytest.raises(InvalidArgumentError, match="differ in case alone"):
+    with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         store.snapshot(parallelism=2).__enter__().split(*name, [[{"p": 1}], []])
     put(store, ("u", "n"), ("v", "N"))  # of another operator it is another folder
 
@@ -46,34 +47,68 @@ def test_a_second_name_is_refused_before_anything_is_written(
 def test_two_of_one_checkpoint_are_refused(tmp_path: Path) -> None:
     for names in ((("a", "n"), ("A", "m")), (("a", "n"), ("a", "N"))):
         store = opened(str(tmp_path / "-".join("".join(name) for name in names)))
-        with pytest.raises(InvalidArgumentError, match="differ in case alone"):
+        with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
             put(store, *names)
         assert store.checkpoints() == ()
 
 
-def test_letters_that_a_path_escapes_are_no_clash(store: StateStore) -> None:
-    names = [("\u00e9", "n"), ("\u00c9", "n"), ("u1", "n")]
-    put(store, *names)
-    stored = {(entry.state.uid, entry.state.name) for entry in store.manifest().keyed}
-    assert stored == {("u", "n"), *names}
+@pytest.mark.parametrize("second", ["\u00c9", "e\u0301", "E\u0301"])
+def test_letters_beyond_ascii_and_composed_ones_fold_too(store: StateStore, second: str) -> None:
+    """A reader cannot tell them apart, although their paths differ."""
+    put(store, ("\u00e9", "n"), ("stra\u00dfe", "n"), ("strasse", "n"))
+    with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
+        put(store, (second, "other"))
 
 
 def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
     other = opened(str(tmp_path / "other"))
     put(other, ("U", "n"))
-    with pytest.raises(InvalidArgumentError, match="differ in case alone"):
+    with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         store.maintenance.copy("latest", other)
 
 
 def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older release made it: it stays readable, and its job goes on."""
     with monkeypatch.context() as patched:
-        patched.setattr(states, "_folded", lambda name: name)
+        patched.setattr(states, "folded", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)
     for name in (("u", "n"), ("U", "n"), ("u", "N")):
         assert restored.keyed(*name).to_arrow(0).read_all().num_rows == len(ROWS)
     store.maintenance.compact(everything=True)
-    with pytest.raises(InvalidArgumentError, match="differ in case alone"):
+    with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         put(store, ("U", "N"))
+
+
+class Folding(LocalStorage):
+    """A folder of a file system that keeps the case of names, and does not tell it apart."""
+
+    def _file(self, name: str) -> Path:
+        path = super()._file(name)
+        there = path.parent.iterdir() if path.parent.is_dir() else ()
+        return next((each for each in there if each.name.lower() == path.name.lower()), path)
+
+
+@pytest.mark.parametrize("storage", [LocalStorage, Folding])
+@pytest.mark.parametrize(
+    ("kept", "name"), [("Prod", "prod"), ("prod", "PROD"), ("\u00e9", "e\u0301")]
+)
+def test_of_two_savepoints_that_fold_together_one_is_made(
+    tmp_path: Path, storage: type[LocalStorage], kept: str, name: str
+) -> None:
+    """And whoever names the other one does not delete it."""
+    store = StateStore.over(storage(str(tmp_path / "store")), table_format="parquet")
+    put(store, ("u", "n"))
+    put(store, ("u", "n"))
+    store.maintenance.savepoint(kept, 1)
+    for checkpoint in (1, 2):
+        with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
+            store.maintenance.savepoint(name, checkpoint)
+    with pytest.raises(CheckpointNotFoundError, match=kept):
+        store.maintenance.delete_savepoint(name)
+    with pytest.raises(CheckpointNotFoundError):
+        store.restore(checkpoint=name)
+    assert [one.name for one in store.maintenance.savepoints()] == [kept]
+    assert store.maintenance.delete_savepoint(kept) is not None
+    assert store.maintenance.savepoint(name, 2).name == name
