@@ -7,6 +7,7 @@ member.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, TypeVar
@@ -263,12 +264,18 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     """
     if wrong := _what_no_reader_takes(manifest):
         raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {wrong}")
+    keyed: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    operator: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in manifest.keyed:
+        keyed[entry.state.uid].append(keyed_to_json(entry))
+    for element in manifest.operator:
+        operator[element.state.uid].append(_operator_json(element))
     operators = [
         {
             "uid": uid,
             "id": manifest.operators.id_of(uid),
-            "keyed": [keyed_to_json(e) for e in manifest.keyed if e.state.uid == uid],
-            "operator": [_operator_json(e) for e in manifest.operator if e.state.uid == uid],
+            "keyed": keyed[uid],
+            "operator": operator[uid],
         }
         for uid in manifest.uids
     ]

@@ -110,9 +110,10 @@ class Carrying:
         before = self._before()
         if before is None:
             return
+        by_id = self._by_id(self._collected.names)
         for entry in before.entries:
             state = entry.state.uid, entry.state.name
-            if state in self._dropped and self._is_known(before, entry, self._collected.names):
+            if state in self._dropped and _is_among(before, entry, by_id):
                 raise InvalidArgumentError(f"{entry.state} is dropped, and in this checkpoint")
 
     def _refuse_left_out(self) -> None:
@@ -145,19 +146,18 @@ class Carrying:
         """Return the states of a checkpoint that are not known here; operator ids tell who is who,
         and what is dropped goes by its label too: its operator may be in no graph any more.
         """
+        by_id = self._by_id({*known, *self._dropped})
         return [
             entry
             for entry in before.entries
-            if not self._is_known(before, entry, {*known, *self._dropped})
+            if not _is_among(before, entry, by_id)
             and (entry.state.uid, entry.state.name) not in self._dropped
         ]
 
-    def _is_known(self, before: Manifest, entry: Entry, known: Collection[tuple[str, str]]) -> bool:
-        stored = before.operators.id_of(entry.state.uid)
-        return any(
-            name == entry.state.name and stored in self._attempt.operators.ids_of(uid)
-            for uid, name in known
-        )
+    def _by_id(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return operator id and name of states that are named by their operators' labels."""
+        ids_of = self._attempt.operators.ids_of
+        return {(operator_id, name) for uid, name in known for operator_id in ids_of(uid)}
 
     def _find(self, manifest: Manifest, uid: str, name: str) -> Entry:
         ids = self._attempt.operators.ids_of(uid)
@@ -196,3 +196,7 @@ class Carrying:
         else:
             lists = [*state.subtasks()]
         return write_operator(self._collected, uid, name, lists, mode)
+
+
+def _is_among(before: Manifest, entry: Entry, by_id: Collection[tuple[str, str]]) -> bool:
+    return (before.operators.id_of(entry.state.uid), entry.state.name) in by_id

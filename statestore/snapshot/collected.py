@@ -16,8 +16,8 @@ from statestore.format.names import folder_of
 from statestore.format.state import KeyedState
 from statestore.snapshot.attempt import Attempt
 from statestore.snapshot.compaction import Compactor
-from statestore.snapshot.states import refuse_folded
 from statestore.snapshot.subtasks import Acknowledged
+from statestore.snapshot.taken_names import Name, TakenNames
 
 __all__ = ["NOT_ENTERED", "USED", "Collected"]
 
@@ -27,7 +27,6 @@ NOT_ENTERED = (
     "a snapshot is taken in a 'with' block, and committed when that ends; write 'with "
     "store.snapshot(…) as checkpoint:'"
 )
-Name = tuple[str, str]
 
 
 class Collected:
@@ -50,7 +49,7 @@ class Collected:
         self._written = WrittenFiles(attempt.catalog.storage)
         self._lists = WrittenFiles(attempt.catalog.storage)
         self._unsynced: list[str] = []
-        self._stored: frozenset[Name] | None = None
+        self._taken: TakenNames | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -67,33 +66,40 @@ class Collected:
         """Operator and name of all states."""
         return {_name(entry) for entry in self.entries}
 
-    def refuse_twice(self, uid: str, name: str) -> None:
+    @property
+    def taken(self) -> TakenNames:
+        """The names of all states, beside those of the checkpoint before."""
+        if self._taken is None:
+            self._taken = TakenNames(self.attempt.stored_names())
+        return self._taken
+
+    def refuse_twice(self, uid: str, name: str, table: str | None = None) -> None:
         """Raise InvalidArgumentError outside of the ``with`` block, for an operator that the job
-        has not, and for a state that is here already, or is but for the case of its letters.
+        has not, and as :meth:`TakenNames.refuse`.
         """
         if self.left:
             raise InvalidArgumentError(USED)
         if not self.entered:
             raise InvalidArgumentError(NOT_ENTERED)
         self.attempt.operators.check(uid)
-        for written in self.entries:
-            if _name(written) == (uid, name):
-                raise InvalidArgumentError(
-                    f"{written.state} is in this checkpoint already; name it once"
-                )
-        if self._stored is None:
-            self._stored = self.attempt.stored_names()
-        refuse_folded((uid, name), map(_name, self.entries), self._stored)
+        self.taken.refuse(uid, name, table)
+
+    def expect(self, declared: Acknowledged) -> None:
+        """Take a state that its subtasks write."""
+        self.awaited[_name(declared.entry)] = declared
+        self.taken.add(declared.entry)
 
     def add_keyed(self, entry: KeyedEntry) -> None:
         """Take a keyed state that was written in full."""
         self._keyed.append(entry)
+        self.taken.add(entry)
         self._written.add(entry.table.path, entry.handles)
         self.attempt.measuring.wrote(entry)
 
     def add_operator(self, entry: OperatorEntry) -> None:
         """Take an operator's state that was written."""
         self._operator.append(entry)
+        self.taken.add(entry)
         self._written.add(entry.table.path, entry.handles)
         self.attempt.measuring.wrote(entry)
 
@@ -120,8 +126,9 @@ class Collected:
         those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
         state that is in this checkpoint already.
         """
-        self.refuse_twice(*_name(entry))
+        self.refuse_twice(*_name(entry), entry.table.path)
         self._carried.append(entry)
+        self.taken.add(entry)
         self.attempt.measuring.wrote(entry, self._written.add(entry.table.path, new))
 
     def carry_written(
@@ -137,8 +144,9 @@ class Collected:
         them if they are ``kept``, for another attempt to go on from.
         """
         for entry in entries:
-            self.refuse_twice(*_name(entry))
-        self._carried += entries
+            self.refuse_twice(*_name(entry), entry.table.path)
+            self._carried.append(entry)
+            self.taken.add(entry)
         self._written.names += () if kept else new
         measuring = self.attempt.measuring
         for entry in entries:

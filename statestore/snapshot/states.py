@@ -24,7 +24,6 @@ from statestore.files.merge import check_instant
 from statestore.files.types import is_uuid, uuid_columns
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry
-from statestore.format.names import folded
 from statestore.format.schema import (
     Schema,
     changed_columns,
@@ -62,7 +61,6 @@ __all__ = [
     "keyed_request",
     "keyed_state",
     "operator_state",
-    "refuse_folded",
     "refuse_new_times",
     "stamped",
     "uuid_columns_of",
@@ -458,34 +456,3 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
 
 def _text(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else f"({', '.join(value)})"
-
-
-# Names that differ in case or in Unicode normalization alone: where a file system folds case, the
-# folders of two such names are one. A listing has one spelling then, and a manifest another, so a
-# collection would take the files of the second name for nobody's. So a name that folds to another's
-# is refused, on any storage: a store may be copied. Those that a store has already go on.
-
-
-Name = tuple[str, str]
-
-
-def refuse_folded(new: Name, others: Iterable[Name], stored: frozenset[Name]) -> None:
-    """Raise InvalidArgumentError when an operator, or a state of one, has the name of another but
-    for case; ``stored`` are the (operator uid, state) that the newest checkpoint has.
-    """
-    operators = {uid for uid, _ in stored}
-    for other in {*others, *stored}:
-        if other[0] != new[0]:
-            known = {other[0], new[0]} <= operators
-            clash = folded(other[0]) == folded(new[0])
-            what, a, b = "operators", other[0], new[0]
-        else:
-            known = {other, new} <= stored
-            clash = other[1] != new[1] and folded(other[1]) == folded(new[1])
-            what, a, b = f"states of operator {new[0]!r}", other[1], new[1]
-        if clash and not known:
-            raise InvalidArgumentError(
-                f"{what} {a!r} and {b!r} differ in case or in Unicode normalization alone: where a "
-                "file system does not tell upper from lower case, their files would lie in one "
-                "folder, and a reader cannot tell them apart; rename one"
-            )

@@ -62,7 +62,7 @@ def declare(
     state = checked_state(collected, engine, rows, request)
     target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     writer = KeyedWriter(attempt.id, attempt.entry_of(state), owners, target)
-    collected.awaited[state.uid, state.name] = Acknowledged(writer, target.storage)
+    collected.expect(Acknowledged(writer, target.storage))
     attempt.measuring.declared(state.uid, state.name)
     return writer
 

@@ -245,7 +245,9 @@ def test_names_that_duckdb_takes_for_one_get_a_number(
 ) -> None:
     """Names that differ in case alone are refused today: the stores that have them are older."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    monkeypatch.setattr("statestore.snapshot.collected.refuse_folded", lambda *names: None)
+    monkeypatch.setattr(
+        "statestore.snapshot.taken_names.TakenNames._refuse_folded", lambda *names: None
+    )
     with store.snapshot(parallelism=1) as checkpoint:
         for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
             for name in ("s", "S"):

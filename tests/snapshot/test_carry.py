@@ -364,3 +364,31 @@ def test_records_of_missing_state_follow_an_operator_to_its_new_uid(store: State
         checkpoint.carry_rest()
     assert ("b", "k1") in content(store)
     assert [one.label for one in store.manifest().left_out] == ["b/k1:0-1", "c"]
+
+
+def test_the_state_of_a_renamed_operator_is_not_in_the_way_of_a_new_one(tmp_path: Path) -> None:
+    """Operator x became y, and another x came: both would have one table. It says what to do."""
+    store = opened(tmp_path)
+    before, after = (
+        JobGraph.from_toml(
+            "\n".join(f"[[operator]]\nname = '{name}'\nparallelism = 2" for name in job)
+        )
+        for job in ("x", "yx")
+    )
+    with store.snapshot(graph=before) as checkpoint:
+        write(checkpoint, ("x", "k1"), 3, 2)
+    in_full = r"Write the state of 'y' in full .*checkpoint\.keyed\('y', 'k1'"
+    with store.snapshot(graph=after) as checkpoint:
+        checkpoint.carry("y", "k1")
+        with pytest.raises(InvalidArgumentError, match=in_full):
+            write(checkpoint, ("x", "k1"), 3, 2)
+    checkpoint = store.snapshot(graph=after).__enter__()
+    write(checkpoint, ("x", "k1"), 3, 2)
+    checkpoint.carry_rest()
+    with pytest.raises(InvalidArgumentError, match=in_full):
+        checkpoint.__exit__(None, None, None)
+    assert store.checkpoints() == (1, 2)
+    with store.snapshot(graph=after) as checkpoint:
+        write(checkpoint, ("y", "k1"), 3, 2)
+        write(checkpoint, ("x", "k1"), 3, 2)
+    assert names(checkpoint) == {("x", "k1"), ("y", "k1")}

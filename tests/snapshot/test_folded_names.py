@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
-from statestore.snapshot import states
+from statestore.snapshot import taken_names
 from statestore.storage import LocalStorage
 from tests.support.writers import ROWS, opened, stored_files
 
@@ -70,7 +70,7 @@ def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
 def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older release made it: it stays readable, and its job goes on."""
     with monkeypatch.context() as patched:
-        patched.setattr(states, "folded", lambda name: name)
+        patched.setattr(taken_names, "folded", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)

@@ -1,0 +1,97 @@
+"""The names of the states that a checkpoint has so far: none comes twice, nor one that looks alike.
+
+Names that differ in case or in Unicode normalization alone fold together. Where a file system folds
+case, the folders of two such names are one. A listing has one spelling then, and a manifest
+another, so a collection would take the files of the second name for nobody's. So a name that folds
+to another's is refused, on any storage: a store may be copied. Those that a store has already go
+on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import Entry
+from statestore.format.names import folded, keyed_table, operator_table
+
+__all__ = ["Name", "TakenNames"]
+
+Name = tuple[str, str]
+"""The uid of an operator, and the name of a state."""
+
+
+class TakenNames:
+    """The states of one checkpoint by name and by table, beside those of the one before it."""
+
+    def __init__(self, stored: Iterable[Name]) -> None:
+        """Begin with no states; ``stored`` are those that the newest checkpoint has."""
+        self._stored = frozenset(stored)
+        self._stored_operators = frozenset(uid for uid, _ in self._stored)
+        self._states: dict[Name, Entry] = {}
+        self._owners: dict[str, Name] = {}
+        self._operators: defaultdict[str, set[str]] = defaultdict(set)
+        self._of_operator: defaultdict[Name, set[str]] = defaultdict(set)
+        for name in self._stored:
+            self._add_folded(name)
+
+    def add(self, entry: Entry) -> None:
+        """Take a state that was written, declared or carried."""
+        name = (entry.state.uid, entry.state.name)
+        self._states[name] = entry
+        self._owners[entry.table.path] = name
+        self._add_folded(name)
+
+    def refuse(self, uid: str, name: str, table: str | None = None) -> None:
+        """Raise InvalidArgumentError for a state that cannot be taken beside the others.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            table: the folder of its table; None if it is to be written, in a table of its own name.
+        """
+        if (uid, name) in self._states:
+            raise InvalidArgumentError(
+                f"{self._states[uid, name].state} is in this checkpoint already; name it once"
+            )
+        self._refuse_folded(uid, name)
+        for path in (
+            (keyed_table(uid, name), operator_table(uid, name)) if table is None else [table]
+        ):
+            if path in self._owners:
+                self._refuse_shared(path, (uid, name), is_new=table is None)
+
+    def _add_folded(self, name: Name) -> None:
+        self._operators[folded(name[0])].add(name[0])
+        self._of_operator[name[0], folded(name[1])].add(name[1])
+
+    def _refuse_folded(self, uid: str, name: str) -> None:
+        for other in self._operators[folded(uid)] - {uid}:
+            if not {uid, other} <= self._stored_operators:
+                raise _clash("operators", other, uid)
+        for other in self._of_operator[uid, folded(name)] - {name}:
+            if not {(uid, name), (uid, other)} <= self._stored:
+                raise _clash(f"states of operator {uid!r}", other, name)
+
+    def _refuse_shared(self, table: str, name: Name, *, is_new: bool) -> None:
+        """Refuse a state whose table another operator's carried state has: the operator was called
+        otherwise when that was written.
+        """
+        other = self._owners[table]
+        written, carried = (name, other) if is_new else (other, name)
+        raise InvalidArgumentError(
+            f"state {written[1]!r} of operator {written[0]!r} would be written to the table of "
+            f"state {carried[1]!r} of operator {carried[0]!r}, {table}: that operator was called "
+            f"{written[0]!r} when its state was written. Write the state of {carried[0]!r} in "
+            f"full in this checkpoint, checkpoint.keyed({carried[0]!r}, {carried[1]!r}, …), in "
+            "place of carrying or changing it; or give the new operator another name"
+        )
+
+
+def _clash(what: str, one: str, other: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{what} {one!r} and {other!r} differ in case or in Unicode normalization alone: where a "
+        "file system does not tell upper from lower case, their files would lie in one folder, and "
+        "a reader cannot tell them apart; rename one"
+    )
