@@ -185,23 +185,23 @@ class LocalStorage:
             return path.open("rb")
 
     def sync(self, names: Iterable[str]) -> None:
-        """Sync the files, then every folder on the way to them.
+        """Sync the files and every folder on the way to them.
 
-        Files are synced at once: one commit of the file system's journal then serves several.
+        Several files are synced at once, with their folders: one commit of the file system's
+        journal then serves them all.
         """
         with named("sync files in", self.url):
             files = [self._file(name) for name in names]
-            if len(files) > 1:
-                with ThreadPoolExecutor(min(len(files), _SYNCED_AT_ONCE)) as pool:
-                    deque(pool.map(_fsync, files), maxlen=0)
-            else:
-                deque(map(_fsync, files), maxlen=0)
             folders: set[Path] = set()
             for file in files:
                 below = file.relative_to(self._root).parents
                 folders.update(self._root / folder for folder in below)
-            for path in sorted(folders, reverse=True):
-                _fsync(path)
+            paths = [*files, *sorted(folders, reverse=True)]
+            if len(files) < 2:
+                deque(map(_fsync, paths), maxlen=0)
+                return
+            with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as pool:
+                deque(pool.map(_fsync, paths), maxlen=0)
 
     def native_path(self, name: str) -> str | None:
         """Return the absolute path."""
