@@ -9,6 +9,7 @@ checkpoint has the state in full, the second one changes of as many bytes, half 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -46,16 +47,41 @@ with store.snapshot(parallelism=1) as checkpoint:
 for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
     pass""",
     "get": """store.restore(parallelism=1).keyed("u", "s").get(rows // 2)""",
+    "lookup": """
+keys = pa.table({"k": range(0, rows, rows // 1000)})
+assert store.restore(parallelism=1).keyed("u", "s").lookup(keys).num_rows >= 1000""",
+    "lazy": """
+assert store.restore(parallelism=1).keyed("u", "s").lazy(0).get(rows // 2)""",
     "diff": """store.inspect.diff(1, 2)""",
     "verify --deep": """assert store.maintenance.verify("all", deep=True).is_intact""",
+    "comparison": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.changes_against("u", "s", batches(rows // 4, rows))""",
     "compact": """store.maintenance.compact()""",
+    # Enough keys for one in each of 128 key groups.
+    "edit": """
+put = [{"k": key, "v": "new"} for key in range(rows // 2, rows // 2 + 1000)]
+store.maintenance.edit("u", "s", delete=[*range(rows // 2 - 1000, rows // 2)], put=put)""",
+    "edit by SQL": """
+store.maintenance.edit("u", "s", sql="SELECT k + 1 AS k, v FROM state")""",
+    "purge": """store.maintenance.purge("u", rows - 7)""",
+    "copy": """store.maintenance.copy("latest", folder + " copied")""",
+    "rekey": """store.maintenance.rekey("u", "s", hash_scheme="flink-sql")""",
 }
-READING = ("restore", "get", "diff", "verify --deep")
+READING = ("restore", "get", "lookup", "lazy", "diff", "verify --deep")
 """Steps that are repeated: they leave a store as it is."""
+OF_KEYS = ("get", "lookup", "lazy", "purge")
+"""Steps that read the row groups or files of their keys: as many bytes as these have."""
+SHRINKING = ("compact", "edit", "edit by SQL", "purge", "rekey")
+"""Steps after which older checkpoints are deleted, for room on the disk."""
+_SHRINK = """
+store.maintenance.expire(retain=1)
+store.maintenance.gc(minimum_age_s=0)"""
 
 _STEP = """
 import json, sys, time
 from pathlib import Path
+import pyarrow as pa
 from bench.memory import batches, open_store
 folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 store = open_store(folder)
@@ -64,6 +90,7 @@ start = time.perf_counter()
 seconds = time.perf_counter() - start
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(json.dumps([seconds, 1024 * int(status["VmHWM"].split()[0]) / 1e6]))
+{after}
 """
 
 
@@ -71,7 +98,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     """Return peak memory and seconds of each step.
 
     Args:
-        folder: where the stores are made; it needs room for eight times the key group.
+        folder: where the stores are made; it needs room for ten times the key group.
         rows: the size of the large key group in megabytes.
         repeats: how often the reading steps run.
     """
@@ -81,7 +108,9 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         runs: dict[str, list[tuple[float, float]]] = {layout: [] for layout in LAYOUTS}
         for _ in range(repeats if name in READING else 1):
             for layout, key_groups in LAYOUTS.items():
-                runs[layout].append(_run(step, folder / layout, count, key_groups))
+                after = _SHRINK if name in SHRINKING else ""
+                runs[layout].append(_run(step, after, folder / layout, count, key_groups))
+                shutil.rmtree(folder / f"{layout} copied", ignore_errors=True)
         found += _figures(name, runs)
     return found
 
@@ -113,10 +142,12 @@ def batches(first: int, stop: int) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, stream())
 
 
-def _run(step: str, folder: Path, rows: int, key_groups: int) -> tuple[float, float]:
-    """Return the seconds and the peak megabytes of a process that takes a step."""
+def _run(step: str, after: str, folder: Path, rows: int, key_groups: int) -> tuple[float, float]:
+    """Return the seconds and the peak megabytes of a process that takes a step; what it does
+    ``after`` is not measured.
+    """
     arguments = [str(folder), str(rows), str(key_groups)]
-    command = [sys.executable, "-c", _STEP.format(step=step), *arguments]
+    command = [sys.executable, "-c", _STEP.format(step=step, after=after), *arguments]
     done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
     seconds, megabytes = json.loads(done.stdout.splitlines()[-1])
     return seconds, megabytes
@@ -127,10 +158,11 @@ def _figures(name: str, runs: dict[str, list[tuple[float, float]]]) -> list[Figu
     seconds = {layout: [run[0] for run in runs[layout]] for layout in LAYOUTS}
     peaks = [run[1] for run in runs[one]]
     ratio = statistics.median(seconds[one]) / statistics.median(seconds[spread])
+    most_time = None if name in OF_KEYS else MOST_TIME
     return [
         _figure(f"{name}: peak memory", peaks, "MB", goal=MOST_MEMORY),
         _figure(f"{name}, {spread}", seconds[spread], "s"),
-        _figure(f"{name}, {one}", seconds[one], "s", f"{name}, {spread}", ratio, MOST_TIME),
+        _figure(f"{name}, {one}", seconds[one], "s", f"{name}, {spread}", ratio, most_time),
     ]
 
 

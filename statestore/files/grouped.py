@@ -1,6 +1,6 @@
 """Rows that come in order of key group, one key group after the other: an engine like Arrow's.
 
-Whoever has rows so, as savepoints of Flink do, gives them without having all of them in memory, and
+Savepoints of Flink have rows in this order. They are read without having all of them in memory, and
 several ranges of key groups at the same time. The key group that each table comes with is compared
 with the one that follows from its keys.
 """
@@ -45,15 +45,17 @@ __all__ = [
 ]
 
 Groups = Iterator[tuple[int, pa.Table]]
-Runs = Iterator[pa.Table]
+Tables = Iterator[pa.Table]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedRows:
-    """Rows by key group, ascending: ``groups`` yields each one of a range with all of its rows.
+    """Rows by key group, ascending. ``groups`` yields the rows of a range of key groups; those of a
+    large key group may come in several tables.
 
     ``schema`` has their columns, without the key group. At most so many ``threads`` ask for a range
-    each, and write it. ``estimated_rows`` is about how many rows there are, None if unknown.
+    each, and write it: each has its share of the memory for sorting. ``estimated_rows`` is about
+    how many rows there are, None if unknown.
     """
 
     schema: pa.Schema
@@ -112,7 +114,7 @@ def write_keyed(
     Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key that belongs to
     another key group than it comes with, and what reading the rows raises.
     """
-    return _written(rows, target.state, target, lambda runs, key_groups: runs)
+    return _written(rows, target.state, target, lambda tables, key_groups: tables)
 
 
 def write_against(
@@ -123,10 +125,13 @@ def write_against(
     """
     seen: list[Seen] = []
 
-    def changes(runs: Runs, key_groups: KeyGroupRange) -> Runs:
+    memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
+    against = replace(against, memory_bytes=memory_bytes)
+
+    def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
         own = Seen()
         seen.append(own)
-        return against.changes(runs, key_groups, own)
+        return against.changes(tables, key_groups, own)
 
     handles = _written(rows, against.state, target, changes)
     digest = combine(one.digest for one in seen)
@@ -137,7 +142,7 @@ def _written(
     rows: GroupedRows,
     state: KeyedState,
     target: KeyedTarget,
-    made: Callable[[Runs, KeyGroupRange], Runs],
+    made: Callable[[Tables, KeyGroupRange], Tables],
 ) -> tuple[KeyedStateHandle, ...]:
     """Write what is ``made`` of the rows, ranges of key groups at the same time; return the handles
     in order of key group.
@@ -145,7 +150,9 @@ def _written(
     Of several errors that of the first range is raised, as with one thread: those behind one that
     failed are left, and those before it go on. Nothing stays of what was written until then.
     """
-    threads = min(rows.threads, state.max_parallelism)
+    threads = _threads(rows, state)
+    memory_bytes = max(target.options.memory_bytes // threads, 1)
+    target = replace(target, options=replace(target.options, memory_bytes=memory_bytes))
     share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
     failed: list[int] = []
 
@@ -153,8 +160,8 @@ def _written(
         key_groups = share.range_of(number)
         groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
         try:
-            runs = _runs(groups, key_groups, state, target.options.run_bytes)
-            return write_grouped(made(runs, key_groups), target)
+            tables = _placed(groups, key_groups, state, target.options.run_bytes)
+            return write_grouped(made(tables, key_groups), target)
         except BaseException:
             failed.append(number)
             raise
@@ -176,6 +183,10 @@ def _written(
             raise
 
 
+def _threads(rows: GroupedRows, state: KeyedState) -> int:
+    return min(rows.threads, state.max_parallelism)
+
+
 class _LeftError(Exception):
     """Ends a range behind one that failed; nobody sees it."""
 
@@ -188,13 +199,15 @@ def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
         yield one
 
 
-def _runs(groups: Groups, key_groups: KeyGroupRange, state: KeyedState, run_bytes: int) -> Runs:
-    """Yield whole key groups, some small ones together, with their number as a column."""
-    some: list[pa.Table] = []
+def _placed(
+    groups: Groups, key_groups: KeyGroupRange, state: KeyedState, table_bytes: int
+) -> Tables:
+    """Yield the rows with their key group as a column, small tables together."""
+    tables: list[pa.Table] = []
     size = 0
-    last = key_groups.first - 1
+    last = key_groups.first
     for group, table in groups:
-        if not last < group <= key_groups.last:
+        if not last <= group <= key_groups.last:
             raise DamagedFileError(
                 f"{state}: rows of key group {group} come after those of key group {last}, of "
                 f"{state.max_parallelism}"
@@ -204,13 +217,13 @@ def _runs(groups: Groups, key_groups: KeyGroupRange, state: KeyedState, run_byte
             continue
         numbers = pa.array(np.full(table.num_rows, group, np.int32))
         fitted = fitted_table(table, state.schema, str(state))
-        some.append(fitted.add_column(0, KEY_GROUP, numbers))
+        tables.append(fitted.add_column(0, KEY_GROUP, numbers))
         size += table.nbytes
-        if size >= run_bytes:
-            yield _checked(some, state)
-            some, size = [], 0
-    if some:
-        yield _checked(some, state)
+        if size >= table_bytes:
+            yield _checked(tables, state)
+            tables, size = [], 0
+    if tables:
+        yield _checked(tables, state)
 
 
 def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,7 @@ from statestore.files.merge import (
     unexpired,
 )
 from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
-from statestore.files.runs import key_groups_of, taken
+from statestore.files.runs import combined, key_groups_of, taken
 from statestore.files.statistics import positions_of
 from statestore.files.types import arrow_schema, uuid_as_stored, uuid_columns, with_uuids
 from statestore.files.values import column_of, dictionaries, fitted_table, table_of_dicts
@@ -417,7 +418,7 @@ class _Search:
             hashes = self.wanted.hashes_in(part)
             if len(hashes):
                 pieces.append(self._like(entry, part, hashes))
-        return self.wanted.match(pa.concat_tables(pieces).combine_chunks())
+        return self.wanted.match(combined(pa.concat_tables(pieces)))
 
     def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         """Return a slice's rows with one of the hashes."""
@@ -431,7 +432,7 @@ class _Search:
                 read_slices(self.storage, entry, [part], verify=self.verify),
                 restored_schema(entry.state.schema),
             )
-            held = Indexed.of(rows.combine_chunks(), self.state)
+            held = Indexed.of(combined(rows), self.state)
             cache.put(part, held)
         return held.like(hashes)
 
@@ -514,8 +515,9 @@ def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
 class LazySubtask:
     """The key groups of one subtask, each read when a key of it is asked for.
 
-    Up to ``limit_bytes`` of decoded key groups are held, the least lately used go first; the one
-    that was asked for last is held whatever its size. Not for several threads.
+    Up to ``limit_bytes`` of decoded key groups are held; the least recently used are evicted first.
+    A larger key group is not held: each lookup reads the row groups that may have the key. Not for
+    several threads.
     """
 
     def __init__(
@@ -535,6 +537,7 @@ class LazySubtask:
         self._limit, self._verify, self._now_ms = limit_bytes, verify, now_ms
         self._size = 0
         self._held: OrderedDict[int, Indexed] = OrderedDict()
+        self._too_large: set[int] = set()
 
     @property
     def fetched(self) -> tuple[int, ...]:
@@ -542,7 +545,7 @@ class LazySubtask:
         return tuple(sorted(self._held))
 
     def get(self, key: Any) -> list[dict[str, Any]]:
-        """Return the rows of one key, [] for none; its key group is read if it is not held.
+        """Return the rows of one key, [] for none. Its key group is read, and held if it fits.
 
         Raises InvalidArgumentError for a value that is no key, or one that another subtask owns,
         MissingFileError or DamagedFileError.
@@ -554,31 +557,56 @@ class LazySubtask:
                 f"the key {brief(key)} of {self._entry.state} is in key group {group}, and this "
                 f"subtask owns {self.key_groups}"
             )
-        wanted = WantedKeys.of(pa.Table.from_batches([batch]), self._entry.state)
-        rows = wanted.match(self._group(group).like(wanted.hashes))
-        state = self._entry.state
+        state, held = self._entry.state, self._group(group)
+        if held is None:
+            return rows_of_key(
+                self._storage, self._entry, key, verify=self._verify, now_ms=self._now_ms
+            )
+        wanted = WantedKeys.of(pa.Table.from_batches([batch]), state)
+        rows = wanted.match(held.like(wanted.hashes))
         return dictionaries(rows.select(state.schema.names), str(state))
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
-        """Read key groups that are not held, by default all; return how many are held then."""
+        """Read key groups that are not held, by default all; return how many are held then.
+
+        A key group that is larger than the limit is not held.
+        """
         for group in self.key_groups if key_groups is None else key_groups:
             if group in self.key_groups:
                 self._group(group)
         return len(self._held)
 
-    def _group(self, group: int) -> Indexed:
+    def _group(self, group: int) -> Indexed | None:
+        """Return a key group, which is held from now on; None if it is larger than the limit."""
         held = self._held.get(group)
         if held is None:
-            one = KeyGroupRange(group, group)
-            reads = reads_of(self._entry, one, self._max)
-            batches = read_state(
-                self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms
-            )
-            schema = restored_schema(self._entry.state.schema)
-            rows = pa.Table.from_batches(batches, schema).combine_chunks()
-            held = self._held[group] = Indexed.of(rows, self._entry.state)
+            if group in self._too_large:
+                return None
+            held = self._read(group)
+            if held is None or held.size > self._limit:
+                self._too_large.add(group)
+                return None
+            self._held[group] = held
             self._size += held.size
-            while len(self._held) > 1 and self._size > self._limit:
+            while self._size > self._limit:
                 self._size -= self._held.popitem(last=False)[1].size
         self._held.move_to_end(group)
         return held
+
+    def _read(self, group: int) -> Indexed | None:
+        """Return a key group; None if its rows are larger than the limit."""
+        reads = reads_of(self._entry, KeyGroupRange(group, group), self._max)
+        if sum(part.size_bytes for part in reads.base) > self._limit:  # rows are larger than files
+            return None
+        schema = restored_schema(self._entry.state.schema)
+        pieces: list[pa.RecordBatch] = []
+        size = 0
+        with closing(
+            read_state(self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms)
+        ) as batches:
+            for batch in batches:
+                size += batch.nbytes
+                if size > self._limit:
+                    return None
+                pieces.append(batch)
+        return Indexed.of(combined(pa.Table.from_batches(pieces, schema)), self._entry.state)

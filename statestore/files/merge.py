@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +53,7 @@ __all__ = [
     "merged_changes",
     "merged_rows",
     "not_cleaned_up",
+    "read_pieces",
     "read_state",
     "record_batch_reader",
     "time_column",
@@ -189,7 +190,7 @@ def read_state(
     now_ms: int | None = None,
     run_bytes: int = MERGED_BYTES,
     wanted: Wanted | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
@@ -206,6 +207,18 @@ def read_state(
         layer = partial(layer, row_groups=_every_row_group)
     for batch in _all_rows(base, layer, entry, reads, run_bytes):
         yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
+
+
+def read_pieces(
+    storage: Storage, entry: KeyedEntry, reads: ReadSlices, piece_bytes: int = MERGED_BYTES
+) -> Iterator[pa.Table]:
+    """Yield the rows of a subtask, sorted, in tables of about ``piece_bytes``; SHA-256 is checked.
+
+    No row of a table belongs after a row of the next one: floats are in the order of a new file.
+    Raises MissingFileError or DamagedFileError.
+    """
+    batches = read_state(storage, entry, reads, verify=True, run_bytes=piece_bytes)
+    return gathered(ordered(batches, entry.state), piece_bytes)
 
 
 @dataclass(frozen=True)

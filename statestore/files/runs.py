@@ -28,13 +28,13 @@ __all__ = [
     "RUN_BYTES",
     "RowOrder",
     "checked",
+    "combined",
     "first_descent",
     "in_order",
     "key_groups_of",
     "null_key_error",
     "null_keys",
     "order_of",
-    "runs_of",
     "sort_leaves",
     "taken",
 ]
@@ -62,33 +62,6 @@ def key_groups_of(
     )
 
 
-def runs_of(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[pa.Table]:
-    """Yield the rows in runs of whole key groups, of ``run_bytes`` or a little more."""
-    pieces: list[pa.RecordBatch] = []
-    last, size = -1, 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        groups = np.asarray(batch.column(KEY_GROUP))
-        if groups[0] < last or (groups[1:] < groups[:-1]).any():
-            at = int(np.diff(groups, prepend=last).argmin())
-            before = groups[at - 1] if at else last
-            raise InvalidArgumentError(
-                f"rows of key group {groups[at]} come after those of key group {before}; sort "
-                "them by key group"
-            )
-        begins, last = int(groups[-1]) != last, int(groups[-1])
-        size += batch.nbytes
-        if begins and pieces and size >= run_bytes:
-            border = int(np.searchsorted(groups, last))
-            yield pa.Table.from_batches([*pieces, batch.slice(0, border)])
-            pieces, batch = [], batch.slice(border)
-            size = batch.nbytes
-        pieces.append(batch)
-    if pieces:
-        yield pa.Table.from_batches(pieces)
-
-
 def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
     """Sort the rows of each piece and yield them as they are stored.
 
@@ -99,11 +72,12 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
     nulls = 0
     last: pa.RecordBatch | None = None
     for table in tables:
+        if not table.num_rows:
+            continue
         nulls += sum(null_keys(batch, state) for batch in table.to_batches())
         if nulls:
             continue
-        # One array may hold 2 GB of text; a key group of that size stays in its pieces.
-        rows = table.combine_chunks() if table.nbytes < _ONE_ARRAY_BYTES else table
+        rows = combined(table)
         for batch in rows.to_batches():
             _refuse_null_entries(batch, state)
             _refuse_null_times(batch, state)
@@ -150,6 +124,11 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
 def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
     return taken(rows, order_of(rows, state))
+
+
+def combined(rows: pa.Table) -> pa.Table:
+    """Return the rows in one chunk. Large rows are not copied: one array has at most 2 GiB."""
+    return rows.combine_chunks() if rows.nbytes < _ONE_ARRAY_BYTES else rows
 
 
 def taken(rows: pa.Table, places: Places) -> pa.Table:

@@ -2,7 +2,7 @@
 
 Rows that fit the budget are sorted in memory. More rows are an external merge sort: sorted runs are
 written to a temporary folder as Arrow IPC streams, then merged. The folder is made when the first
-run is written, and is always deleted.
+run is written, and deleted at the end; :mod:`statestore.storage.temporary` says when after a kill.
 
 A *piece* is a table of bounded size. Pieces *ascend* if no row of a piece belongs after a row of
 the next piece. Within a piece, rows may be in any order.
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 
 import numpy as np
@@ -24,12 +23,13 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError
 from statestore.files.equality import as_bytes, equal_rows, equal_values, leaf_columns
 from statestore.files.marks import are_changes
-from statestore.files.runs import Places, in_order, order_of, taken
+from statestore.files.runs import Places, combined, in_order, order_of, taken
 from statestore.files.values import shown
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.storage.base import named
+from statestore.storage.temporary import temporary_folder
 
 __all__ = [
     "MEMORY_BYTES",
@@ -184,9 +184,7 @@ class ExternalSort:
     def _written_run(self, pieces: Iterable[pa.Table]) -> _Run:
         """Write sorted rows as a run, in batches of which each merged run can hold one."""
         if self._folder is None:
-            with named("make", "a temporary folder for sorting"):
-                own = TemporaryDirectory(prefix="statestore-sort-")
-            self._folder = Path(self._stack.enter_context(own))
+            self._folder = self._stack.enter_context(temporary_folder("sort"))
         path = self._folder / f"{self._written}.arrow"
         self._written += 1
         return _Run.write(path, pieces, max(self._merged_bytes // _FAN_IN, 1))
@@ -357,8 +355,7 @@ class _Head:
                 tables.append(more)
                 size += more.nbytes
         if len(tables) > 1:
-            rows = pa.concat_tables(tables)
-            self.rows = rows.combine_chunks() if size < _ONE_ARRAY_BYTES else rows
+            self.rows = combined(pa.concat_tables(tables))
         elif tables:
             [self.rows] = tables
         return bool(self.rows.num_rows)

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from statestore.maintenance.rekey_plan import (
 )
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage.base import named
+from statestore.storage.temporary import temporary_folder
 
 __all__ = [
     "RekeyReport",
@@ -107,8 +107,7 @@ def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFo
     """
     with ExitStack() as held:
         if path is None:
-            own = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
-            folder = WorkingFolder(Path(held.enter_context(own)), kept=False)
+            folder = WorkingFolder(held.enter_context(temporary_folder("rekey")), kept=False)
         else:
             folder = WorkingFolder(path, kept=True)
         with named("use the working folder", str(folder.path)):

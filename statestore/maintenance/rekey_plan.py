@@ -261,7 +261,7 @@ def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedSt
     path = _path(folder, number)
     if not path.exists():
         return ()
-    with pa.memory_map(str(path)) as source:
+    with pa.OSFile(str(path)) as source:  # pages of a memory map would count as memory in use
         try:
             spilled = pa.ipc.open_file(source)
         except pa.ArrowInvalid as error:

@@ -1,9 +1,9 @@
 """Some keys of a keyed state changed: only the files of their key groups are written anew.
 
-A file is read front to back, its touched key groups are changed, and the others go through as they
-are; every other file of the state is named again. One key group is in memory, and a few small ones
-that lie together. What was read is checked by SHA-256 first, so that damage is not passed on as if
-it were intact.
+A file is read front to back and merged with the rows that are put, a piece at a time
+(:mod:`statestore.files.aligned`). Rows of other key groups go through as they are, and every other
+file of the state is named again. What was read is checked by SHA-256 first, so that damage is not
+passed on as if it were intact.
 
 Of a state with layers of changes the rows of a touched file's key groups are read with them, and
 written without: there the changes are in the base then, and the layers count no more.
@@ -11,11 +11,10 @@ written without: there the changes are in the base then, and the layers count no
 
 from __future__ import annotations
 
-import tempfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,20 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.aligned import aligned
 from statestore.files.equality import found
-from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.keyed import KeyedTarget, write_pieces
 from statestore.files.lookup import key_batch, key_group_of
 from statestore.files.marks import are_changes, as_cleared
-from statestore.files.merge import read_state
+from statestore.files.merge import read_pieces, read_state
 from statestore.files.reader import restored_schema
-from statestore.files.runs import checked, key_groups_of, null_key_error, null_keys, runs_of
+from statestore.files.runs import checked, key_groups_of, null_key_error, null_keys
+from statestore.files.sorting import MEMORY_BYTES, sorted_pieces
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted_table, table_of_dicts
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import live_without, widened_spans
+from statestore.format.layers import MARK, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import names_with_nul
@@ -43,6 +44,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.duck import duckdb, said, shut_in, unsliced
 from statestore.storage import Storage
+from statestore.storage.temporary import temporary_folder
 
 __all__ = [
     "VIEW",
@@ -135,6 +137,11 @@ def rewrite(
         raise
 
 
+def _memory_bytes(target: KeyedTarget | None) -> int:
+    """Return the memory in which rows are sorted."""
+    return MEMORY_BYTES if target is None else target.options.memory_bytes
+
+
 class _Work:
     """The files of a state, one after another: named again, or written anew."""
 
@@ -143,6 +150,7 @@ class _Work:
     ) -> None:
         self._storage, self._entry, self._changes = storage, entry, changes
         self._target = target
+        self._memory_bytes = _memory_bytes(target)
         self.new: list[KeyedStateHandle] = []
         self._removed = self._added = 0
 
@@ -153,11 +161,11 @@ class _Work:
         spans: list[KeyGroupRange] = []
         rows = 0
         for handle, span, groups in self._by_file():
-            runs = self._changed(span, groups)
+            pieces = self._changed(span, groups)
             if target is None:
-                rows += sum(run.num_rows for run in checked(runs, entry.state))
+                rows += sum(piece.num_rows for piece in checked(pieces, entry.state))
             else:
-                self.new += write_grouped(runs, target)
+                self.new += write_pieces(pieces, target)
             spans.append(span)
             if handle is not None:
                 replaced.append(handle)
@@ -197,66 +205,42 @@ class _Work:
                 yield None, KeyGroupRange(group, group), (group,)
 
     def _changed(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
-        """Yield the rows of a file, in order of key group, with its changes."""
-        waiting = list(groups)
-        for group, rows in _parts(self._rows_of(span), frozenset(groups)):
-            while waiting and waiting[0] < group:
-                yield from self._fresh(waiting.pop(0))
-            if waiting and waiting[0] == group:
-                waiting.pop(0)
-                rows = self._change(group, rows)
-            if rows.num_rows:
+        """Yield the rows of a file with its changes, in pieces that ascend."""
+        state = self._entry.state
+        put = [self._changes.put[group] for group in groups if group in self._changes.put]
+        self._added += sum(rows.num_rows for rows in put)
+        streams = [self._kept(span, groups), sorted_pieces(put, state, self._memory_bytes)]
+        # The delete of an entry and the row that comes differ in their mark alone.
+        names = [name for name in state.identity if name != MARK]
+        for piece in aligned(streams, names):
+            rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
+            yield as_cleared(rows) if are_changes(state) else rows
+
+    def _kept(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
+        """Yield the stored rows of a file that neither go nor are replaced, sorted."""
+        state, changes = self._entry.state, self._changes
+        gone = [batch for group in groups for batch in changes.deleted.get(group, ())]
+        keys = pa.Table.from_batches(gone) if gone else None
+        put = [changes.put[group] for group in groups if group in changes.put]
+        identities = pa.concat_tables(put).select(state.identity) if put else None
+        for rows in read_pieces(self._storage, self._entry, reads_of(self._entry, span)):
+            found_groups = np.asarray(rows.column(KEY_GROUP))
+            first = bisect_left(groups, found_groups[0])
+            if first == len(groups) or groups[first] > found_groups[-1]:
                 yield rows
-        for group in waiting:
-            yield from self._fresh(group)
-
-    def _fresh(self, group: int) -> Iterator[pa.Table]:
-        """Yield the rows that come into a key group which had none."""
-        if group in self._changes.put:
-            self._added += self._changes.put[group].num_rows
-            yield self._changes.put[group]
-
-    def _rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
-        reads = reads_of(self._entry, span)
-        runs = runs_of(read_state(self._storage, self._entry, reads, verify=True))
-        return map(as_cleared, runs) if are_changes(self._entry.state) else runs
-
-    def _change(self, group: int, rows: pa.Table) -> pa.Table:
-        state, before = self._entry.state, rows.num_rows
-        for batch in self._changes.deleted.get(group, ()):
-            rows = _without(rows, state.key, batch)
-        self._removed += before - rows.num_rows
-        new = self._changes.put.get(group)
-        if new is None:
-            return rows
-        for batch in new.select(state.identity).combine_chunks().to_batches():
-            rows = _without(rows, state.identity, batch)
-        self._added += new.num_rows
-        return pa.concat_tables([rows, new])
+                continue
+            if keys is not None:
+                kept = _without(rows, state.key, keys)
+                self._removed += rows.num_rows - kept.num_rows
+                rows = kept
+            yield rows if identities is None else _without(rows, state.identity, identities)
 
 
-def _parts(runs: Iterable[pa.Table], touched: frozenset[int]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows so that those of each touched key group stand alone; with their first group.
-
-    What lies between stays together: of thousands of small key groups a call for each costs more
-    than its rows.
-    """
-    for run in runs:
-        groups = np.asarray(run.column(KEY_GROUP))
-        inner = np.flatnonzero(np.diff(groups)) + 1
-        starts = [
-            int(at) for at in inner if int(groups[at]) in touched or int(groups[at - 1]) in touched
-        ]
-        # A key group without rows that gets some has its place between two others.
-        starts += [int(np.searchsorted(groups, group)) for group in touched]
-        cuts = sorted({0, *starts, len(groups)})
-        for first, stop in pairwise(cuts):
-            yield int(groups[first]), run.slice(first, stop - first)
-
-
-def _without(rows: pa.Table, names: Sequence[str], gone: pa.RecordBatch) -> pa.Table:
+def _without(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
     """Return the rows that have none of these values in these columns."""
-    places, _ = found(rows.select(names), pa.Table.from_batches([gone.select(names)]))
+    places, _ = found(rows.select(names), gone.select(names))
+    if not len(places):
+        return rows
     kept = np.ones(rows.num_rows, np.bool_)
     kept[places] = False
     return rows.filter(pa.array(kept))
@@ -271,8 +255,11 @@ def _without(rows: pa.Table, names: Sequence[str], gone: pa.RecordBatch) -> pa.T
 VIEW = "state"
 """What the state is called in the expression."""
 
-_ANSWER, _GROUPED = "statestore_answer", "statestore_grouped"
-_BATCH_ROWS = 16_384
+_ANSWER = "statestore_answer"
+_BATCH_ROWS = 2048
+"""As many as DuckDB handles at a time: rows may be large."""
+_LEAST_SQL_BYTES = 256 * 2**20
+"""With less memory, DuckDB refuses statements that need hardly any."""
 
 
 def rewrite_by_sql(
@@ -291,22 +278,29 @@ def rewrite_by_sql(
             "character: edit it by keys or rows instead"
         )
     library = duckdb()
-    with tempfile.TemporaryDirectory(prefix="statestore-sql-") as folder:
+    with temporary_folder("sql") as folder:
         try:
-            with closing(library.connect(str(Path(folder, "state.duckdb")))) as connection:
+            with closing(_connected(library, folder, target)) as connection:
                 _refuse_other_statements(library, connection, sql)
                 _load(connection, storage, entry)
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
-                runs = runs_of(_in_order(connection, entry.state))
+                answer = _answer(connection, entry.state)
+                pieces = sorted_pieces(answer, entry.state, _memory_bytes(target))
                 if target is not None:
-                    handles = write_grouped(runs, target)
+                    handles = write_pieces(pieces, target)
                     return handles, sum(handle.rows for handle in handles)
-                return (), sum(rows.num_rows for rows in checked(runs, entry.state))
+                return (), sum(piece.num_rows for piece in checked(pieces, entry.state))
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
                 f"{sql!r} cannot be run over {entry.state}: {said(error)}; the state is the table "
                 f"{VIEW}, with its stored columns"
             ) from error
+
+
+def _connected(library: Any, folder: Path, target: KeyedTarget | None) -> Any:
+    """Open a database in a folder, which spills there what does not fit in memory."""
+    most = max(_memory_bytes(target), _LEAST_SQL_BYTES)
+    return library.connect(str(folder / "state.duckdb"), config={"memory_limit": f"{most}B"})
 
 
 def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
@@ -341,19 +335,24 @@ def _insert_all(
         connection.unregister("statestore_rows")
 
 
-def _in_order(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the answer in order of key group."""
-    answer = _reader(connection.cursor(), f"SELECT * FROM {_ANSWER}")
+def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the answer with their key groups.
+
+    Raises NullKeyError with the number of rows, after all of them, and SchemaMismatchError.
+    """
+    answer = connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
     _refuse_other_columns(answer.schema, state)
-    grouped = (_grouped(batch, state) for batch in answer)
-    _insert_all(connection, _GROUPED, restored_schema(state.schema), grouped)
-    for batch in _reader(connection, f"SELECT * FROM {_GROUPED} ORDER BY {KEY_GROUP}"):
-        yield batch.cast(restored_schema(state.schema))
-
-
-def _reader(connection: Any, query: str) -> Any:
-    """Return the answer as a stream of batches."""
-    return connection.sql(query).to_arrow_reader(_BATCH_ROWS)
+    nulls = 0
+    for batch in answer:
+        rows = _fitted(batch, state)
+        nulls += null_keys(rows, state)
+        if nulls:
+            continue
+        groups = pa.array(key_groups_of(rows, state), pa.int32())
+        schema = restored_schema(state.schema)
+        yield pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
+    if nulls:
+        raise null_key_error(state, nulls)
 
 
 def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
@@ -364,7 +363,8 @@ def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
         )
 
 
-def _grouped(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
+def _fitted(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
+    """Return rows of the answer in the state's columns."""
     subject = f"the answer for {state}"
     try:
         table = fitted_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
@@ -374,10 +374,4 @@ def _grouped(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
             f"{error}; cast it in the expression, as what it is meant to be"
         ) from error
     [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-    nulls = null_keys(rows, state)
-    if nulls:
-        raise null_key_error(state, nulls)
-    groups = key_groups_of(rows, state)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(groups, pa.int32()), *rows.columns], schema=restored_schema(state.schema)
-    )
+    return rows

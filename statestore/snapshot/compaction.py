@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
-from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.keyed import KeyedTarget, write_pieces
 from statestore.files.merge import (
     MERGED_BYTES,
     marked_expired,
     merged_changes,
     not_cleaned_up,
-    read_state,
+    read_pieces,
 )
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
@@ -37,9 +36,6 @@ from statestore.storage import Storage
 __all__ = [
     "Compactor",
 ]
-
-T = TypeVar("T")
-
 
 # Layers of changes merged into one, and folded into the base: less to read, the same rows.
 #
@@ -125,11 +121,10 @@ class Compactor:
         ends: Sequence[int],
         on_span: Callable[[], object],
     ) -> tuple[KeyedStateHandle, ...]:
-        reads = reads_of(entry, key_groups)
-        every = read_state(self.storage, entry, reads, verify=True, run_bytes=self.piece_bytes)
-        rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in self._each(every))
+        every = read_pieces(self.storage, entry, reads_of(entry, key_groups), self.piece_bytes)
+        rows = (not_cleaned_up(piece, entry.state, self.now_ms) for piece in self._each(every))
         target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
-        return self._noted(entry, write_grouped(_telling(rows, ends, on_span), target))
+        return self._noted(entry, write_pieces(_telling(rows, ends, on_span), target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
         """Return the state with its ``count`` newest layers as one; of less than two nothing is
@@ -144,7 +139,7 @@ class Compactor:
         layers = reads_of(whole, everything).layers
         merged = merged_changes(self.storage, layers, entry.state, self.piece_bytes)
         rows = (marked_expired(run, entry.state, self.now_ms) for run in self._each(merged))
-        written = self._noted(old[-1].entry, write_grouped(rows, target))
+        written = self._noted(old[-1].entry, write_pieces(rows, target))
         layer = Layer(
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,
@@ -154,10 +149,10 @@ class Compactor:
         merged_layers = replace(entry, layers=(*entry.layers[:-count], layer))
         return merged_layers.recording(entry.contents)
 
-    def _each(self, batches: Iterable[T]) -> Iterator[T]:
-        for batch in batches:
+    def _each(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        for piece in pieces:
             self.before_batch()
-            yield batch
+            yield piece
 
     def _noted(
         self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
@@ -167,14 +162,14 @@ class Compactor:
 
 
 def _telling(
-    batches: Iterable[pa.RecordBatch], ends: Sequence[int], on_span: Callable[[], object]
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches, which come in order of key group; call back behind each of some key groups."""
+    pieces: Iterable[pa.Table], ends: Sequence[int], on_span: Callable[[], object]
+) -> Iterator[pa.Table]:
+    """Yield pieces, which come in order of key group; call back behind each of some key groups."""
     told = 0
-    for batch in batches:
-        while batch.num_rows and batch.column(KEY_GROUP)[0].as_py() > ends[told]:
+    for piece in pieces:
+        while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[told]:
             on_span()
             told += 1
-        yield batch
+        yield piece
     for _ in ends[told:]:
         on_span()

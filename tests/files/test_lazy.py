@@ -135,10 +135,27 @@ def test_the_least_lately_used_goes_first(counted: Counted) -> None:
     assert counted.read() == (0, 0)
     assert lazy.get(of[1])
     assert counted.read()[0] == 1
-    least = state.lazy(0, limit_bytes=0)
-    for group in (3, 5):
-        assert least.get(of[group]) == [{"k": of[group], "v": ROWS[of[group]]}]
-        assert least.fetched == (group,)
+
+
+@pytest.mark.parametrize(("most", "is_changed"), [(MOST, False), (MOST, True), (36, True)])
+def test_a_key_group_that_is_larger_than_the_limit_is_not_held(
+    counted: Counted, most: int, is_changed: bool
+) -> None:
+    """Its keys are looked up in the files; a limit of none holds nothing."""
+    if is_changed:
+        counted.change()
+    state = counted.state(1, max_parallelism=most)
+    one = state.lazy(0)
+    one.fetch(KeyGroupRange(0, 0))
+    for limit in (0, one._size - 1):
+        lazy = state.lazy(0, limit_bytes=limit)
+        of_group = [key for key in counted.rows if key_group_of(key, max_parallelism=most) == 0]
+        for key in [*of_group[::9], of_group[0]]:
+            assert lazy.get(key) == [{"k": key, "v": counted.rows[key]}]
+        assert (lazy.fetched, lazy.fetch(KeyGroupRange(0, 0)), lazy._size) == ((), 0, 0)
+        gone = [] if is_changed else [{"k": "k2", "v": 2}]
+        assert lazy.get("k2") == gone
+        assert lazy.get("nobody") == []
 
 
 def test_a_value_that_is_no_key_is_refused(counted: Counted) -> None:

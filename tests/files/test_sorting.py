@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -129,7 +130,7 @@ def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     with sorting.ExternalSort(state_of(), 40_000) as sort:
         for part in slices_of(table, 5000):
             sort.add(part)
-        assert len([*temporary.glob("statestore-sort-*/*")]) > 4 * sorting._FAN_IN
+        assert len([*temporary.glob("statestore-*-sort-*/*")]) > 4 * sorting._FAN_IN
         pieces = [*sort.finish()]
     assert pa.concat_tables(pieces).to_pylist() == table_of(rows).to_pylist()
     assert max(piece.nbytes for piece in pieces) < 40_000
@@ -155,7 +156,7 @@ def test_rows_that_fit_never_touch_the_disk(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     table = table_of([(1, str(number), 0.0, [], bytes(100)) for number in range(100)])
     assert sum(map(len, key_group_pieces([table], state_of(), 1, IN_MEMORY))) == 100
-    with pytest.raises(StorageError, match="cannot make a temporary folder for sorting"):
+    with pytest.raises(StorageError, match="cannot make a temporary folder"):
         [*key_group_pieces([table], state_of(), 1, 100)]
 
 
@@ -328,7 +329,7 @@ def test_a_disk_without_room_is_an_error_of_storage(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert f"cannot write {temporary}/statestore-sort-" in done.stdout
+    assert re.search(rf"cannot write {temporary}/statestore-.*-sort-", done.stdout)
     assert [*temporary.iterdir()] == []
     store = StateStore.open(str(tmp_path / "store"))
     assert [*store.checkpoints()] == [1]

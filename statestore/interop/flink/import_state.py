@@ -54,6 +54,7 @@ __all__ = ["ImportedSavepoint", "import_savepoint"]
 
 _METADATA = "_metadata"
 _ROW_BYTES = 32  # about; it decides whether a key group gets a file of its own
+_DECODED_BYTES = 8 * 2**20  # of entries at a time
 _MOST_THREADS = 64
 _THREADS_UNASKED = 4
 _BYTES_WORTH_A_THREAD = 8 * 2**20  # about; with fewer, to begin one costs more than it saves
@@ -127,8 +128,9 @@ def import_savepoint(
     Each keyed state becomes one of the store, with the same key groups; operator state is kept by
     subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
     incremental checkpoint. The savepoint is only read. Threads write a range of a state's key
-    groups each, and each has one of them in memory at a time, and rows on their way to a file; but
-    of a state whose keys have no columns all are, and one thread writes it.
+    groups each. Each thread has the bytes of one key group in memory, decodes a part of them at a
+    time, and sorts rows in its share of ``ParquetOptions(memory_bytes=…)``. A state whose keys have
+    no columns is sorted as a whole, by one thread.
 
     Args:
         place: the savepoint's folder or its ``_metadata``, as a path or URL.
@@ -416,9 +418,8 @@ def _written(
     rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
     if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
         every = KeyGroupRange.every(operator.metadata.max_parallelism)
-        rows = pa.concat_tables(
-            [columns.schema.empty_table(), *(table for _, table in tables(every))]
-        )
+        batches = (batch for _, table in tables(every) for batch in table.to_batches())
+        rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:
@@ -469,7 +470,7 @@ def _bytes(planned: PlannedOperator) -> int:
 
 
 def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange) -> _Groups:
-    """Yield the rows of a state in some key groups."""
+    """Yield the rows of a state in some key groups, a part of a large key group at a time."""
     ordered = replace(
         operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
     )
@@ -477,7 +478,8 @@ def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroup
     if columns.form is Form.BYTES:
         prefix = prefix_bytes(operator.metadata.max_parallelism)
         for entries in ordered.entries(name, key_groups=key_groups):
-            yield entries.key_group, columns.table_of_bytes(entries, prefix)
+            for part in entries.parts(_DECODED_BYTES):
+                yield part.key_group, columns.table_of_bytes(part, prefix)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
     # The store checks key groups.
@@ -487,6 +489,7 @@ def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroup
         declared=columns.state,
         key_groups=key_groups,
         is_checked=False,
+        most_bytes=_DECODED_BYTES,
     ):
         yield rows.key_group, columns.table(rows)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.errors import (
@@ -76,6 +78,15 @@ class StateEntries:
     key_group: int
     keys: Spans
     values: Spans
+
+    def parts(self, most_bytes: int) -> Iterator[StateEntries]:
+        """Yield the entries in order, in parts of about ``most_bytes``."""
+        sizes = self.keys.ends - self.keys.starts + self.values.ends - self.values.starts
+        number = np.cumsum(sizes) // most_bytes
+        cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+        for first, stop in pairwise(cuts):
+            keys, values = self.keys.part(first, stop), self.values.part(first, stop)
+            yield StateEntries(self.state, self.key_group, keys, values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +194,7 @@ class FlinkOperator:
         declared: KeyedState | None = None,
         key_groups: KeyGroupRange | None = None,
         is_checked: bool = True,
+        most_bytes: int | None = None,
     ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
 
@@ -195,9 +207,10 @@ class FlinkOperator:
             declared: a state with the types that its header does not have, as PyFlink's.
             key_groups: those whose rows are read; by default all.
             is_checked: whether key groups are compared; else the caller does it.
+            most_bytes: how many bytes of entries are decoded at a time; by default a key group.
 
         Yields:
-            The rows of one state in one key group.
+            The rows of one state in one key group, or with ``most_bytes`` some of them.
 
         Raises:
             UnsupportedTypeError: for a type that can be no column, or a value that none can hold.
@@ -207,7 +220,8 @@ class FlinkOperator:
         for found in self.entries(*names, key_groups=key_groups):
             if declared is not None and declared.name == found.state.name:
                 found = replace(found, state=declared)
-            yield self._rows(found, as_bytes, is_checked)
+            for part in [found] if most_bytes is None else found.parts(most_bytes):
+                yield self._rows(part, as_bytes, is_checked)
 
     def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
         """Yield what each subtask has of each operator state, but of some; errors as

@@ -45,6 +45,13 @@ class Spans:
         """Return some of the rows."""
         return Spans(self.data, self.starts[rows], self.ends[rows], self.name, self.base)
 
+    def part(self, first: int, stop: int) -> Spans:
+        """Return the rows from ``first`` up to but not ``stop``, with the data that they need."""
+        starts, ends = self.starts[first:stop], self.ends[first:stop]
+        begin, end = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+        data = self.data[begin:end]
+        return Spans(data, starts - begin, ends - begin, self.name, self.base + begin)
+
     @staticmethod
     def of(values: list[bytes], name: str) -> Spans:
         """Return pieces with the bytes of a list."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from statestore.format.names import KEY_GROUP
 from statestore.keys.groups import KeyGroupRange
+from statestore.storage.temporary import temporary_folder
 
 __all__ = ["Spill"]
 
@@ -35,8 +35,7 @@ class Spill:
         files = min(_MOST_FILES, max_parallelism, size_bytes // _FILE_BYTES + 1)
         self._schema, self._width = schema, -(-max_parallelism // files)
         self._stack = ExitStack()
-        folder = self._stack.enter_context(TemporaryDirectory(prefix="statestore-"))
-        self._folder = Path(folder)
+        self._folder = self._stack.enter_context(temporary_folder("spill"))
         self._sinks: dict[int, pa.RecordBatchFileWriter] = {}
         self._read: tuple[int, pa.Table] = (-1, schema.empty_table())
 

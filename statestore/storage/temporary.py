@@ -1,0 +1,68 @@
+"""Temporary folders for rows that do not fit in memory. None stays for good, even after a kill.
+
+A process holds a lock on each of its folders. The operating system releases the lock when the
+process ends, however that happens. So a folder of this host whose lock is free belongs to nobody,
+and the next process that makes a temporary folder deletes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from statestore.storage.base import named
+
+__all__ = ["temporary_folder"]
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder below ``TMPDIR`` for a block, and delete it at the end.
+
+    Folders that killed processes of this host and user left are deleted first. StorageError if the
+    folder cannot be made.
+    """
+    # A lock of another host may be unknown here, where hosts share a file system.
+    own = f"statestore-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}-"
+    with named("make", "a temporary folder"):
+        _delete_abandoned(Path(tempfile.gettempdir()), own)
+        path, lock = _locked_folder(f"{own}{purpose}-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    """Return a new folder and the file descriptor that holds its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):
+            lock = os.open(path, _FOLDER)
+            with suppress(OSError):  # a file system without locks: nobody deletes the folder
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            # Until it was locked, another process could take it for abandoned and delete it.
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _delete_abandoned(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # it is in use, belongs to another user, or is gone
+            lock = os.open(path, _FOLDER)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(lock)

@@ -1,0 +1,105 @@
+"""No operation holds a key group, a column or a state in memory: all rows are in one key group."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MEGABYTES = 200
+"""The bytes of the only key group. An operation that holds it passes the bound."""
+MOST_MEGABYTES = 220
+"""More than the process had before its first operation: memory of Python and Arrow that they keep
+for later, some 60 MB, and pieces, row groups and the 16 MiB for sorting."""
+
+OPERATIONS = {
+    "snapshot": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.keyed("u", "s", batches(0, rows), key="k", max_parallelism=1)""",
+    "changes": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
+    "restore": """
+for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
+    pass""",
+    "get": """
+state = store.restore(parallelism=1).keyed("u", "s")
+assert [row["k"] for row in state.get(rows // 2)] == [rows // 2]""",
+    "lookup": """
+keys = pa.table({"k": range(0, rows, rows // 1000)})
+assert store.restore(parallelism=1).keyed("u", "s").lookup(keys).num_rows >= 1000""",
+    "lazy": """
+lazy = store.restore(parallelism=1).keyed("u", "s").lazy(0, limit_bytes=2**24)
+assert [row["k"] for row in lazy.get(rows // 2)] == [rows // 2]
+assert (lazy.fetch(), lazy.fetched) == (0, ())""",
+    "sql": """
+rows_of = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
+assert sum(batch.num_rows for batch in rows_of) == rows + rows // 2""",
+    "diff": """
+[changed] = store.inspect.diff(1, 2).states
+assert changed.added == rows // 2""",
+    "verify": """assert store.maintenance.verify("all", deep=True).is_intact""",
+    "copy": """store.maintenance.copy(2, folder + "-copied")""",
+    "edit before compaction": """
+put = [{"k": key, "v": "new"} for key in (1, 2 * rows)]
+done = store.maintenance.edit("u", "s", delete=[0], put=put, checkpoint=2, dry_run=True)
+assert done.rows_after == rows + rows // 2""",
+    "compact": """store.maintenance.compact()""",
+    "edit": """
+put = [{"k": key, "v": "new"} for key in (1, 2 * rows)]
+done = store.maintenance.edit("u", "s", delete=[0, -1], put=put)
+assert (done.deleted, done.put, done.rows_after) == (1, 2, rows + rows // 2)""",
+    "comparison": """
+with store.snapshot(parallelism=1) as checkpoint:
+    checkpoint.changes_against("u", "s", batches(rows // 4, rows))""",
+    "purge": """
+store.maintenance.expire(retain=1)
+assert store.maintenance.purge("u", rows // 2).replaced""",
+    "rekey": """
+store.maintenance.rekey("u", "s", hash_scheme="flink-sql", checkpoint="latest")""",
+    "salvage": """store.maintenance.salvage("latest")""",
+}
+
+SCRIPT = """
+import ctypes, json, sys
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from statestore import ParquetOptions, StateStore
+from bench.memory import batches
+
+def megabytes(what):
+    text = Path("/proc/self/status").read_text()
+    return dict(line.split(":", 1) for line in text.splitlines())[what].split()[0]
+
+folder, rows = sys.argv[1], int(sys.argv[2])
+parquet = ParquetOptions(memory_bytes=2**24, row_group_bytes=2**21)
+store = StateStore.open(folder, table_format="parquet", compaction=None, parquet=parquet)
+peaks, before = {}, int(megabytes("VmRSS"))
+for name, operation in json.loads(sys.argv[3]).items():
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
+    exec(operation)
+    peaks[name] = (int(megabytes("VmHWM")) - before) / 1024
+print(json.dumps(peaks))
+"""
+
+
+def test_no_operation_holds_a_key_group(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "store"), str(MEGABYTES * 1000), json.dumps(OPERATIONS)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MALLOC_ARENA_MAX": "2"},
+    )
+    peaks = json.loads(done.stdout.splitlines()[-1])
+    assert {name: peak for name, peak in peaks.items() if peak > MOST_MEGABYTES} == {}
