@@ -72,32 +72,34 @@ class Against:
         return self.entry.state
 
     def changes(
-        self, rows: Iterable[pa.RecordBatch | pa.Table], key_groups: KeyGroupRange, seen: Seen
+        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
     ) -> Iterator[pa.Table]:
-        """Yield the changes that turn the stored rows into the new rows, in order of key group;
+        """Yield the changes that turn the stored rows into the new rows, in pieces that ascend;
         ``seen`` has counted all new rows at the end.
 
-        ``rows`` are all new rows of the key groups, in order of their column ``key_group``. Stored
-        rows of key groups that they lack go. Raises NullKeyError, DuplicateKeyError or
+        ``pieces`` are all new rows of the key groups, and ascend (:mod:`statestore.files.sorting`).
+        Stored rows of key groups that they lack go. Raises NullKeyError, DuplicateKeyError or
         InvalidArgumentError for rows that cannot be stored, StorageError if the temporary folder
         cannot be written, and MissingFileError or DamagedFileError.
         """
         first = key_groups.first
-        for last, pieces in _parts_of(self._pieces(rows)):
+        for last, parts in _parts_of(pieces):
             span = KeyGroupRange(first, last)
             assert key_groups.intersect(span) == span
-            new, more = next(pieces), next(pieces, None)
+            held = _held(parts, self.memory_bytes // 4)
+            more = next(parts, None)
             if more is None:
-                yield from self._compared(new, span, seen)
+                yield from self._compared(pa.concat_tables(held), span, seen)
             else:
-                every = _counted(chain((new, more), pieces), self.state, seen)
+                every = _counted(chain(held, [more], parts), self.state, seen)
                 yield from self._merged(every, span)
             first = last + 1
         if first <= key_groups.last:
             empty = restored_schema(self.state.schema).empty_table()
             yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
 
-    def _pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+    def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Yield rows that are in order of key group as pieces that ascend."""
         return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
 
     @cached_property
@@ -209,6 +211,16 @@ def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Tab
 
     for (_, last), some in groupby(parts(), span):
         yield last, some
+
+
+def _held(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
+    """Return the next parts, at least one, until they have ``most_bytes``."""
+    held = [next(parts)]
+    size = held[0].nbytes
+    while size < most_bytes and (part := next(parts, None)) is not None:
+        held.append(part)
+        size += part.nbytes
+    return held
 
 
 def _counted(pieces: Iterable[pa.Table], state: KeyedState, seen: Seen) -> Iterator[pa.Table]:

@@ -172,12 +172,11 @@ def write_against(
     state, options = against.state, target.options
     everything = KeyGroupRange.every(state.max_parallelism)
     if _fits(rows, options):
-        grouped = _runs(_fitted(rows, state), state, options)
+        pieces = _runs(_fitted(rows, state), state, options)
     else:
         pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
-        grouped = (part for piece in pieces for part in slices_of(piece, options.run_bytes))
     seen = Seen()
-    handles = write_grouped(against.changes(grouped, everything, seen), target)
+    handles = write_pieces(against.changes(pieces, everything, seen), target)
     return handles, RowSet(seen.rows, seen.digest)
 
 

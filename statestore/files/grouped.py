@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.files.against import Against, Seen
-from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.keyed import KeyedTarget, write_pieces
 from statestore.files.merge import time_column
 from statestore.files.runs import key_groups_of
+from statestore.files.sorting import key_group_pieces
 from statestore.files.types import schema_of_arrow
 from statestore.files.values import fitted_table
 from statestore.files.written import WrittenFiles
@@ -114,7 +115,13 @@ def write_keyed(
     Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key that belongs to
     another key group than it comes with, and what reading the rows raises.
     """
-    return _written(rows, target.state, target, lambda tables, key_groups: tables)
+    options = target.options
+    memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
+
+    def pieces(tables: Tables, key_groups: KeyGroupRange) -> Tables:
+        return key_group_pieces(tables, target.state, options.run_bytes, memory_bytes)
+
+    return _written(rows, target.state, target, pieces)
 
 
 def write_against(
@@ -124,14 +131,13 @@ def write_against(
     Return the handles, and the number and digest of all these rows.
     """
     seen: list[Seen] = []
-
     memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
     against = replace(against, memory_bytes=memory_bytes)
 
     def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
         own = Seen()
         seen.append(own)
-        return against.changes(tables, key_groups, own)
+        return against.changes(against.pieces(tables), key_groups, own)
 
     handles = _written(rows, against.state, target, changes)
     digest = combine(one.digest for one in seen)
@@ -151,8 +157,6 @@ def _written(
     failed are left, and those before it go on. Nothing stays of what was written until then.
     """
     threads = _threads(rows, state)
-    memory_bytes = max(target.options.memory_bytes // threads, 1)
-    target = replace(target, options=replace(target.options, memory_bytes=memory_bytes))
     share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
     failed: list[int] = []
 
@@ -161,7 +165,7 @@ def _written(
         groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
         try:
             tables = _placed(groups, key_groups, state, target.options.run_bytes)
-            return write_grouped(made(tables, key_groups), target)
+            return write_pieces(made(tables, key_groups), target)
         except BaseException:
             failed.append(number)
             raise

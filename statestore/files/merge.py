@@ -46,6 +46,7 @@ __all__ = [
     "clock_ms",
     "expired_rows",
     "hides",
+    "identities_of",
     "kept_rows",
     "live_rows_of",
     "marked_expired",
@@ -236,10 +237,23 @@ class Wanted:
         """Return a state, and what is read of it, as if its files had no other columns than these,
         and those that tell rows apart or say when they expire.
         """
-        ttl = entry.state.ttl
-        names = {*self.columns, *entry.state.identity, *([ttl.column] if ttl else [])}
-        layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
-        return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
+        return _with_columns(entry, reads, self.columns)
+
+
+def identities_of(entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
+    """Return a state, and what is read of it, as if it had only the columns that tell rows apart,
+    or say when they expire.
+    """
+    return _with_columns(entry, reads, ())
+
+
+def _with_columns(
+    entry: KeyedEntry, reads: ReadSlices, columns: Collection[str]
+) -> tuple[KeyedEntry, ReadSlices]:
+    ttl = entry.state.ttl
+    names = {*columns, *entry.state.identity, *([ttl.column] if ttl else [])}
+    layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
+    return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
 
 
 def _narrowed(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:

@@ -17,18 +17,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.engines import engine_of, reread
+from statestore.files.equality import found
 from statestore.files.given import is_dicts
 from statestore.files.key_groups import group_digests
 from statestore.files.keyed import KeyedTarget
-from statestore.files.lookup import table_of_key
+from statestore.files.lookup import WantedKeys, key_batch, rows_of_keys
+from statestore.files.merge import identities_of
 from statestore.files.types import uuid_columns, with_uuids
 from statestore.files.values import table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
+from statestore.format.slices import reads_of
+from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.rewrite import changes_of, rewrite, rewrite_by_sql
@@ -121,7 +127,7 @@ def edit(
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that is not there.
-    there = [key for key in wanted.delete if table_of_key(storage, entry, key).num_rows]
+    there = _stored(storage, entry, wanted.delete)
     new_id = None
     if wanted.delete and not (there or wanted.put):
         changed = _Changed(entry, (), (), entry.rows)
@@ -160,6 +166,22 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) not in but:
             writer.collected.carry_entry(entry)
+
+
+def _stored(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
+    """Return the keys that have rows, in their order; of the files key columns are read alone.
+
+    Raises InvalidArgumentError for a value that is no key, MissingFileError or DamagedFileError.
+    """
+    if not keys:
+        return []
+    state = entry.state
+    wanted = pa.Table.from_batches([key_batch(state, key) for key in keys])
+    every = reads_of(entry, KeyGroupRange.every(state.max_parallelism))
+    narrow, reads = identities_of(entry, every)
+    rows = rows_of_keys(storage, narrow, reads, WantedKeys.of(wanted, state))
+    places, _ = found(wanted, rows.select(state.key))
+    return [keys[place] for place in places.tolist()]
 
 
 def _change(

@@ -40,7 +40,7 @@ from statestore.errors import (
 from statestore.files import arrow
 from statestore.files.against import Against, Seen
 from statestore.files.given import beside, check_groups, without_groups
-from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.keyed import KeyedTarget, write_grouped, write_pieces
 from statestore.files.marks import Deletion, mark_of, named_columns
 from statestore.files.runs import key_groups_of, null_key_error, null_keys
 from statestore.files.types import arrow_schema
@@ -427,8 +427,8 @@ def _write_against(
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)
         placed = _in_place(rows, target, owners, is_sorted=True)
         seen = Seen()
-        changes = against.changes(placed, owners.range_of(subtask), seen)
-        yield _outcome(lambda: write_grouped(changes, target), subtask, seen)
+        changes = against.changes(against.pieces(placed), owners.range_of(subtask), seen)
+        yield _outcome(lambda: write_pieces(changes, target), subtask, seen)
 
     return write
 

@@ -66,7 +66,8 @@ def test_the_folder_of_a_process_that_was_killed_is_deleted(parent: Path, how: i
 def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, deleted = fcntl.flock, []
+    real = fcntl.flock
+    deleted: list[Path] = []
 
     def late(folder: int, how: int) -> None:
         if not deleted:
