@@ -219,7 +219,7 @@ def read_pieces(
     Raises MissingFileError or DamagedFileError.
     """
     batches = read_state(storage, entry, reads, verify=True, run_bytes=piece_bytes)
-    return gathered(ordered(batches, entry.state), piece_bytes)
+    return sorted_tables(batches, entry.state, piece_bytes)
 
 
 @dataclass(frozen=True)
