@@ -127,7 +127,7 @@ class StateStore:
             InvalidArgumentError: for a file system on which a commit cannot be atomic, for another
                 table format or layout, or for a cache that holds nothing.
         """
-        storage = open_storage(url, storage_options, parallel_streams)
+        storage = open_storage(url, storage_options, parallel_streams, of_store=True)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
         store = cls._over(storage, spark, table_format, layout, parquet, data, compaction)
         for listener in listeners:

@@ -590,7 +590,7 @@ class StoreMaintenance:
             CommitConflictError or StorageError: the copy can be run again.
         """
         if isinstance(to, str):
-            target = self._beside(open_storage(to, storage_options))
+            target = self._beside(open_storage(to, storage_options, of_store=True))
         else:
             target = to.parts
         return copy_command.copy(
@@ -633,7 +633,7 @@ class StoreMaintenance:
             InvalidArgumentError: when there is a store at ``to``.
             StateStoreError: as :meth:`copy`.
         """
-        storage = open_storage(to, storage_options)
+        storage = open_storage(to, storage_options, of_store=True)
         return fork_command.fork(
             self._store.catalog(),
             checkpoint,

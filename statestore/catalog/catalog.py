@@ -42,7 +42,13 @@ from statestore.format.names import (
 from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "CommittedManifest", "store_document"]
+__all__ = [
+    "DEFAULT_TABLE_FORMAT",
+    "Catalog",
+    "CommittedManifest",
+    "refuse_inside_store",
+    "store_document",
+]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
@@ -390,6 +396,18 @@ class Catalog:
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
 
 
+def refuse_inside_store(storage: Storage, what: str) -> None:
+    """Raise InvalidArgumentError if a folder lies in a store: a collection of that store could
+    delete what is written there. ``what`` says what that would be.
+    """
+    store = storage.folder_above(STORE_FILE)
+    if store is not None:
+        raise InvalidArgumentError(
+            f"{storage.url} lies in the store {store}, whose garbage collection could delete {what}"
+            " there; name a folder outside of it"
+        )
+
+
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:
     """Return what ``statestore.json`` holds; what is None it does not remember."""
     document = {
@@ -404,6 +422,7 @@ def store_document(store_id: str, table_format: str | None, layout: str | None) 
 
 def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:
     raw = store_document(str(uuid.uuid4()), table_format, layout)
+    refuse_inside_store(storage, "a store")
     # Of two creators one wins, and both must go on with what the winner's store remembers.
     if storage.is_empty():
         try:

@@ -304,13 +304,14 @@ def is_data_file(path: str) -> bool:
     """Return whether a name in the store is that of a data file, whoever wrote it, or of a list of
     such.
 
-    That is a Parquet file below ``operators/``, but for what Spark and Delta keep for themselves in
-    folders whose names begin with ``_`` or ``.``, such as the checkpoints of a Delta log.
+    That is a Parquet file below the folder of a table, but for what Spark and Delta keep for
+    themselves in folders whose names begin with ``_`` or ``.``, such as the checkpoints of a Delta
+    log.
     """
     folder, *parts = path.split("/")
     plain = not any(part.startswith(("_", ".")) for part in parts)
-    own = folder == OPERATORS and path.endswith(".parquet") and plain and is_inside(path)
-    return own or is_file_list(path)
+    is_parquet = folder == OPERATORS and path.endswith(".parquet") and plain and is_inside(path)
+    return (is_parquet and table_of(folder_of(path)) is not None) or is_file_list(path)
 
 
 def data_file_id(path: str) -> int | None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
@@ -91,7 +92,7 @@ def copy(
     for a file of the source that is not what was written, CommitConflictError, or StorageError.
     After any of them it can be run again, and goes on.
     """
-    if target.url == source.storage.url:
+    if _is_same_place(source.storage, target):
         raise InvalidArgumentError(f"{target.url} is the store itself; name another one")
     name = as_savepoint
     if name is None and isinstance(checkpoint, str) and is_savepoint_name(checkpoint):
@@ -335,3 +336,10 @@ def _refuse_taken(target: Storage) -> None:
             f"{target.url} is a store already, with checkpoints {', '.join(map(str, numbers))}; "
             f"{advice}, or use 'statestore copy'"
         )
+
+
+def _is_same_place(one: Storage, other: Storage) -> bool:
+    """Return whether two storages are one folder: by URL, or by their real paths."""
+    paths = [storage.native_path("") for storage in (one, other)]
+    real = [None if path is None else Path(path).resolve() for path in paths]
+    return one.url == other.url or (real[0] is not None and real[0] == real[1])

@@ -29,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import DamagedFileError, InvalidArgumentError, StateStoreError, StorageError
 from statestore.files.digest import rows_digest
 from statestore.files.elements import element_digests
@@ -87,10 +88,11 @@ def appearing(directory: Path) -> Iterator[Path]:
 
     As long as the folder is there, the content of the directory is not complete. After an error
     nothing of the block is left. What a run that was killed has left is removed first (I10). Raises
-    InvalidArgumentError for a directory in which there is anything else, or that another process
-    writes, and StorageError.
+    InvalidArgumentError for a directory in which there is anything else, that another process
+    writes, or that lies in a store, and StorageError.
     """
     folder = directory / INCOMPLETE
+    refuse_inside_store(LocalStorage(str(directory)), "what is exported")
     with named("write", str(directory)), ExitStack() as held:
         directory.mkdir(parents=True, exist_ok=True)
         _lock(directory, held)

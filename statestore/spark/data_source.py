@@ -55,7 +55,7 @@ def resolve(options: Mapping[str, str]) -> Read:
             f"keyed_state needs the option {missing[0]!r}: spark.read.format('keyed_state')"
             ".option('store', …).option('operator', …).option('state', …).load()"
         )
-    storage = open_storage(given["store"])
+    storage = open_storage(given["store"], of_store=True)
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
     entry = manifest.keyed_entry(given["operator"], given["state"])
     owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))

@@ -17,6 +17,7 @@ that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,17 +53,24 @@ __all__ = [
 
 
 def open_storage(
-    url: str, options: Mapping[str, Any] | None = None, streams: int = DEFAULT_STREAMS
+    url: str,
+    options: Mapping[str, Any] | None = None,
+    streams: int = DEFAULT_STREAMS,
+    *,
+    of_store: bool = False,
 ) -> Storage:
     """Return the storage behind a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
 
+    If it is that ``of_store``, symbolic links below a local folder are refused, unless the option
+    ``follow_links`` is True.
     Of an object store at most ``streams`` ranges are read at once. Raises InvalidArgumentError for
     a file system on which put-if-absent is not known to hold.
     """
     refuse_credentials(url)
+    _refuse_mistyped(url)
     protocol = get_protocol(url)
     if protocol in ("file", "local"):
-        return LocalStorage(url)
+        return LocalStorage(url, follow_links=_follows_links(options or {}) or not of_store)
     if protocol in ("s3", "s3a"):
         return S3Storage(url, options or {}, streams)
     if protocol in ("az", "abfs", "abfss"):
@@ -76,3 +84,45 @@ def open_storage(
         f"a store cannot lie on {shown}: it is not known to put a file only if it is absent, "
         "which commits rest on; use a local path, s3://, az://, abfss://, gs:// or hdfs://"
     )
+
+
+# What begins with the name of a service and a colon, as in ``s3:/bucket/prod``: fsspec would take
+# it for a local folder.
+_MISTYPED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)(.*)", re.DOTALL)
+_SERVICES = (
+    "s3",
+    "s3a",
+    "s3n",
+    "az",
+    "abfs",
+    "abfss",
+    "wasb",
+    "wasbs",
+    "gs",
+    "gcs",
+    "hdfs",
+    "dbfs",
+)
+
+
+def _refuse_mistyped(url: str) -> None:
+    """Raise InvalidArgumentError for a path that was meant as a URL; say how that is written."""
+    found = _MISTYPED.match(url)
+    if found is None or found[1].lower() in ("file", "local"):
+        return
+    scheme, rest = found[1].lower(), found[2].lstrip("/")
+    if scheme not in _SERVICES and not found[2].startswith("/"):
+        return
+    meant = f"/dbfs/{rest}" if scheme == "dbfs" else f"{scheme}://{rest}"
+    raise InvalidArgumentError(
+        f"{url!r} is neither a path nor a URL, which has two slashes after the colon: did you mean "
+        f"{meant!r}? A local folder of that name is {'./' + url!r}"
+    )
+
+
+def _follows_links(options: Mapping[str, Any]) -> bool:
+    """Return whether links below a local store are followed, as its storage options say."""
+    follows = options.get("follow_links", False)
+    if not isinstance(follows, bool):
+        raise InvalidArgumentError(f"follow_links is True or False, not {follows!r:.80}")
+    return follows

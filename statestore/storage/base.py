@@ -100,6 +100,11 @@ class Storage(Protocol):
     def is_empty(self) -> bool:
         """Return whether nothing lies here yet, hidden files aside; costs one short listing."""
 
+    def folder_above(self, name: str) -> str | None:
+        """Return the URL of the nearest folder above this one in which a file of this name lies,
+        None if there is none, or none that can be looked at.
+        """
+
     def delete(self, name: str) -> None:
         """Remove a file, also one that is under way; nothing happens when there is none."""
 

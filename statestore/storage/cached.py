@@ -160,6 +160,10 @@ class CachedStorage:
         """Return whether nothing lies in the store yet."""
         return self._storage.is_empty()
 
+    def folder_above(self, name: str) -> str | None:
+        """Return what the other storage does."""
+        return self._storage.folder_above(name)
+
     def delete(self, name: str) -> None:
         """Remove a file from the store, and its copy."""
         self.drop(name)

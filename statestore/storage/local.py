@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import stat
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ from typing import Any, BinaryIO, Self
 
 import fsspec
 
-from statestore.errors import StorageError
+from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import Listed, NewFile, Storage, inside, named
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
 
 
 _SYNCED_AT_ONCE = 8
+# A manifest of a million files has about 300 MB.
+_MOST_READ_BYTES = 2**31
 
 
 # One file under two names: what two stores on one file system may share, without a copy.
@@ -89,24 +93,38 @@ def young_link(old: Path, new: Path) -> bool:
 
 
 class LocalStorage:
-    """A folder of a local or mounted file system that has hard links and fsync."""
+    """A folder of a local or mounted file system that has hard links and fsync.
+
+    The folder itself may be a symbolic link. A symbolic link below it is refused with its name,
+    unless links are followed: it may lead out of the folder, and a file that is written or deleted
+    there may be anybody's. So is what is neither a file nor a folder, such as a FIFO.
+    """
 
     streams = 1  # the operating system reads ahead
 
-    def __init__(self, url: str) -> None:
-        """Take a path or ``file://`` URL; nothing is created yet."""
-        root = fsspec.filesystem("file")._strip_protocol(url)
+    def __init__(self, url: str, *, follow_links: bool = False) -> None:
+        """Take a path or ``file://`` URL; nothing is created yet.
+
+        Raises InvalidArgumentError for a URL of another host.
+        """
+        root = fsspec.filesystem("file")._strip_protocol(_of_this_host(url))
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
+        self._follow_links = follow_links
         self.url = str(self._root)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        with named("read", path := self._file(name)):
-            return path.read_bytes()
+        with named("read", path := self._file(name)), _opened(path) as file:
+            if (length := os.fstat(file.fileno()).st_size) > _MOST_READ_BYTES:
+                raise StorageError(
+                    f"{path} has {length:,} bytes: no document of a store is as large; bring it "
+                    "back from a copy"
+                )
+            return file.read()
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file."""
-        with named("read", path := self._file(name)), path.open("rb") as file:
+        with named("read", path := self._file(name)), _opened(path) as file:
             file.seek(start)
             return file.read(stop - start)
 
@@ -142,11 +160,11 @@ class LocalStorage:
             found = []
             for name in self._walk(folder):
                 try:
-                    stat = os.lstat(self._root / name)
+                    status = os.lstat(self._root / name)
                 except FileNotFoundError:
                     continue  # it was deleted since the walk saw it
-                modified_ms = stat.st_mtime_ns // 1_000_000
-                found.append(Listed(name, stat.st_size, modified_ms))
+                modified_ms = status.st_mtime_ns // 1_000_000
+                found.append(Listed(name, status.st_size, modified_ms))
             return tuple(sorted(found))
 
     def is_empty(self) -> bool:
@@ -157,6 +175,14 @@ class LocalStorage:
                     return all(entry.name.startswith((".", "lost+found")) for entry in entries)
             except FileNotFoundError:
                 return True
+
+    def folder_above(self, name: str) -> str | None:
+        """Look into each folder above, by its real path."""
+        for above in Path(os.path.realpath(self._root)).parents:
+            with suppress(OSError):
+                if (above / name).is_file():
+                    return str(above)
+        return None
 
     def delete(self, name: str) -> None:
         """Remove a file."""
@@ -182,7 +208,7 @@ class LocalStorage:
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
         with named("read", path := self._file(name)):
-            return path.open("rb")
+            return _opened(path)
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files and every folder on the way to them.
@@ -239,16 +265,70 @@ class LocalStorage:
 
     def _walk(self, folder: str) -> Iterator[str]:
         # Unlike a glob, this walk tells an unreadable folder from an empty one.
-        for parent, _, names in os.walk(self._folder(folder), onerror=_unless_missing):
-            below = Path(parent).relative_to(self._root).as_posix()
-            for name in names:
-                yield name if below == "." else f"{below}/{name}"
+        folders = [self._folder(folder)]
+        while folders:
+            parent = folders.pop()
+            below = parent.relative_to(self._root).as_posix()
+            try:
+                entries = os.scandir(parent)
+            except FileNotFoundError:
+                continue
+            with entries:
+                for entry in entries:
+                    if entry.is_symlink() and not self._follow_links:
+                        raise self._is_link(Path(entry.path))
+                    if entry.is_dir():
+                        folders.append(Path(entry.path))
+                    else:
+                        yield entry.name if below == "." else f"{below}/{entry.name}"
 
     def _file(self, name: str) -> Path:
-        return self._root / inside(name)
+        """Return the path of a file; StorageError if a symbolic link lies on the way to it."""
+        relative = inside(name)
+        if not self._follow_links:
+            path = self.url
+            for part in relative.split("/"):
+                path = f"{path}{os.sep}{part}"
+                if os.path.islink(path):  # noqa: PTH114 - a Path for each part takes long
+                    raise self._is_link(Path(path))
+        return self._root / relative
 
     def _folder(self, name: str) -> Path:
-        return self._root / inside(name) if name else self._root
+        return self._file(name) if name else self._root
+
+    def _is_link(self, path: Path) -> StorageError:
+        with named("read", path):
+            target = path.readlink()
+        return StorageError(
+            f"{path} is a symbolic link to {target}. A store neither reads nor changes what lies "
+            "behind links, which may be somebody else's. Put the files there in place of the link, "
+            "or let all links below the store be followed: storage_options={'follow_links': True}"
+        )
+
+
+def _of_this_host(url: str) -> str:
+    """Return a URL of this host without its name; InvalidArgumentError for another host's."""
+    found = re.match(r"(?:file|local)://([^/]+)(/.*)?$", url, re.DOTALL)
+    if found is None:
+        return url
+    if found[1].lower() != "localhost":
+        raise InvalidArgumentError(
+            f"{url!r} names the host {found[1]!r}, and a file:// URL is of this host: a path "
+            f"begins with a third slash, file:///{found[1]}{found[2] or ''}"
+        )
+    return found[2] or "/"
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file to read; StorageError for what is no file: a FIFO would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise StorageError(f"{path} is no file: it is a FIFO, a socket or a device; take it away")
 
 
 def _last(name: str) -> str:
@@ -328,12 +408,6 @@ def _link(temporary: Path, target: Path) -> bool:
             "(FAT, and some network and cloud mounts, have none); use another place for the store"
         ) from error
     return True
-
-
-def _unless_missing(error: OSError) -> None:
-    """Raise what a walk met, unless the folder is gone."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 def _fsync(path: Path) -> None:

@@ -67,6 +67,10 @@ class MeteredStorage:
         """Pass on."""
         return self._storage.is_empty()
 
+    def folder_above(self, name: str) -> str | None:
+        """Pass on."""
+        return self._storage.folder_above(name)
+
     def delete(self, name: str) -> None:
         """Pass on."""
         self._storage.delete(name)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 from urllib.parse import quote, unquote
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.errors import InvalidArgumentError, MissingDependencyError, StorageError
 from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
 from statestore.storage.requests import (
     Failure,
@@ -232,6 +232,20 @@ class ObjectStorage(ABC):
         """Return whether no object has this prefix, hidden ones aside; mostly one request."""
         with self._errors("list", ""):
             return all(name.startswith(".") for page in self._pages("", 50) for name in page)
+
+    def folder_above(self, name: str) -> str | None:
+        """Ask for an object of this name at each prefix above, up to the bucket."""
+        bucket, root = self._place()
+        parts = root.split("/") if root else []
+        for count in range(len(parts) - 1, -1, -1):
+            above = "/".join(parts[:count])
+            try:
+                with self._errors("read", name):
+                    self._size_of(f"{above}/{name}" if above else name)
+            except (FileNotFoundError, StorageError):  # a prefix may be closed to this user
+                continue
+            return f"{self.scheme}://{bucket}/{above}".rstrip("/")
+        return None
 
     def delete(self, name: str) -> None:
         """Remove an object, or end an upload; nothing happens when there is none."""

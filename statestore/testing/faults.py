@@ -163,6 +163,10 @@ class FaultyStorage:
         """Return whether nothing lies here yet."""
         return self._call("is_empty", "", self._storage.is_empty)
 
+    def folder_above(self, name: str) -> str | None:
+        """Return the other storage's answer."""
+        return self._call("folder_above", name, lambda: self._storage.folder_above(name))
+
     def delete(self, name: str) -> None:
         """Remove a file."""
         self._call("delete", name, lambda: self._storage.delete(name))

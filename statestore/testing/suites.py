@@ -73,6 +73,11 @@ class StorageSuite:
         assert storage.put_if_absent("a", b"second")
         assert storage.read("a") == b"second"
 
+    def test_nothing_lies_above(self, storage: Storage) -> None:
+        """Nor does a file in the folder itself lie above it."""
+        storage.put_if_absent("here.json", b"x")
+        assert storage.folder_above("here.json") is None
+
     def test_a_missing_file_is_not_found(self, storage: Storage) -> None:
         """In an empty storage, and beside a file whose name begins the same way."""
         for name in ("a", "folder/a"):

@@ -195,7 +195,9 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
         for own in ranges.ranges()
     ]
     schema = pa.schema({"k": pa.int64()})
-    with store.snapshot(parallelism=len(owned), ranges={"u": ranges}) as checkpoint:
+    with store.snapshot(
+        parallelism=len(owned), ranges={"u": ranges}, checkpoint_id=1
+    ) as checkpoint:
         writer = checkpoint.declare("u", "s", schema, key="k", max_parallelism=GROUPS)
         if len(owned) > 1 and owned[1]:
             with pytest.raises(InvalidArgumentError, match="belongs to subtask 1"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,3 +203,117 @@ def test_a_file_system_whose_links_overwrite_is_refused(
 def test_a_store_is_made_without_a_trace_of_the_probe(tmp_path: Path) -> None:
     Catalog.open(LocalStorage(str(tmp_path)), create=True)
     assert [path.name for path in tmp_path.iterdir()] == ["statestore.json"]
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("s3:/bucket/prod", "s3://bucket/prod"),
+        ("S3:/bucket/prod", "s3://bucket/prod"),
+        ("s3:bucket/prod", "s3://bucket/prod"),
+        ("s3a:/bucket/prod", "s3a://bucket/prod"),
+        ("gs:/b/x", "gs://b/x"),
+        ("abfss:/c@a.dfs.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x"),
+        ("hdfs:/namenode/x", "hdfs://namenode/x"),
+        ("dbfs:/mnt/prod", "/dbfs/mnt/prod"),
+        ("memory:/x", "memory://x"),
+        ("file://data/x", "file:///data/x"),
+        ("file://host", "file:///host"),
+    ],
+)
+def test_what_is_nearly_a_url_is_refused_with_what_was_meant(
+    url: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local folder of that name would be made without a word."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=re.escape(meant)):
+        open_storage(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["file:///d/x", "file:/d/x", "file://localhost/d/x", "/d/x"])
+def test_a_url_of_this_host_is_a_path(url: str) -> None:
+    assert open_storage(url).url == "/d/x"
+
+
+@pytest.mark.parametrize("name", ["./s3:/bucket/prod", "run:1", "2026-01-31T10:00"])
+def test_a_path_may_have_a_colon(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_storage(name).url == str(tmp_path / name.removeprefix("./"))
+
+
+CALLS: dict[str, Callable[[Storage], object]] = {
+    "read": lambda storage: storage.read("link/a"),
+    "read_range": lambda storage: storage.read_range("link/a", 0, 1),
+    "put_if_absent": lambda storage: storage.put_if_absent("link/new", b"x"),
+    "list": lambda storage: storage.list(""),
+    "list what is linked": lambda storage: storage.list("link"),
+    "listed": lambda storage: storage.listed(""),
+    "delete": lambda storage: storage.delete("link/a"),
+    "delete a link to a file": lambda storage: storage.delete("file"),
+    "size": lambda storage: storage.size("link/a"),
+    "renew": lambda storage: storage.renew("link/a", "b"),
+    "renew to": lambda storage: storage.renew("own", "link/b"),
+    "open_write": lambda storage: storage.open_write("link/new").abandon(),
+    "open_read": lambda storage: storage.open_read("link/a").close(),
+    "sync": lambda storage: storage.sync(["link/a"]),
+    "native_path": lambda storage: storage.native_path("link/a"),
+    "spark_url": lambda storage: storage.spark_url("link"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_lies_behind_a_link_is_left_alone(call: str, tmp_path: Path) -> None:
+    """Refused with the name of the link, unless links are followed on purpose."""
+    outside, root = tmp_path / "outside", tmp_path / "store"
+    outside.mkdir()
+    root.mkdir()
+    (outside / "a").write_bytes(b"precious")
+    (root / "own").write_bytes(b"x")
+    (root / "link").symlink_to(outside)
+    (root / "file").symlink_to(outside / "a")
+    with pytest.raises(StorageError, match=r"(link|file) is a symbolic link to .*follow_links"):
+        CALLS[call](open_storage(str(root), of_store=True))
+    assert [path.name for path in outside.iterdir()] == ["a"]
+    assert (outside / "a").read_bytes() == b"precious"
+    CALLS[call](open_storage(str(root), {"follow_links": True}, of_store=True))
+    with pytest.raises(InvalidArgumentError, match="follow_links is True or False"):
+        open_storage(str(root), {"follow_links": "yes"}, of_store=True)
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    storage = open_storage(str(tmp_path / "link"), of_store=True)
+    assert storage.put_if_absent("folder/a", b"x")
+    assert storage.list("") == ("folder/a",)
+    assert (tmp_path / "real/folder/a").read_bytes() == b"x"
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    storage = LocalStorage(str(tmp_path))
+    for read in (storage.read, storage.open_read, lambda name: storage.read_range(name, 0, 1)):
+        with pytest.raises(StorageError, match="it is a FIFO"):
+            read("fifo")
+
+
+def test_a_document_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(40 * 2**30)
+    storage = LocalStorage(str(tmp_path))
+    with pytest.raises(StorageError, match="42,949,672,960 bytes"):
+        storage.read("large")
+    assert storage.read_range("large", 2**33, 2**33 + 2) == b"\0\0"
+
+
+def test_a_folder_above_is_found_by_its_real_path(tmp_path: Path) -> None:
+    (tmp_path / "outer/in/between").mkdir(parents=True)
+    (tmp_path / "outer/mark.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "outer/in")
+    for inner in ("outer/in/between", "outer/not/there/yet", "link/between", "link"):
+        above = LocalStorage(str(tmp_path / inner)).folder_above("mark.json")
+        assert above == str((tmp_path / "outer").resolve())
+    assert LocalStorage(str(tmp_path / "outer")).folder_above("mark.json") is None

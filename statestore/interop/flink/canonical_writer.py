@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.flink.canonical import KeyedHeader, header_bytes
 from statestore.interop.flink.metadata import (
@@ -30,7 +31,8 @@ class SavepointWriter:
     """A savepoint under way, in a folder that was empty."""
 
     def __init__(self, target: Storage) -> None:
-        """Take a folder; InvalidArgumentError when something lies there."""
+        """Take a folder; InvalidArgumentError when something lies there, or it lies in a store."""
+        refuse_inside_store(target, "a savepoint")
         if not target.is_empty():
             raise InvalidArgumentError(
                 f"{target.url} is not empty: a savepoint is written to a new folder"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.spark.location import UNFINISHED, CheckpointLocation
 from statestore.storage import Storage, put_once
@@ -29,10 +30,11 @@ class Target:
     batch: int
 
     def refuse_used(self, others: Iterable[str]) -> None:
-        """Raise InvalidArgumentError when it is not empty, or within one of others.
+        """Raise InvalidArgumentError when it is not empty, or within one of others, or in a store.
 
         CommitConflictError when another export is being written there, or did not finish.
         """
+        refuse_inside_store(self.storage, "a query's state")
         if not self.storage.is_empty():
             if CheckpointLocation(self.storage).is_unfinished:
                 raise self._under_way()
