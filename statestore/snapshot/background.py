@@ -19,8 +19,9 @@ own, and the fence refuses that.
 **Why it pauses.** Python runs one thread at a time, so a compaction would slow down a snapshot of
 the same process. While a snapshot is open, it works for :data:`WORK_SHARE` of the time, a small
 piece at a time. It does not wait for the end of the snapshot: a job may have one open nearly all of
-the time. Its thread does not have a low priority: a thread that the operating system delays may
-hold Python's lock.
+the time. It does not pause at all if a base file has more changes than ``most_share`` of its rows:
+checkpoints would soon have to fold changes themselves, which takes longer. Its thread does not have
+a low priority: a thread that the operating system delays may hold Python's lock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from threading import Thread
 from statestore.errors import StateStoreError, StorageError
 from statestore.files.reader import check_sizes
 from statestore.files.writer import ParquetOptions
-from statestore.format.layers import CompactionRule, is_overdue, needs_compaction
+from statestore.format.layers import CompactionRule, is_overdue, needs_compaction, spans_of
 from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.listeners import CompactionFailed, Listeners
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000
 """A result may be adopted for so long: well below the minimum age of a garbage collection."""
-WORK_SHARE = 0.5
+WORK_SHARE = 0.75
 """The share of the time that a compaction works while a snapshot is open."""
 _PIECE_BYTES = 2**20
 _LOOK_S = 0.05
@@ -131,9 +132,11 @@ class _OpenSnapshots:
 class _Pacer:
     """Pauses the compaction of a state, so that open snapshots go on."""
 
-    def __init__(self, snapshots: _OpenSnapshots, cancelled: threading.Event) -> None:
+    def __init__(
+        self, snapshots: _OpenSnapshots, cancelled: threading.Event, *, is_urgent: bool
+    ) -> None:
         self._snapshots, self._cancelled = snapshots, cancelled
-        self._worked_since = 0.0
+        self._is_urgent, self._worked_since = is_urgent, 0.0
 
     def start(self) -> None:
         """Begin to work; raise if the compaction is cancelled."""
@@ -143,6 +146,8 @@ class _Pacer:
     def pause(self) -> None:
         """Rest for a time that suits the work since the last pause; raise if it is cancelled."""
         self._look()
+        if self._is_urgent:
+            return
         worked = time.monotonic() - self._worked_since
         self._snapshots.wait(worked * (1 / WORK_SHARE - 1), self._look)
         self._worked_since = time.monotonic()
@@ -284,7 +289,8 @@ class BackgroundCompaction:
             if entry.table.path in self._tasks or is_overdue(entry, policy):
                 continue  # overdue changes are folded by the checkpoints that follow
             if needs_compaction(entry, policy):
-                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms))
+                is_urgent = any(one.share > policy.most_share for one in spans_of(entry))
+                new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, is_urgent))
         if new:
             self._tasks |= {task.source.table.path: task for task in new}
             self._thread = Thread(
@@ -292,9 +298,11 @@ class BackgroundCompaction:
             )
             self._thread.start()
 
-    def _task_of(self, entry: KeyedEntry, checkpoint_id: int, now_ms: int) -> _Task:
+    def _task_of(
+        self, entry: KeyedEntry, checkpoint_id: int, now_ms: int, is_urgent: bool
+    ) -> _Task:
         cancelled = threading.Event()
-        pacer = _Pacer(self._open, cancelled)
+        pacer = _Pacer(self._open, cancelled, is_urgent=is_urgent)
         compactor = Compactor(
             self._storage,
             checkpoint_id,

@@ -147,6 +147,19 @@ def test_a_compaction_pauses_while_a_snapshot_is_open(
 
 
 @pytest.mark.usefixtures("real_threads")
+def test_urgent_changes_are_compacted_without_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "WORK_SHARE", 1e-9)
+    store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.02))
+    full(store)
+    with open_snapshot(store):
+        entry = change(store, {"u1": 100})  # one row of 40: more than most_share, not yet overdue
+        store.parts.background.wait()
+    assert store.parts.background.adopt(entry) is not None
+
+
+@pytest.mark.usefixtures("real_threads")
 def test_a_compaction_does_not_wait_forever_for_a_snapshot(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
