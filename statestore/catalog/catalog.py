@@ -393,7 +393,7 @@ class Catalog:
             writer = manifest_from_json(self.storage.read(name), name=name).writer
         except (StateStoreError, FileNotFoundError):
             return "another writer"
-        return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
+        return str(writer)
 
 
 def refuse_inside_store(storage: Storage, what: str) -> None:

@@ -82,6 +82,10 @@ class Writer:
     token: str
     generation: int = 0
 
+    def __str__(self) -> str:
+        """Return ``writer host:pid (statestore 1.0, generation 3)``."""
+        return f"writer {self.name} (statestore {self.release}, generation {self.generation})"
+
 
 @dataclass(frozen=True)
 class KeyedEntry:

@@ -301,13 +301,13 @@ def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest
         is_done = manifest.batches.get("") == BatchRecord(batch.number, batch.number)
     if is_done:
         return manifest
-    command = (manifest.origin or {}).get("command")
+    command, writer = (manifest.origin or {}).get("command"), manifest.writer
     by = f"the command {command!r}" if command else "a snapshot that did not ask for this id"
     raise CommitConflictError(
-        f"checkpoint {batch.number} of {catalog.storage.url} was made by {by}: it does not contain "
-        "what this snapshot would write. Nothing is written. Let the store count the checkpoints, "
-        "and name your batches: snapshot(…, batch=('name of the job', number)); or give an id that "
-        f"is free: {visible[-1] + 1} or a greater one"
+        f"checkpoint {batch.number} of {catalog.storage.url} was committed by {writer}, by {by}: "
+        "it does not contain what this snapshot would write. Nothing is written. Let the store "
+        "count the checkpoints, and name your batches: snapshot(…, batch=('name of the job', "
+        f"number)); or give an id that is free: {visible[-1] + 1} or a greater one"
     )
 
 
