@@ -49,7 +49,7 @@ second would take away what was reported as committed. So the limit above is one
 
 **For readers of Delta tables.** The newest version of a table stays readable: its files are kept,
 also if no kept checkpoint names them any more. While a state has layers of changes its table gets
-no version, and the newest one is that of the base that the layers began with. This holds for states
+no version, and the newest one has the base that the layers began with. This holds for states
 of kept checkpoints; the table of a state that no kept checkpoint has goes. Older versions whose
 files were collected can no longer be travelled to. What goes of a log lies behind one of its
 checkpoints that readers have been sent to for the minimum age, and behind each version that a kept

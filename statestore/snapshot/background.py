@@ -130,7 +130,7 @@ class _OpenSnapshots:
 
 
 class _Pacer:
-    """Pauses the compaction of a state, so that open snapshots go on."""
+    """Pauses the compaction of a state to leave the processor to open snapshots."""
 
     def __init__(
         self, snapshots: _OpenSnapshots, cancelled: threading.Event, *, is_urgent: bool
@@ -179,8 +179,8 @@ class BackgroundCompaction:
         policy: CompactionRule | None,
         listeners: Listeners,
     ) -> None:
-        """Begin with none; without a policy nothing is ever compacted. Failures are told to the
-        listeners.
+        """Begin with none; without a policy nothing is ever compacted. The listeners receive
+        failures.
         """
         self._storage, self._parquet, self._policy = storage, parquet, policy
         self._listeners = listeners
@@ -205,7 +205,7 @@ class BackgroundCompaction:
         self._open.add(1)
 
     def snapshot_ended(self, manifest: Manifest | None, now_ms: int) -> None:
-        """Let compactions go on at full speed if no other snapshot is open; start new ones.
+        """Stop slowing compactions down if no other snapshot is open, and start new ones.
 
         Args:
             manifest: the checkpoint, None if it was not committed.

@@ -213,8 +213,8 @@ class LocalStorage:
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files and every folder on the way to them.
 
-        Several files are synced at once, with their folders: one commit of the file system's
-        journal then serves them all.
+        Threads sync several files and their folders in parallel, because one commit of the file
+        system's journal then serves them all.
         """
         with named("sync files in", self.url):
             files = [self._file(name) for name in names]
