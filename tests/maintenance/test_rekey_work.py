@@ -38,7 +38,10 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """A store of which little is rekeyed at a time, so that there are many ranges."""
+    """A store of which little is rekeyed at a time. The file of 200 rows has more than 1 KiB, and
+    rows take about four times the bytes of their file. So they are rekeyed in at least 5 ranges,
+    and a run that ends before its fourth range leaves some to do.
+    """
     parquet = ParquetOptions(rekey_bytes=1024)
     url = str(tmp_path / "s")
     return StateStore.open(url, table_format="parquet", parquet=parquet, compaction=None)
@@ -47,6 +50,8 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Rows) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", max_parallelism=8)
+    [entry] = store.manifest().keyed
+    assert len(rows) < 200 or entry.size_bytes > 1024
 
 
 def data(store: StateStore) -> set[str]:
