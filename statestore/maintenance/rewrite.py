@@ -1,12 +1,11 @@
-"""Some keys of a keyed state changed: only the files of their key groups are written anew.
+"""Edits of a keyed state: only the files of the changed key groups are rewritten.
 
-A file is read front to back and merged with the rows that are put, a piece at a time
-(:mod:`statestore.files.aligned`). Rows of other key groups go through as they are, and every other
-file of the state is named again. What was read is checked by SHA-256 first, so that damage is not
-passed on as if it were intact.
+A file is merged with the new rows, a piece at a time (:mod:`statestore.files.aligned`). Rows of
+other key groups are copied, and the new checkpoint names all other files again. The SHA-256 of a
+file is checked before it is read, so that damage is not passed on.
 
-Of a state with layers of changes the rows of a touched file's key groups are read with them, and
-written without: there the changes are in the base then, and the layers count no more.
+If the state has layers of changes, they are merged into the rewritten files, and no longer count
+for these key groups.
 """
 
 from __future__ import annotations
