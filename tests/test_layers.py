@@ -42,6 +42,7 @@ DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 ROWS = (
     "statestore.keys.arrow",
     "statestore.keys.arrow_java",
+    "statestore.keys.arrow_numbers",
     "statestore.keys.arrow_sql",
     "statestore.keys.arrow_types",
     "statestore.files",
@@ -114,6 +115,7 @@ PURE = (
     "statestore.arguments",
     "statestore.display",
     "statestore.parsing",
+    "statestore.keys.big_numbers",
     "statestore.keys.groups",
     "statestore.keys.hashing",
     "statestore.keys.java",

@@ -14,18 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.arrow_numbers import decimal_texts, whole_texts
 from statestore.keys.arrow_types import (
     Hashes,
     byte_arrays,
     byte_spans,
-    decimal_texts,
     is_text,
     polynomials,
     powers,
     strings,
     utf16,
     uuid_bytes,
-    whole_texts,
 )
 from statestore.keys.java import string_hash
 from statestore.keys.values import JavaType

@@ -52,7 +52,6 @@ from statestore.keys.java import MAX_TUPLE_ARITY
 from statestore.keys.sql import parse_sql_type
 from statestore.keys.values import (
     COMPOSITES,
-    DECIMAL_TEXT,
     NANOSECOND_TYPES,
     JavaType,
     java_type,
@@ -69,17 +68,16 @@ __all__ = [
     "check_key_type",
     "check_key_types",
     "check_tuple",
-    "decimal_texts",
     "finish",
     "is_binary",
     "is_list",
     "is_text",
     "polynomials",
     "powers",
+    "refuse_texts",
     "strings",
     "utf16",
     "uuid_bytes",
-    "whole_texts",
 ]
 
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
@@ -431,9 +429,7 @@ def finish(h: Hashes) -> Hashes:
 _31_INVERSE: Final = pow(31, -1, 1 << 32)
 
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-_WHOLE: Final = "^(0|-?[1-9][0-9]*)$"
 _HYPHENS: Final = (8, 13, 18, 23)
-_CHUNK: Final = 9  # decimal digits that fit 32 bits
 
 
 def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
@@ -464,65 +460,17 @@ def uuid_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
     if not is_text(array.type):
         zeros = pa.scalar(bytes(16), pa.large_binary())
         raw = pc.fill_null(array.cast(pa.large_binary()), zeros)
-        _refuse(raw, pc.equal(pc.binary_length(raw), 16), "UUID: that has 16 bytes")
+        refuse_texts(raw, pc.equal(pc.binary_length(raw), 16), "UUID: that has 16 bytes")
         content, _ = byte_spans(raw)
         return np.ascontiguousarray(content)
     texts = pc.fill_null(array.cast(pa.large_string()), "00000000-0000-0000-0000-000000000000")
     plain = "UUID: write it as Java does, 36 characters with hyphens, in lower case"
-    _refuse(texts, pc.match_substring_regex(texts, _UUID), plain)
+    refuse_texts(texts, pc.match_substring_regex(texts, _UUID), plain)
     content, _ = byte_spans(texts)
     digits = np.delete(content.reshape(-1, 36), _HYPHENS, axis=1)
     nibbles = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0"))
     pairs = (nibbles[:, ::2] << 4 | nibbles[:, 1::2]).astype(np.uint8)
     return np.ascontiguousarray(pairs).reshape(-1)
-
-
-def whole_texts(array: pa.Array) -> Hashes:
-    """Return ``BigInteger.hashCode()`` of whole numbers in decimal digits, of any length.
-
-    Raises InvalidArgumentError for other text, also for a number with a plus or leading zeros.
-    """
-    texts = pc.fill_null(array.cast(pa.large_string()), "0")
-    plain = "BigInteger: write it in decimal digits, without plus and leading zeros"
-    _refuse(texts, pc.match_substring_regex(texts, _WHOLE), plain)
-    negative = np.asarray(pc.starts_with(texts, "-"))
-    content, ends = byte_spans(pc.utf8_trim(texts, characters="-"))
-    chunks = -(-int(np.diff(ends).max(initial=0)) // _CHUNK)
-    # The digits flush right, in as many chunks for every row; each limb has 32 bits, lowest first.
-    places = ends[1:, None] - np.arange(chunks * _CHUNK, 0, -1)
-    digits = np.where(places >= ends[:-1, None], content[np.maximum(places, 0)] - ord("0"), 0)
-    powers = 10 ** np.arange(_CHUNK - 1, -1, -1, dtype=np.uint64)
-    parts = (digits.reshape(len(texts), chunks, _CHUNK).astype(np.uint64) * powers).sum(axis=2)
-    limbs = np.zeros((len(texts), chunks), np.uint64)
-    for chunk in range(chunks):
-        carry = parts[:, chunk]
-        for limb in range(chunk + 1):
-            grown = limbs[:, limb] * np.uint64(10**_CHUNK) + carry
-            limbs[:, limb], carry = grown & np.uint64(0xFFFFFFFF), grown >> np.uint64(32)
-    h = np.zeros(len(texts), np.uint32)
-    for limb in range(chunks - 1, -1, -1):
-        h = h * np.uint32(31) + limbs[:, limb].astype(np.uint32)
-    return np.where(negative, -h, h)
-
-
-def decimal_texts(array: pa.Array) -> Hashes:
-    """Return ``BigDecimal.hashCode()`` of numbers as Java writes them, each of its own scale.
-
-    Raises InvalidArgumentError for other text, also for another spelling of a number.
-    """
-    texts = pc.fill_null(array.cast(pa.large_string()), "0")
-    plain = "BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"
-    _refuse(texts, pc.match_substring_regex(texts, DECIMAL_TEXT), plain)
-    mantissa = pc.replace_substring_regex(texts, "E.*", "")
-    power = pc.replace_substring_regex(texts, "^[^E]*(E[+]?)?", "")
-    exponent = pc.if_else(pc.equal(power, ""), "0", power).cast(pa.int64())
-    fraction = pc.utf8_length(pc.replace_substring_regex(mantissa, "^[^.]*[.]?", ""))
-    scale = pc.subtract(fraction.cast(pa.int64()), exponent)
-    _refuse(texts, pc.equal(pc.less(scale, 0), pc.match_substring(texts, "E+")), plain)
-    digits = pc.replace_substring(mantissa, ".", "")
-    unscaled = pc.replace_substring_regex(digits, "^(-?)0+([0-9])", r"\1\2")
-    scales: Hashes = scale.to_numpy().astype(np.uint32)
-    return whole_texts(unscaled) * np.uint32(31) + scales
 
 
 def strings(array: pa.Array) -> Hashes:
@@ -589,7 +537,8 @@ def utf16(
     return units, before[ends]
 
 
-def _refuse(values: pa.Array, good: pa.BooleanArray, problem: str) -> None:
+def refuse_texts(values: pa.Array, good: pa.BooleanArray, problem: str) -> None:
+    """Refuse values that are not ``good``: InvalidArgumentError with the first, and ``problem``."""
     wrong = np.flatnonzero(~np.asarray(good))
     if len(wrong):
-        raise InvalidArgumentError(f"{values[int(wrong[0])].as_py()!r} is no {problem}")
+        raise InvalidArgumentError(f"{values[int(wrong[0])].as_py()!r:.80} is no {problem}")

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.columns import EXACT_IN_MILLIS, INSTANT, pair_of, row_fields, sql_type
-from statestore.interop.flink.cursor import Cursor, Rows, scattered
-from statestore.interop.flink.spans import Bytes, Places, piece_array
+from statestore.interop.flink.cursor import Cursor, Rows, list_offsets, scattered
+from statestore.interop.flink.spans import Bytes, Places, Spans, piece_array
 from statestore.interop.flink.types import LogicalType
 
 __all__ = ["decoded_rows", "written_rows"]
@@ -40,6 +40,41 @@ _BYTES = (*_TEXTS, "BINARY", "VARBINARY")
 _EXACT = Context(prec=80)
 
 
+class _Within(Cursor):
+    """Rows, or elements of arrays, and how many bytes each row or array has left for its values.
+
+    Flink writes each value to bytes of its own. If values could share them, a few bytes would stand
+    for any number of values.
+    """
+
+    __slots__ = ("_array", "_left")
+
+    def __init__(
+        self,
+        spans: Spans,
+        at: Places,
+        end: Places,
+        *,
+        arrays: Cursor | None = None,
+        array: Any = None,
+    ) -> None:
+        """Take rows; or elements, with the number of the one of ``arrays`` that each is in."""
+        super().__init__(spans, at, end)
+        self._array = array
+        self._left = end - at if arrays is None else arrays.end - arrays.at
+
+    def take(self, lengths: Places) -> None:
+        """Take the bytes of a value of each; DamagedFileError if there are not as many left."""
+        if self._array is None:
+            self._left = self._left - lengths
+            wrong = self._left < 0
+        else:
+            used = np.bincount(self._array, lengths, minlength=len(self._left))
+            self._left = self._left - used.astype(np.int64)
+            wrong = (self._left < 0)[self._array]
+        self.refuse(wrong, "values of a row or array share their bytes")
+
+
 def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
     """Return rows as structs of ``row_kind`` and ``f0``, ``f1``, …; errors as ``decoded``."""
     lengths = cursor.counts(1)
@@ -50,6 +85,8 @@ def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
 
 def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
     """Return the rows that pieces hold; ``within`` stays where it is."""
+    within.refuse_cells(len(columns))
+    own = _Within(within.spans, within.at, within.end)
     fixed = Cursor(within.spans, within.at, within.end)
     head = fixed.fixed(_header_width(len(columns)))
     words = fixed.fixed(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
@@ -59,7 +96,7 @@ def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
     found = [pa.array(kinds)]
     for number, column in enumerate(columns):
         word = np.ascontiguousarray(words[:, number])
-        found.append(_column(column, word, bits[:, _HEADER_BITS + number], within))
+        found.append(_column(column, word, bits[:, _HEADER_BITS + number], own))
     return pa.StructArray.from_arrays(found, fields=row_fields(columns))
 
 
@@ -68,7 +105,7 @@ def _header_width(columns: int) -> int:
     return (columns + 63 + _HEADER_BITS) // 64 * _WORD
 
 
-def _column(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+def _column(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> pa.Array:
     """Return a column of its words, one for each piece of ``within``."""
     kind = sql_type(column)
     if column.root == "BOOLEAN":
@@ -92,7 +129,8 @@ def _column(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> p
         raise within.damaged(f"a text is not UTF-8 ({error})", 0) from error
 
 
-def _nested(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+def _nested(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> pa.Array:
+    within.refuse_cells(_leaves(column))
     starts, sizes = _places(words, nulls, within)
     some = Cursor(within.spans, starts[~nulls], (starts + sizes)[~nulls])
     if column.root == "ROW":
@@ -102,6 +140,10 @@ def _nested(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> p
     else:
         found = _map(*pair_of(column), some)
     return scattered(found, ~nulls)
+
+
+def _leaves(column: LogicalType) -> int:
+    return sum(map(_leaves, column.children)) or 1
 
 
 def _width(element: LogicalType) -> int:
@@ -120,14 +162,19 @@ def _array(element: LogicalType, within: Cursor) -> pa.Array:
     wrong = (counts < 0) | (heads + counts * width > within.end - within.at)
     within.refuse(wrong, "an array does not fit into its column")
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    each = Cursor(within.spans, np.repeat(within.at, counts), np.repeat(within.end, counts))
+    each = _Within(
+        within.spans,
+        np.repeat(within.at, counts),
+        np.repeat(within.end, counts),
+        arrays=within,
+        array=np.repeat(np.arange(len(within)), counts),
+    )
     bits = within.data()[each.at + 4 + number // 8] >> (number % 8).astype(np.uint8)
     starts = each.at + np.repeat(heads, counts) + number * width
     words = np.zeros((len(number), _WORD), np.uint8)
     words[:, :width] = Cursor(within.spans, starts, each.end).fixed(width)
     values = _column(element, words, bits & 1 != 0, each)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
 def _map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
@@ -150,7 +197,7 @@ def _native(words: Bytes, dtype: str) -> npt.NDArray[Any]:
     return raw.astype(kind.newbyteorder("="))
 
 
-def _decimals(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+def _decimals(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> pa.Array:
     if column.precision <= _COMPACT_DIGITS:
         values = _native(words, "<i8").tolist()
     else:
@@ -166,16 +213,17 @@ def _decimals(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) ->
         raise within.damaged(f"a decimal has too many digits ({error})", 0) from error
 
 
-def _places(words: Bytes, nulls: Rows, within: Cursor) -> tuple[Places, Places]:
+def _places(words: Bytes, nulls: Rows, within: _Within) -> tuple[Places, Places]:
     """Return where what words point to begins, and its length."""
     both = _native(words, "<i8")
     offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + length > within.end - within.at)
     within.refuse(wrong, "a column of a row lies outside of it")
+    within.take(length)
     return within.at + offset, length
 
 
-def _pieces(words: Bytes, nulls: Rows, within: Cursor, *, can_be_inline: bool) -> pa.Array:
+def _pieces(words: Bytes, nulls: Rows, within: _Within, *, can_be_inline: bool) -> pa.Array:
     inline = (words[:, 7] & _INLINE != 0) & ~nulls & can_be_inline
     starts, sizes = _places(words, nulls | inline, within)
     if not bool(inline.any()):

@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import DamagedFileError
+from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.reader import Reader
 from statestore.interop.flink.spans import Bytes, Places, Spans
 
-__all__ = ["Cursor", "Rows", "scattered"]
+__all__ = ["Cursor", "Rows", "list_offsets", "scattered"]
+
+_FREE_CELLS = 1 << 24
+_CELLS_OF_BYTE = 64
+_MOST_ELEMENTS = (1 << 31) - 1
 
 Rows = npt.NDArray[np.bool_]
 
@@ -42,6 +46,17 @@ class Cursor:
         """Raise for the first row that is wrong, if there is one."""
         if bool(wrong.any()):
             raise self.damaged(problem, int(np.argmax(wrong)))
+
+    def refuse_cells(self, columns: int) -> None:
+        """Refuse values that come to very many ``columns`` each, and have no bytes for them.
+
+        A null of a type with many fields is a single byte, and a null in every column. Raises
+        DamagedFileError.
+        """
+        cells = len(self) * columns
+        if cells > _FREE_CELLS + _CELLS_OF_BYTE * len(self.spans.data):
+            problem = f"{len(self)} values of {columns} columns each are in too few bytes"
+            raise self.damaged(problem, 0)
 
     def fixed(self, width: int) -> npt.NDArray[np.uint8]:
         """Return the next bytes of every row, as many of each."""
@@ -113,6 +128,20 @@ class Cursor:
     def data(self) -> Bytes:
         """Return the buffer that the rows lie in."""
         return self.spans.data
+
+
+def list_offsets(counts: Places) -> pa.Array:
+    """Return where lists of so many elements begin, and where the last one ends.
+
+    UnsupportedTypeError for more elements than a column of lists can have.
+    """
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    if edges[-1] > _MOST_ELEMENTS:
+        raise UnsupportedTypeError(
+            f"{edges[-1]} elements of lists are in one key group, and a column has "
+            f"{_MOST_ELEMENTS} at most"
+        )
+    return pa.array(edges.astype(np.int32))
 
 
 def scattered(array: pa.Array, rows: Rows) -> pa.Array:

@@ -7,7 +7,7 @@ lists lie one behind the other as soon as they are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from statestore.interop.flink.types import (
     TupleType,
     name_of,
 )
+from statestore.keys.big_numbers import integer_of
 
 __all__ = ["encoded", "encoded_list"]
 
@@ -55,6 +56,7 @@ _NUMBERS = {
 }  # fmt: skip
 _NOTHING = ("Void", "Null", "VoidNamespace", "GlobalWindow", "SqlGlobalWindow")
 _CONSTANTS = {0: 1, 1: 2, 10: 3}
+_MOST_SCALE = (1 << 31) - 1
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = (pa.scalar(bytes([one]), _BYTES) for one in (1, 2, 4, 8))
 _EMPTY = pa.scalar(b"", _BYTES)
 _YES, _NO, _TWO = (pa.scalar(bytes([one]), _BYTES) for one in (1, 0, 2))
@@ -244,18 +246,28 @@ def _big(value: int | None) -> bytes:
 
 
 def _big_integers(array: pa.Array) -> pa.Array:
-    numbers = (None if text is None else int(text) for text in array.to_pylist())
+    numbers = (None if text is None else _whole(text) for text in array.to_pylist())
     return pa.array([_big(one) for one in numbers], _BYTES)
+
+
+def _whole(text: str) -> int:
+    try:
+        return integer_of(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{text[:40]!r} is no BigInteger") from None
 
 
 def _big_decimal(text: str | None) -> bytes:
     """Write a number as ``BigDecSerializer``."""
     if text is None:
         return _big(None)
-    sign, digits, exponent = Decimal(text).as_tuple()
-    if not isinstance(exponent, int):
-        raise InvalidArgumentError(f"{text!r} is no BigDecimal")
-    number = int("".join(map(str, digits)) or "0")
+    try:
+        sign, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
+        sign, digits, exponent = 0, (), "n"
+    if not isinstance(exponent, int) or not -_MOST_SCALE - 1 <= -exponent <= _MOST_SCALE:
+        raise InvalidArgumentError(f"{text[:40]!r} is no BigDecimal")
+    number = integer_of("".join(map(str, digits)) or "0")
     return _big(-number if sign else number) + i32(-exponent)
 
 

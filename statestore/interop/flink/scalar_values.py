@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.columns import WINDOW
-from statestore.interop.flink.cursor import Cursor, Rows
+from statestore.interop.flink.cursor import Cursor, Rows, list_offsets
 from statestore.interop.flink.skipping import ELEMENT_WIDTHS
 from statestore.interop.flink.spans import Places, piece_array
 from statestore.interop.flink.times import TIMES
+from statestore.keys.big_numbers import digits_of
 
-__all__ = ["decoded_scalar", "offsets", "sized", "sorted_longs"]
+__all__ = ["decoded_scalar", "sized", "sorted_longs"]
 
 _NUMBERS = {
     "Byte": ">i1", "Short": ">i2", "Integer": ">i4", "Long": ">i8", "Float": ">f4",
@@ -33,6 +34,7 @@ _ELEMENTS = {
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
 _FIRST_LENGTH = 4
 _MILLIS_PER_DAY = 86_400_000
+_MOST_BIG_BYTES = 4 << 20  # ten million digits; the time to write them grows faster than they do
 
 
 def decoded_scalar(name: str, cursor: Cursor) -> pa.Array:
@@ -142,6 +144,11 @@ def _big_bytes(cursor: Cursor) -> list[int | None]:
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
     wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
     cursor.refuse(wrong, "a number does not fit into its value")
+    if bool((lengths > _MOST_BIG_BYTES).any()):
+        raise UnsupportedTypeError(
+            f"{cursor.spans.name} has a number of {lengths.max()} bytes; the largest that is read "
+            f"has {_MOST_BIG_BYTES}"
+        )
     cursor.at = cursor.at + lengths
     raw = piece_array(cursor.data(), cursor.at - lengths, cursor.at).to_pylist()
     return [
@@ -152,7 +159,7 @@ def _big_bytes(cursor: Cursor) -> list[int | None]:
 
 def _big_integers(cursor: Cursor) -> pa.Array:
     found = _big_bytes(cursor)
-    return pa.array([None if one is None else str(one) for one in found], pa.string())
+    return pa.array([None if one is None else digits_of(one) for one in found], pa.string())
 
 
 def _big_decimals(cursor: Cursor) -> pa.Array:
@@ -167,8 +174,7 @@ def _big_decimals(cursor: Cursor) -> pa.Array:
 
 
 def _decimal_text(digits: int, scale: int) -> str:
-    sign, shown, _ = Decimal(digits).as_tuple()
-    return str(Decimal((sign, shown, -scale)))
+    return str(Decimal(f"{digits_of(digits)}E{-scale}"))
 
 
 def _primitives(name: str, cursor: Cursor) -> pa.Array:
@@ -188,15 +194,10 @@ def _primitives(name: str, cursor: Cursor) -> pa.Array:
     else:
         dtype = np.dtype(_ELEMENTS[name])
         values = pa.array(raw.view(dtype).astype(dtype.newbyteorder("=")))
-    return pa.ListArray.from_arrays(offsets(counts), values)
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
 _EMPTY = np.empty(0, np.uint8)
-
-
-def offsets(counts: Places) -> pa.Array:
-    """Return where lists of so many elements begin, and where the last one ends."""
-    return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32))
 
 
 def _python_dates(cursor: Cursor) -> pa.Array:

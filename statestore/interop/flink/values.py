@@ -7,6 +7,7 @@ the serializers say, which are named where their bytes are read.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.binary_rows import decoded_rows
 from statestore.interop.flink.columns import arrow_type, pojo_fields
-from statestore.interop.flink.cursor import Cursor, Rows, scattered
-from statestore.interop.flink.scalar_values import decoded_scalar, offsets, sized, sorted_longs
+from statestore.interop.flink.cursor import Cursor, Rows, list_offsets, scattered
+from statestore.interop.flink.scalar_values import decoded_scalar, sized, sorted_longs
 from statestore.interop.flink.skipping import (
     KIND_BITS,
     fixed_width,
@@ -69,6 +70,7 @@ def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
 
 def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
     """Return the column of the values that begin where a cursor is, which goes on behind them."""
+    cursor.refuse_cells(_columns_of(kind))
     match kind:
         case Scalar("String[]"):
             return _list(Scalar("String"), cursor, cursor.counts(1))
@@ -119,6 +121,30 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
             raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
 
 
+@lru_cache(maxsize=512)
+def _columns_of(kind: FlinkType) -> int:
+    """Return how many columns without parts a type comes to."""
+    match kind:
+        case TupleType(_, fields) | RowType(fields):
+            return sum(map(_columns_of, fields))
+        case PojoType():
+            fields = tuple(
+                field.value
+                for one in (kind, *(each.value for each in (*kind.registered, *kind.others)))
+                if isinstance(one, PojoType)
+                for field in one.fields
+            )
+            return 1 + sum(map(_columns_of, fields))
+        case EitherType(left, right):
+            return 1 + _columns_of(left) + _columns_of(right)
+        case NullableType(value) | PresentType(value) | TtlType(value) | TtlAwareType(value):
+            return _columns_of(value)
+        case RowDataType(columns):
+            return len(columns)
+        case _:
+            return 1
+
+
 def _struct(columns: list[pa.Array], kind: pa.StructType, nulls: Rows | None = None) -> pa.Array:
     mask = None if nulls is None or not bool(nulls.any()) else pa.array(nulls)
     fields = [kind.field(at) for at in range(kind.num_fields)]
@@ -136,7 +162,7 @@ def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
         return found
     starts, counts = _parted(kind, inner, between=0)
     values = decoded_from(kind, Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
-    return pa.ListArray.from_arrays(offsets(counts), values)
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
 def _where_not(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> pa.Array:
@@ -187,7 +213,7 @@ def _row(kind: RowType, cursor: Cursor) -> pa.Array:
 
 def _list(element: FlinkType, cursor: Cursor, counts: Places) -> pa.Array:
     elements, cursor.at = _elements(element, cursor, counts)
-    return pa.ListArray.from_arrays(offsets(counts), elements)
+    return pa.ListArray.from_arrays(list_offsets(counts), elements)
 
 
 def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
@@ -210,7 +236,7 @@ def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
     cursor.at = ends
     some = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
     values = scattered(decoded_from(element, some), ~np.array(nulls, np.bool_))
-    return pa.ListArray.from_arrays(offsets(counts), values)
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
 def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Array, Places]:
@@ -259,7 +285,7 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
         raise cursor.damaged("elements of a list have no comma between them", 0)
     limits = np.repeat(cursor.end, counts)
     values = decoded_from(element, Cursor(spans, starts, limits))
-    return pa.ListArray.from_arrays(offsets(counts), values)
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
 def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
@@ -308,7 +334,7 @@ def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
     keys, values = entries.flatten()
     if keys.null_count:
         raise UnsupportedTypeError("a map has a null key, which no column of maps can hold")
-    return pa.MapArray.from_arrays(offsets(counts), keys, values)
+    return pa.MapArray.from_arrays(list_offsets(counts), keys, values)
 
 
 def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:

@@ -22,23 +22,26 @@ from tests.interop.flink.entries import key_group_bytes
 __all__ = ["written_savepoint"]
 
 GROUPS = 128
+LONG = Scalar("Long")
 
 
 def written_savepoint(
     folder: Path,
     key: FlinkType,
     keys: pa.Array,
-    values: list[int],
+    values: list[int] | pa.Array,
     *,
+    value_type: FlinkType = LONG,
     number: int = 1,
     groups: list[int] | None = None,
 ) -> Path:
-    """Write a value state ``count`` of Longs of operator ``big``; return the savepoint's folder.
+    """Write a value state ``count`` of operator ``big``; return the savepoint's folder.
 
     Each key lies in the key group that Flink has it in, or in those that are given.
     """
     raw_keys = encoded(keys, key).to_pylist()
-    raw_values = encoded(pa.array(values, pa.int64()), Scalar("Long")).to_pylist()
+    stored = pa.array(values, pa.int64()) if isinstance(values, list) else values
+    raw_values = encoded(stored, value_type).to_pylist()
     if groups is None:
         spans = Spans.of(raw_keys, "keys")
         found = key_groups_at(key, Cursor(spans, spans.starts, spans.ends))(GROUPS)
@@ -47,7 +50,7 @@ def written_savepoint(
     for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):
         entry = (bytes([group]) + raw + b"\0", value)  # the namespace is one byte
         by_group.setdefault(group, []).append(entry)
-    types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": Scalar("Long")}
+    types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": value_type}
     info = StateInfo(
         "count",
         "keyed",

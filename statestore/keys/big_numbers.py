@@ -1,0 +1,66 @@
+"""Whole numbers of any length as decimal digits, and back.
+
+``str`` and ``int`` refuse more than 4,300 digits, since they take quadratic time. Here a number is
+cut in halves, which are put together by fast multiplications: Decimal's to write digits, and
+Python's own to read them.
+"""
+
+from __future__ import annotations
+
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, localcontext
+from typing import Final
+
+__all__ = ["digits_of", "integer_of"]
+
+_DIGITS: Final = 4_000
+_BITS: Final = 1_024
+_EXACT: Final = Context(MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
+
+
+def digits_of(number: int) -> str:
+    """Return a whole number in decimal digits, with a minus sign if it is negative."""
+    if abs(number) < 10**_DIGITS:
+        return str(number)
+    powers: dict[int, Decimal] = {}
+
+    def power(bits: int) -> Decimal:
+        found = powers.get(bits)
+        if found is None:
+            half = bits // 2
+            found = Decimal(1 << bits) if bits <= _BITS else power(half) * power(bits - half)
+            powers[bits] = found
+        return found
+
+    def decimal(part: int, bits: int) -> Decimal:
+        if bits <= _BITS:
+            return Decimal(part)
+        low = bits // 2
+        high = decimal(part >> low, bits - low)
+        return high * power(low) + decimal(part & (1 << low) - 1, low)
+
+    with localcontext(_EXACT):
+        found = str(decimal(abs(number), number.bit_length()))
+    return f"-{found}" if number < 0 else found
+
+
+def integer_of(text: str) -> int:
+    """Return the whole number that a text of decimal digits is, with or without a sign.
+
+    Raises ValueError for any other text.
+    """
+    if len(text) <= _DIGITS:
+        return int(text)
+    digits = text[1:] if text[0] in "+-" else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{text[:20]}… is not a whole number")
+
+    def integer(start: int, stop: int) -> int:
+        if stop - start <= _DIGITS:
+            return int(digits[start:stop])
+        middle = (start + stop) // 2
+        behind = stop - middle
+        power: int = 5**behind
+        return (integer(start, middle) * power << behind) + integer(middle, stop)
+
+    found = integer(0, len(digits))
+    return -found if text[0] == "-" else found
