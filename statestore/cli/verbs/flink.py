@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RepackedSavepoint",
     "ShownState",
+    "allowed_places",
     "dropping",
     "flink",
     "folder_pair",
@@ -75,6 +76,15 @@ moved_folders = click.option(
 )
 
 
+allowed_places = click.option(
+    "--allow",
+    multiple=True,
+    metavar="URL",
+    help="A folder or file elsewhere that the savepoint may name. Repeatable.",
+)
+"""The option of what is read outside of a savepoint's folder."""
+
+
 dropping = click.option(
     "--drop",
     multiple=True,
@@ -101,13 +111,16 @@ dropping = click.option(
 )
 @click.argument("savepoint")
 @moved_folders
+@allowed_places
 @pass_invocation
-def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -> ShownState:
+def show_state(
+    invocation: Invocation, savepoint: str, moved: tuple[str, ...], allow: tuple[str, ...]
+) -> ShownState:
     """Show what a savepoint or checkpoint holds."""
     module: Any = importlib.import_module("statestore.interop.flink.show")
     with progress_bar("reading") as progress:
         shown = module.show_savepoint(
-            savepoint, moved=dict(map(folder_pair, moved)), on_progress=progress
+            savepoint, moved=dict(map(folder_pair, moved)), allow=allow, on_progress=progress
         )
     return ShownState(shown=shown)
 
@@ -144,6 +157,7 @@ def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -
     help="Subtasks that share keyed state; by default as it was.",
 )
 @moved_folders
+@allowed_places
 @dropping
 @pass_invocation
 def repack_state(
@@ -153,6 +167,7 @@ def repack_state(
     max_parallelism: int,
     parallelism: int | None,
     moved: tuple[str, ...],
+    allow: tuple[str, ...],
     drop: tuple[str, ...],
 ) -> RepackedSavepoint:
     """Give a savepoint another number of key groups."""
@@ -164,6 +179,7 @@ def repack_state(
             max_parallelism=max_parallelism,
             parallelism=parallelism,
             moved=dict(map(folder_pair, moved)),
+            allow=allow,
             drop=drop,
             on_progress=progress,
         )

@@ -11,7 +11,7 @@ import click
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import folder_pair, moved_folders
+from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
 
 if TYPE_CHECKING:
     from statestore.interop.flink.export_state import ExportedSavepoint
@@ -79,6 +79,7 @@ __all__ = ["Exported", "export_state"]
     help="Copy an operator that the import left out, unchanged, from its savepoint. Repeatable.",
 )
 @moved_folders
+@allowed_places
 @click.option(
     "--tuple",
     "tuples",
@@ -98,6 +99,7 @@ def export_state(
     leave_out: tuple[str, ...],
     carry: tuple[str, ...],
     moved: tuple[str, ...],
+    allow: tuple[str, ...],
     tuples: tuple[str, ...],
     dry_run: bool,
 ) -> Exported:
@@ -119,6 +121,7 @@ def export_state(
             leave_out=leave_out,
             carry=carry,
             moved=dict(map(folder_pair, moved)),
+            allow=allow,
             tuples=tuple(_state("--tuple", one) for one in tuples),
             dry_run=dry_run,
             on_progress=progress,

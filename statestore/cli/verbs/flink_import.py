@@ -14,7 +14,7 @@ import click
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import dropping
+from statestore.cli.verbs.flink import allowed_places, dropping
 from statestore.errors import IncompleteError
 from statestore.flink.operators import operator_id
 from statestore.format.left_out import left_out_text
@@ -89,6 +89,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     metavar="OLD=NEW",
     help="Where a folder lies now that the savepoint knows by an absolute path.",
 )
+@allowed_places
 @click.option(
     "--threads",
     type=int,
@@ -108,6 +109,7 @@ def import_state(
     ttl: tuple[str, ...],
     strict: bool,
     moved: tuple[str, ...],
+    allow: tuple[str, ...],
     threads: int | None,
     drop: tuple[str, ...],
 ) -> Imported:
@@ -126,6 +128,7 @@ def import_state(
             ttl={state: _milliseconds(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
             strict=strict,
             moved=dict(_pairs("--moved", "OLD=NEW", moved)),
+            allow=allow,
             drop=drop,
             threads=threads,
             on_progress=progress,

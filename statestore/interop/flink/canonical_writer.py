@@ -19,12 +19,10 @@ from statestore.interop.flink.metadata import (
     SavepointMetadata,
 )
 from statestore.interop.flink.metadata_writer import metadata_v3
-from statestore.interop.flink.streams import Places, source_of
+from statestore.interop.flink.streams import METADATA, Places, source_of
 from statestore.storage import Storage
 
-__all__ = ["METADATA", "SavepointWriter"]
-
-METADATA = "_metadata"
+__all__ = ["SavepointWriter"]
 
 
 class SavepointWriter:

@@ -8,7 +8,7 @@ holds at the same max parallelism only, as another one needs the state of each k
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from statestore.errors import (
     StateNotFoundError,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.interop.flink.canonical_writer import METADATA, SavepointWriter
+from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.metadata import (
     EmptyHandle,
     IncrementalHandle,
@@ -37,7 +37,13 @@ from statestore.interop.flink.metadata import (
 )
 from statestore.interop.flink.record import SavepointRecord
 from statestore.interop.flink.refusals import Refused, unread_parts
-from statestore.interop.flink.streams import ByteSource, Places, source_of
+from statestore.interop.flink.streams import (
+    METADATA,
+    ByteSource,
+    Places,
+    read_metadata_file,
+    source_of,
+)
 from statestore.storage import open_storage
 
 __all__ = ["CarriedOperators", "operators_to_carry"]
@@ -79,6 +85,7 @@ def operators_to_carry(
     max_parallelism: int | None,
     *,
     moved: Mapping[str, str] | None,
+    allow: Collection[str],
     options: Mapping[str, Any] | None,
 ) -> CarriedOperators:
     """Return the operators, after the checks that need no file of their state.
@@ -88,19 +95,23 @@ def operators_to_carry(
         savepoint: the savepoint that was imported.
         max_parallelism: the number of key groups of the export, None for the stored ones.
         moved: where folders are now that the savepoint names by absolute paths.
+        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
         options: options for fsspec, with which the savepoint is reached.
 
     Raises:
         MissingFileError: if the savepoint was deleted.
-        InvalidArgumentError: if its place has another savepoint by now.
+        InvalidArgumentError: if its place has another savepoint by now, or the operators have files
+            in places that may not be read.
         ParallelismError: if an operator has another number of key groups than the export.
         IncompatibleStateError: for state that no savepoint can have: records in flight, and
             changelogs.
         StateNotFoundError: for an operator that the savepoint does not have.
     """
-    places = Places(open_storage(savepoint.place, options), options, moved)
+    places = Places(open_storage(savepoint.place, options), options, moved, tuple(allow))
     known = {one.id: one for one in _unchanged(savepoint, places).operators}
     found = tuple(_found(record, known, savepoint, max_parallelism) for record in records)
+    for operator in found:
+        places.refuse_others(operator)
     return CarriedOperators(savepoint.checkpoint, found, places)
 
 
@@ -131,7 +142,7 @@ def _found(
 
 def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
     try:
-        data = places.storage.read(METADATA)
+        data = read_metadata_file(places.storage)
     except FileNotFoundError:
         raise MissingFileError(
             f"{savepoint.place} has no {METADATA} any more: nothing can be carried from it. Leave "

@@ -131,6 +131,7 @@ def export_savepoint(
     leave_out: Collection[str | tuple[str, str]] = (),
     carry: Collection[str] = (),
     moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
     tuples: Collection[tuple[str, str]] = (),
     dry_run: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -156,6 +157,7 @@ def export_savepoint(
         carry: operators that the import left out, by uid, name or operator id. Their state is
             copied unchanged from the savepoint that was imported, which must still be there.
         moved: where folders are now that this savepoint names by absolute paths, as for the import.
+        allow: folders and files elsewhere that this savepoint may name, as for the import.
         tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
             default they are a ``Row``.
         dry_run: says what each subtask would get; nothing is written.
@@ -202,7 +204,7 @@ def export_savepoint(
     carried = None
     if plan.carried and record is not None:
         carried = operators_to_carry(
-            plan.carried, record, max_parallelism, moved=moved, options=options
+            plan.carried, record, max_parallelism, moved=moved, allow=allow, options=options
         )
     writer = _Counting(target) if dry_run else SavepointWriter(target)
     told = _Told(on_progress, restored, plan)

@@ -118,6 +118,7 @@ def import_savepoint(
     ttl: Mapping[str, int] | None = None,
     strict: bool = False,
     moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
     options: Mapping[str, Any] | None = None,
     drop: Collection[str] = (),
     threads: int | None = None,
@@ -144,6 +145,7 @@ def import_savepoint(
             rows were used last, and not how long they live.
         strict: refuses what would come along as bytes, and operators that cannot be read.
         moved: where folders lie now that the savepoint names by absolute paths.
+        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
         options: options for fsspec, with which the savepoint is reached.
         drop: what is left out, and is refused else, by its name in :class:`Refused`.
         threads: how many at most; by default as many as the process has cores, up to four, and
@@ -167,7 +169,7 @@ def import_savepoint(
     """
     told = refused_kinds(drop)
     _check_threads(threads)
-    savepoint = open_savepoint(place, moved=moved, options=options, drop=told)
+    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options, drop=told)
     digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
     number = savepoint.metadata.checkpoint_id
     places = savepoint.url, store.url

@@ -76,6 +76,7 @@ def repack_savepoint(
     max_parallelism: int,
     parallelism: int | None = None,
     moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
     options: Mapping[str, Any] | None = None,
     drop: Collection[str] = (),
     on_progress: Progress | None = None,
@@ -93,6 +94,7 @@ def repack_savepoint(
         parallelism: among how many subtasks keyed state is shared; by default as it was. A restore
             may be at any other.
         moved: where folders lie now that the source names by absolute paths.
+        allow: folders and files elsewhere that the source may name, as paths or URLs.
         options: for the file system of both, as of ``open_storage``.
         drop: what is left out, and is refused else, by its name in :class:`Refused`.
         on_progress: is told how many operators are done, and of how many.
@@ -108,7 +110,8 @@ def repack_savepoint(
         CorruptionError: when the savepoint is damaged, or a key lies in another key group than it
             should.
     """
-    savepoint = open_savepoint(source, moved=moved, options=options, drop=refused_kinds(drop))
+    told = refused_kinds(drop)
+    savepoint = open_savepoint(source, moved=moved, allow=allow, options=options, drop=told)
     shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
     writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []

@@ -23,6 +23,7 @@ from statestore.errors import (
     ParallelismError,
     StateNotFoundError,
     StateStoreError,
+    StorageError,
     UnsupportedTypeError,
 )
 from statestore.flink.operators import operator_id
@@ -52,7 +53,13 @@ from statestore.interop.flink.operator_state import SubtaskElements, read_operat
 from statestore.interop.flink.refusals import Refused, kept
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState, keyed_states
-from statestore.interop.flink.streams import Places, source_of, storage_of
+from statestore.interop.flink.streams import (
+    METADATA,
+    Places,
+    read_metadata_file,
+    source_of,
+    storage_of,
+)
 from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
@@ -66,8 +73,6 @@ __all__ = [
     "savepoint_of",
     "state_rows",
 ]
-
-_METADATA = "_metadata"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,12 +263,24 @@ class FlinkOperator:
 
 @contextmanager
 def _noted(where: str) -> Iterator[None]:
-    """Say of an error where it was met."""
+    """Say of an error where it was met.
+
+    What Python and Arrow raise for bytes that no type has becomes an error of this package. That is
+    a last resort: it names no byte.
+    """
     try:
         yield
     except StateStoreError as error:
         error.add_note(where)
         raise
+    except MemoryError as error:
+        raise StorageError(
+            f"there is not enough memory for the bytes {where}: read them where there is more"
+        ) from error
+    except pa.ArrowException as error:
+        raise DamagedFileError(
+            f"the bytes {where} are not those of their types: {error}"
+        ) from error
 
 
 def _check_entries(found: StateEntries, prefix: int) -> None:
@@ -355,6 +372,7 @@ def open_savepoint(
     place: str,
     *,
     moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
     options: Mapping[str, Any] | None = None,
     drop: Collection[Refused] = (),
 ) -> Savepoint:
@@ -363,6 +381,7 @@ def open_savepoint(
     Args:
         place: its folder or its ``_metadata``, as a path or URL.
         moved: where folders lie now that it names by absolute paths, as checkpoints do.
+        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
         options: for the file system, as of ``open_storage``.
         drop: what is not read, and is to be taken as if it were not there.
 
@@ -373,16 +392,17 @@ def open_savepoint(
         InvalidArgumentError: when there is no ``_metadata``.
         DamagedFileError: when that is not as Flink writes it.
         FormatVersionError: when it is of another version.
+        StorageError: when it cannot be read, or needs more memory than there is.
     """
-    folder = place.rstrip("/").removesuffix(f"/{_METADATA}")
-    storage = storage_of("." if folder == _METADATA else folder, options)
+    folder = place.rstrip("/").removesuffix(f"/{METADATA}")
+    storage = storage_of("." if folder == METADATA else folder, options)
     try:
-        data = storage.read(_METADATA)
+        data = read_metadata_file(storage)
     except FileNotFoundError:
         raise InvalidArgumentError(
-            f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{_METADATA}'"
+            f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{METADATA}'"
         ) from None
-    return savepoint_of(data, Places(storage, options, moved), drop)
+    return savepoint_of(data, Places(storage, options, moved, tuple(allow)), drop)
 
 
 def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> Savepoint:
@@ -391,7 +411,8 @@ def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) ->
     Errors are those of :func:`open_savepoint`.
     """
     url = places.storage.url
-    metadata = read_metadata(data, f"{url}/{_METADATA}")
+    with _noted(f"in the savepoint {url}"):
+        metadata = read_metadata(data, f"{url}/{METADATA}")
     operators = tuple(_operator(one, places, drop) for one in metadata.operators)
     return Savepoint(url, metadata, operators)
 
@@ -403,6 +424,7 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
         try:
             subtasks = tuple(kept(one, drop) for one in metadata.subtasks)
             metadata = replace(metadata, subtasks=subtasks)
+            places.refuse_others(metadata)
             parts = list(_parts(metadata, places, drop))
         except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
             # A type, or a file system, that is not known, or no file.
@@ -422,7 +444,7 @@ def _parts(
         handle, what = subtask.keyed, f"keyed state of subtask {subtask.index}"
         if not isinstance(handle, KeyGroupsHandle | IncrementalHandle):
             continue
-        _check_range(handle, subtask.index, metadata, f"{places.storage.url}/{_METADATA}")
+        _check_range(handle, subtask.index, metadata, f"{places.storage.url}/{METADATA}")
         stream, offsets = (
             (handle.meta, ())
             if isinstance(handle, IncrementalHandle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ def show_savepoint(
     place: str,
     *,
     moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
     options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownSavepoint:
@@ -105,6 +106,7 @@ def show_savepoint(
     Args:
         place: its folder or its ``_metadata``, as a path or URL.
         moved: where folders lie now that it names by absolute paths.
+        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
         options: for the file system, as of ``open_storage``.
         on_progress: is called with the number of operators that were read, of how many, and the
             next.
@@ -117,7 +119,7 @@ def show_savepoint(
         DamagedFileError: when a file is not as Flink wrote it.
         FormatVersionError: when it is of a version that is not known.
     """
-    savepoint = open_savepoint(place, moved=moved, options=options)
+    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options)
     shown = []
     for number, operator in enumerate(savepoint.operators):
         if on_progress is not None:

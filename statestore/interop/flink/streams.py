@@ -1,10 +1,20 @@
-"""Where a savepoint's bytes lie: in ``_metadata`` itself, or in a file beside it or elsewhere."""
+"""Where a savepoint's bytes are: in ``_metadata`` itself, in a file of its folder or elsewhere.
+
+A savepoint can name any file that its reader may read. So files are read only below the folder of
+``_metadata`` and below folders that the user names. Of a checkpoint, whose folder is ``chk-N``, the
+job's folders ``shared`` and ``taskowned`` beside it are read too: there Flink keeps files that
+several checkpoints share. Links count as what they lead to.
+"""
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -18,16 +28,26 @@ from statestore.errors import (
 from statestore.interop.flink.metadata import (
     EmptyHandle,
     FileHandle,
+    IncrementalHandle,
     InlineHandle,
+    KeyGroupsHandle,
+    OperatorHandle,
+    OperatorState,
     RelativeHandle,
     SegmentHandle,
     StreamHandle,
+    Subtask,
 )
 from statestore.storage import Storage, open_storage
 
-__all__ = ["ByteSource", "Places", "source_of", "storage_of"]
+__all__ = ["METADATA", "ByteSource", "Places", "read_metadata_file", "source_of", "storage_of"]
 
+METADATA = "_metadata"
+_MOST_METADATA = 1 << 30
 _PRESTO, _S3 = "s3p://", "s3://"
+_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
+_CHECKPOINT = re.compile(r"chk-\d+")
+_BESIDE_CHECKPOINTS = ("shared", "taskowned")
 _MOVED = "of files that were moved, say where they lie now (--moved OLD=NEW, or moved=)"
 
 
@@ -48,14 +68,16 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """The folder of ``_metadata``, and what absolute paths in it are called now.
+    """The folder of ``_metadata``, what absolute paths in it are called now, and what may be read.
 
-    ``moved`` says of folders, as Flink knew them, where they lie now; the longest that fits holds.
+    ``moved`` says of folders, as Flink knew them, where they are now; the longest that fits holds.
+    Files are read there, and below the folders and files that ``allowed`` names.
     """
 
     storage: Storage
     options: Mapping[str, Any] | None = None
     moved: Mapping[str, str] | None = None
+    allowed: Collection[str] = ()
 
     def url(self, path: str) -> str:
         """Return where a file lies now that Flink knew by an absolute path."""
@@ -66,12 +88,101 @@ class Places:
                 return new.rstrip("/") + plain[len(before) :]
         return plain if path.startswith(("file:", "/")) else path
 
+    def refuse_others(self, operator: OperatorState) -> None:
+        """Refuse an operator with state in other places than those that may be read.
+
+        Raises:
+            InvalidArgumentError: for such a place, before any state is read.
+        """
+        paths = (
+            handle.path
+            for subtask in operator.subtasks
+            for handle in _streams(subtask)
+            if isinstance(handle, FileHandle | SegmentHandle)
+        )
+        urls = sorted({self.url(path) for path in paths})
+        for folder, files in groupby(urls, posixpath.dirname):
+            if not self._may_read(_real(folder)):
+                for url in files:
+                    self.refuse_outside(url)
+
+    def refuse_outside(self, url: str) -> None:
+        """Refuse a file that is not below those places that may be read.
+
+        Raises:
+            InvalidArgumentError: for any other place, before anything there is asked for.
+        """
+        real = _real(url)
+        if not self._may_read(real):
+            is_link = not _is_url(url) and real != os.path.abspath(_without_scheme(url))  # noqa: PTH100
+            link = f", a link to {real}" if is_link else ""
+            raise InvalidArgumentError(
+                f"{self.storage.url}/{METADATA} names {url}{link}, which is outside of its folder: "
+                "it is not read. If it may be, name it or a folder above it (--allow URL, or "
+                f"allow=); {_MOVED}"
+            )
+
+    def _may_read(self, real: str) -> bool:
+        return any(real == root or real.startswith(f"{root}/") for root in self._readable)
+
+    @cached_property
+    def _readable(self) -> frozenset[str]:
+        own = _real(self.storage.url)
+        above, _, name = own.rpartition("/")
+        beside = _BESIDE_CHECKPOINTS if _CHECKPOINT.fullmatch(name) else ()
+        named = map(_real, (*(self.moved or {}).values(), *self.allowed))
+        roots = (own, *(f"{above}/{folder}" for folder in beside), *named)
+        return frozenset(root.rstrip("/") for root in roots)
+
 
 def storage_of(folder: str, options: Mapping[str, Any] | None) -> Storage:
     """Return what a folder lies in; Flink's file system of Presto calls S3 ``s3p``."""
     if folder.startswith(_PRESTO):
         folder = _S3 + folder.removeprefix(_PRESTO)
     return open_storage(folder, options)
+
+
+def _streams(subtask: Subtask) -> Iterator[StreamHandle]:
+    """Yield the handles of all bytes of a subtask."""
+    for handle in (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed):
+        if isinstance(handle, IncrementalHandle):
+            yield handle.meta
+            yield from (file for _, file in (*handle.shared, *handle.private))
+        elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
+            yield handle.stream
+
+
+def read_metadata_file(storage: Storage) -> bytes:
+    """Return the bytes of ``_metadata``.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        DamagedFileError: if it is larger than a job's can be.
+        StorageError: if it is no file.
+    """
+    size = storage.size(METADATA)
+    if size > _MOST_METADATA:
+        raise DamagedFileError(
+            f"{storage.url}/{METADATA} has {size} bytes, and at most {_MOST_METADATA} are read"
+        )
+    return storage.read(METADATA)
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path and not path.startswith("file:")
+
+
+def _real(url: str) -> str:
+    """Return a name that two names of one place have in common: a path without links, or a URL.
+
+    A URL with ``..`` gets a name that nothing is below.
+    """
+    if not _is_url(url):
+        return os.path.realpath(_without_scheme(url))
+    scheme, _, rest = url.partition("://")
+    if ".." in rest.split("/"):
+        return ""
+    return f"{_SAME_SCHEMES.get(scheme, scheme)}://{posixpath.normpath(rest)}"
 
 
 def _without_scheme(path: str) -> str:
@@ -130,6 +241,7 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
     """Return the bytes of a handle; ``what`` is what messages call those that have no file.
 
     Raises:
+        InvalidArgumentError: for a file that may not be read; see :class:`Places`.
         MissingFileError: when its file is not there.
         DamagedFileError: when that is of another length than the handle says.
         IncompatibleStateError: for a handle that has no bytes.
@@ -139,28 +251,39 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
     if isinstance(handle, EmptyHandle):
         return _Inline(what, b"")
     if isinstance(handle, RelativeHandle):
-        return _stored(places.storage, handle.path, handle.size)
+        return _stored(places, places.storage, handle.path, handle)
     if isinstance(handle, FileHandle | SegmentHandle):
-        folder, file = posixpath.split(places.url(handle.path))
-        storage = storage_of(folder, places.options)
-        if isinstance(handle, FileHandle):
-            try:
-                return _stored(storage, file, handle.size)
-            except StorageError as error:
-                error.add_note(f"the savepoint names {folder} by an absolute path; {_MOVED}")
-                raise
-        return _Stored(f"{storage.url}/{file}", handle.size, storage, file, handle.start)
+        url = places.url(handle.path)
+        places.refuse_outside(url)
+        folder, file = posixpath.split(url)
+        try:
+            return _stored(places, storage_of(folder, places.options), file, handle)
+        except StorageError as error:
+            error.add_note(f"the savepoint names {folder} by an absolute path; {_MOVED}")
+            raise
     raise IncompatibleStateError(f"{what} has a handle that is not one of bytes: it is not read")
 
 
-def _stored(storage: Storage, file: str, size: int) -> ByteSource:
+def _stored(
+    places: Places, storage: Storage, file: str, handle: FileHandle | RelativeHandle | SegmentHandle
+) -> ByteSource:
     name = f"{storage.url}/{file}"
     try:
+        path = storage.native_path(file)
         found = storage.size(file)
     except FileNotFoundError:
         raise _missing(name) from None
     except InvalidArgumentError as error:
-        raise DamagedFileError(f"{storage.url}/_metadata names a file: {error}") from error
+        raise DamagedFileError(f"{storage.url}/{METADATA} names a file: {error}") from error
+    if path is not None:
+        places.refuse_outside(path)
+    size, start = handle.size, 0
+    if isinstance(handle, SegmentHandle):
+        start, found = handle.start, min(size, found - handle.start)
     if found != size:
-        raise DamagedFileError(f"{name} has {found} bytes, and the savepoint says {size}")
-    return _Stored(name, size, storage, file)
+        raise DamagedFileError(
+            f"{name} has {max(found, 0)} bytes from byte {start} on, and the savepoint says {size}"
+            if start
+            else f"{name} has {found} bytes, and the savepoint says {size}"
+        )
+    return _Stored(name, size, storage, file, start)
