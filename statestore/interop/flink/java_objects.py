@@ -18,7 +18,7 @@ _NULL, _REFERENCE, _CLASS_DESC, _OBJECT, _STRING, _ARRAY, _CLASS, _BLOCK, _END =
 _RESET, _LONG_BLOCK, _EXCEPTION, _LONG_STRING, _PROXY, _ENUM = range(0x79, 0x7F)
 _FIRST_HANDLE = 0x7E0000
 _WRITES_MORE, _SERIALIZABLE, _EXTERNALIZABLE, _IN_BLOCKS = 1, 2, 4, 8
-_DEEPEST = 100
+_MOST_CLASSES = 100
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ def read_java_object(reader: Reader) -> object:
     DamagedFileError when it is not such a stream, or has what no type of Flink has in it.
     """
     reader.expect(_HEADER - (1 << 32), "the beginning of an object of Java")
-    return _Stream(reader).content(0)
+    return _Stream(reader).content()
 
 
 class _Stream:
@@ -56,10 +56,11 @@ class _Stream:
         self.reader = reader
         self.handles: list[object] = []
 
-    def content(self, depth: int) -> object:
-        reader = self.reader
-        if depth > _DEEPEST:
-            raise reader.damaged("objects of Java lie too deep in each other")
+    def content(self) -> object:
+        with self.reader.nested("objects of Java"):
+            return self.one_content(self.reader)
+
+    def one_content(self, reader: Reader) -> object:
         kind = reader.u8()
         if kind == _NULL:
             return None
@@ -68,15 +69,15 @@ class _Stream:
         if kind in (_STRING, _LONG_STRING):
             return self.kept(self.text(kind))
         if kind in (_CLASS_DESC, _PROXY):
-            return self.described(kind, depth)
+            return self.described(kind)
         if kind == _CLASS:
-            return self.kept(self.class_of(depth))
+            return self.kept(self.class_of())
         if kind == _OBJECT:
-            return self.instance(depth)
+            return self.instance()
         if kind == _ENUM:
-            return self.enum(depth)
+            return self.enum()
         if kind == _ARRAY:
-            return self.array(depth)
+            return self.array()
         if kind == _BLOCK:
             return reader.bytes(reader.u8())
         if kind == _LONG_BLOCK:
@@ -96,14 +97,14 @@ class _Stream:
     def text(self, kind: int) -> str:
         return self.reader.utf() if kind == _STRING else self.reader.long_utf()
 
-    def class_of(self, depth: int) -> _Class | None:
+    def class_of(self) -> _Class | None:
         begin = self.reader.at
-        found = self.content(depth + 1)
+        found = self.content()
         if found is not None and not isinstance(found, _Class):
             raise self.reader.damaged("a class of Java is expected", at=begin)
         return found
 
-    def described(self, kind: int, depth: int) -> _Class:
+    def described(self, kind: int) -> _Class:
         reader = self.reader
         if kind == _PROXY:
             raise reader.damaged("a proxy of Java is no type")
@@ -111,26 +112,26 @@ class _Stream:
         reader.take(8)  # serialVersionUID
         self.handles.append(found)
         found.flags = reader.u8()
-        found.fields = tuple(self.declared(depth) for _ in range(reader.u16()))
-        self.annotations(depth)
-        found.above = self.class_of(depth)
+        found.fields = tuple(self.declared() for _ in range(reader.u16()))
+        self.annotations()
+        found.above = self.class_of()
         return found
 
-    def declared(self, depth: int) -> tuple[str, str]:
+    def declared(self) -> tuple[str, str]:
         code, name = chr(self.reader.u8()), self.reader.utf()
         if code in "[L":
-            self.content(depth + 1)
+            self.content()
         return name, code
 
-    def annotations(self, depth: int) -> list[object]:
+    def annotations(self) -> list[object]:
         found = []
         while self.reader.peek() != _END:
-            found.append(self.content(depth + 1))
+            found.append(self.content())
         self.reader.u8()
         return found
 
-    def instance(self, depth: int) -> JavaObject:
-        described = self.class_of(depth)
+    def instance(self) -> JavaObject:
+        described = self.class_of()
         if described is None:
             raise self.reader.damaged("an object of Java has no class")
         found = JavaObject(described.name)
@@ -140,21 +141,21 @@ class _Stream:
         while at is not None:
             classes.append(at)
             at = at.above
-            if len(classes) > _DEEPEST:
+            if len(classes) > _MOST_CLASSES:
                 raise self.reader.damaged("a class of Java is above itself")
         for one in reversed(classes):
             if one.flags & _EXTERNALIZABLE and not one.flags & _IN_BLOCKS:
                 raise self.reader.damaged(f"{one.name} writes itself in a way that has no end")
             if one.flags & _SERIALIZABLE:
-                found.fields |= self.values(one, depth)
+                found.fields |= self.values(one)
             if one.flags & (_WRITES_MORE | _EXTERNALIZABLE):
-                found.written += self.annotations(depth)
+                found.written += self.annotations()
         return found
 
-    def values(self, described: _Class, depth: int) -> Mapping[str, object]:
-        return {name: self.value(code, depth) for name, code in described.fields}
+    def values(self, described: _Class) -> Mapping[str, object]:
+        return {name: self.value(code) for name, code in described.fields}
 
-    def value(self, code: str, depth: int) -> object:
+    def value(self, code: str) -> object:
         reader = self.reader
         match code:
             case "B":
@@ -174,25 +175,25 @@ class _Stream:
             case "D":
                 return reader.f64()
             case "L" | "[":
-                return self.content(depth + 1)
+                return self.content()
         raise reader.damaged(f"{code!r} is no type of a field of Java")
 
-    def enum(self, depth: int) -> JavaObject:
-        described = self.class_of(depth)
+    def enum(self) -> JavaObject:
+        described = self.class_of()
         if described is None:
             raise self.reader.damaged("a constant of Java has no class")
         found = JavaObject(described.name)
         self.handles.append(found)
-        name = self.content(depth + 1)
+        name = self.content()
         found.constant = name if isinstance(name, str) else None
         return found
 
-    def array(self, depth: int) -> list[object]:
-        described = self.class_of(depth)
+    def array(self) -> list[object]:
+        described = self.class_of()
         found: list[object] = []
         self.handles.append(found)
         if described is None or len(described.name) < 2:
             raise self.reader.damaged("an array of Java has no class")
         for _ in range(self.reader.count(1, "elements of an array")):
-            found.append(self.value(described.name[1], depth))  # noqa: PERF401 - may hold itself
+            found.append(self.value(described.name[1]))  # noqa: PERF401 - may hold itself
         return found

@@ -17,7 +17,14 @@ from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.canonical import Entries, KeyedHeader, canonical_states, read_entries
 from statestore.interop.flink.group_bytes import GroupBytes
 from statestore.interop.flink.heap import heap_states, walk_entries
-from statestore.interop.flink.metadata import IncrementalHandle, KeyGroupsHandle
+from statestore.interop.flink.metadata import (
+    FileHandle,
+    IncrementalHandle,
+    KeyGroupsHandle,
+    RelativeHandle,
+    SegmentHandle,
+    StreamHandle,
+)
 from statestore.interop.flink.reader import Reader
 from statestore.interop.flink.rocksdb import RocksTable, open_table
 from statestore.interop.flink.rocksdb_live import live_key_groups
@@ -175,6 +182,7 @@ class KeyedPart:
                 f"operator {self.title} has values in files of their own, which are not read: "
                 "take a canonical savepoint"
             )
+        _refuse_twice(files, self.title)
         tables = tuple(
             open_table(source_of(one, self.places, f"{name} of {self.title}"))
             for name, one in files
@@ -192,6 +200,22 @@ class KeyedPart:
                 yield Entries(
                     number, key_group, Spans.of_array(keys, name), Spans.of_array(values, name)
                 )
+
+
+def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
+    """Refuse bytes that are several files of RocksDB: each would be read as another one."""
+    handles = [one for name, one in files if name.endswith(_TABLE)]
+    if len({_identity(one) for one in handles}) < len(handles):
+        raise DamagedFileError(
+            f"a subtask of operator {operator} names the same bytes as two files of RocksDB"
+        )
+
+
+def _identity(handle: StreamHandle) -> object:
+    """Return what two handles of the same bytes of a file have in common."""
+    if isinstance(handle, FileHandle | RelativeHandle):
+        return handle.path
+    return (handle.path, handle.start) if isinstance(handle, SegmentHandle) else handle
 
 
 def _is_table(name: str, operator: str) -> bool:

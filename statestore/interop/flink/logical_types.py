@@ -6,6 +6,8 @@ say that the type is nullable.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from statestore.interop.flink.java_objects import JavaObject, read_java_object
 from statestore.interop.flink.reader import Reader, i32, i64, utf
 from statestore.interop.flink.types import LogicalType
@@ -32,6 +34,10 @@ _CHILDREN = {
     "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
 }  # fmt: skip
 _LONGEST = (1 << 31) - 1
+_FREE = 256  # types within a type, whatever its size
+_BYTES_OF_TYPE = 8  # Java writes no type that is used once in so few bytes
+_CHARACTERS_OF_TYPE = 256  # of a name in SQL, which repeats the names of the types within it
+_MOST_WRAPPERS = 10
 
 # Of each type that a key can have: its root, its class, and the numbers that it has.
 _KEYS = {
@@ -108,10 +114,35 @@ def read_logical_type(reader: Reader) -> LogicalType:
     """
     begin = reader.at
     found = read_java_object(reader)
-    return _logical(reader, found, begin, bytes(reader.data[begin : reader.at]))
+    java = bytes(reader.data[begin : reader.at])
+    return _Types(reader, begin, _FREE + len(java) // _BYTES_OF_TYPE).logical(found, java)
 
 
-def _logical(reader: Reader, found: object, begin: int, java: bytes) -> LogicalType:
+@dataclass(slots=True)
+class _Types:
+    """The types within the one at ``begin``, of which ``left`` more are read.
+
+    An object may be referred to many times, and may refer to itself. So a few bytes can stand for
+    any number of types, and the number of types has to follow from the number of bytes.
+    """
+
+    reader: Reader
+    begin: int
+    left: int
+
+    def logical(self, found: object, java: bytes = b"") -> LogicalType:
+        with self.reader.nested("types of Flink SQL"):
+            kind = _logical(self, found, java)
+        self.left -= 1 + len(kind.text) // _CHARACTERS_OF_TYPE
+        if self.left < 0:
+            raise self.reader.damaged(
+                "a type has more types in it than bytes for them", at=self.begin
+            )
+        return kind
+
+
+def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
+    reader, begin = types.reader, types.begin
     root = found.fields.get("typeRoot") if isinstance(found, JavaObject) else None
     if not isinstance(found, JavaObject) or not isinstance(root, JavaObject) or not root.constant:
         raise reader.damaged("no type of Flink SQL begins here", at=begin)
@@ -138,11 +169,11 @@ def _logical(reader: Reader, found: object, begin: int, java: bytes) -> LogicalT
         text = f"DECIMAL({precision}, {scale})"
     elif name in _CHILDREN:
         inner = [found.fields.get(field) for field in _CHILDREN[name]]
-        children = tuple(_logical(reader, one, begin, b"") for one in inner)
+        children = tuple(map(types.logical, inner))
         text = f"{name}<{', '.join(child.text for child in children)}>"
     elif name == "ROW":
-        named = _row_fields(found)
-        children = tuple(_logical(reader, one, begin, b"") for _, one in named)
+        named = _row_fields(types, found)
+        children = tuple(types.logical(one) for _, one in named)
         pairs = zip(named, children, strict=True)
         text = f"ROW<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
     else:
@@ -152,11 +183,15 @@ def _logical(reader: Reader, found: object, begin: int, java: bytes) -> LogicalT
     return LogicalType(text, java, name, precision, scale, children)
 
 
-def _row_fields(row: JavaObject) -> list[tuple[str, object]]:
-    """Return names and types of a ``RowType``, whose list hides in what Java wrapped around it."""
+def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
+    """Return names and types of a ``RowType``, whose list is inside of Java's wrappers."""
     at: object = row.fields.get("fields")
-    while isinstance(at, JavaObject) and "list" in at.fields:
+    for _ in range(_MOST_WRAPPERS):
+        if not isinstance(at, JavaObject) or "list" not in at.fields:
+            break
         at = at.fields["list"]
+    else:
+        raise types.reader.damaged("a row's list of fields contains itself", at=types.begin)
     elements: list[object] = []
     if isinstance(at, JavaObject):
         array = at.fields.get("a")

@@ -283,8 +283,7 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
 
 def _master(reader: Reader) -> MasterState:
     reader.expect(MASTER_MAGIC, "the number before a master state")
-    length = reader.i32()
-    inner = Reader(reader.take(length), reader.name, base=reader.base + reader.at - length)
+    inner = reader.part(reader.i32())
     version, name = inner.i32(), inner.utf()
     data = inner.bytes(inner.i32())
     inner.end("a master state")
@@ -414,7 +413,8 @@ def _keyed(reader: Reader) -> KeyedHandle:
         return _incremental(reader, kind)
     if kind in _CHANGELOGS:
         first, count = _range(reader)
-        _CHANGELOGS[kind](reader, kind)
+        with reader.nested("handles"):
+            _CHANGELOGS[kind](reader, kind)
         return ChangelogHandle(kind, first, count)
     raise reader.damaged(f"{kind} is no kind of keyed state", at=reader.at - 1)
 
@@ -507,7 +507,9 @@ def _stream(reader: Reader) -> StreamHandle:
         return FileHandle(_path(reader), size)
     if kind == 3:
         first, count = _range(reader)
-        return KeyGroupsStream(first, _longs(reader, count), _stream(reader))
+        offsets = _longs(reader, count)
+        with reader.nested("handles"):
+            return KeyGroupsStream(first, offsets, _stream(reader))
     if kind == 6:
         return RelativeHandle(_path(reader), _size(reader))
     if kind == 15:

@@ -1,17 +1,20 @@
 """Java's bytes, read and written: big-endian numbers, and its three ways to write text.
 
-A :class:`Reader` never passes the end of what it was given: what asks for more, as a length does
-that was flipped, is a DamagedFileError that names the file and the byte. The functions below it
-write what it reads.
+A :class:`Reader` never passes the end of its bytes, and never goes deeper than ``MOST_DEEP`` levels
+into values within values. Lengths that are negative or too large are a DamagedFileError that names
+the file and the byte. The functions below it write what it reads.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
 
 __all__ = [
+    "MOST_DEEP",
     "Reader",
     "i8",
     "i16",
@@ -31,21 +34,47 @@ _F64 = struct.Struct(">d")
 _BYTES_OF_VARINT = 5
 _LONGEST_UTF = 0xFFFF
 
+MOST_DEEP = 100
+"""Levels of types, objects or handles within each other; a level takes Python up to five calls."""
+
 
 class Reader:
     """A place in some bytes, and what is read from there on.
 
     ``name`` says whose bytes they are, and ``base`` where in that file the first of them is, for
-    messages. ``at`` counts from the first of the bytes.
+    messages. ``at`` counts from the first of the bytes. ``depth`` is the number of levels around
+    them.
     """
 
-    __slots__ = ("at", "base", "data", "name")
+    __slots__ = ("at", "base", "data", "depth", "name")
 
-    def __init__(self, data: bytes | memoryview, name: str, *, at: int = 0, base: int = 0) -> None:
+    def __init__(
+        self, data: bytes | memoryview, name: str, *, at: int = 0, base: int = 0, depth: int = 0
+    ) -> None:
         self.data = memoryview(data)
         self.name = name
         self.at = at
         self.base = base
+        self.depth = depth
+
+    def part(self, length: int) -> Reader:
+        """Return a reader of the next bytes, and go on behind them."""
+        base = self.base + self.at
+        return Reader(self.take(length), self.name, base=base, depth=self.depth)
+
+    @contextmanager
+    def nested(self, what: str) -> Iterator[None]:
+        """Read one level deeper.
+
+        Raises DamagedFileError if ``what``, such as "types", is nested too deeply.
+        """
+        if self.depth >= MOST_DEEP:
+            raise self.damaged(f"{what} are nested more than {MOST_DEEP} levels deep")
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     @property
     def whole(self) -> bytes:
@@ -151,10 +180,11 @@ class Reader:
     def _text(self, data: memoryview) -> str:
         try:
             text = bytes(data).replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
-            return text if text.isascii() else _paired(text)
+            return text if text.isascii() else _characters(text)
         except UnicodeDecodeError:
             at = self.at - len(data)
-            raise self.damaged("text is not as Java writes it", at=at) from None
+            problem = "text is not as Java writes it, or has half of a character"
+            raise self.damaged(problem, at=at) from None
 
     def varint(self) -> int:
         """Return seven bits of each byte, lowest first, up to one below 128."""
@@ -183,6 +213,11 @@ class Reader:
         """Refuse bytes that are left."""
         if self.left:
             raise self.damaged(f"{self.left} bytes are left behind {what}")
+
+
+def _characters(text: str) -> str:
+    """Join the halves of characters above 65535; UnicodeDecodeError for a half that is alone."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _paired(text: str) -> str:

@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import FormatVersionError, UnsupportedTypeError
+from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.checksums import BLOCK_CHECKSUMS
+from statestore.interop.flink.expansion import BLOCK_BYTES, Expansion
 from statestore.interop.flink.reader import Reader
-from statestore.interop.flink.rocksdb_blocks import Versions, entries_end, pairs_of, versions_of
+from statestore.interop.flink.rocksdb_blocks import (
+    ENTRY_BYTES,
+    Versions,
+    entries_end,
+    pairs_of,
+    versions_of,
+)
 from statestore.interop.flink.snappy import snappy_block
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.streams import ByteSource
@@ -33,7 +40,7 @@ _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)
 _TRAILER: Final = 5  # how a block is compressed, and its checksum
 _TOGETHER: Final = 1 << 20  # bytes of blocks that are read at once
-_LARGEST: Final = 1 << 30
+_DECOMPRESSED: Final = 8 << 20  # bytes that blocks come to, after which no other is decompressed
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
 _NO_INDEX_KIND: Final = b"\0\0\0\0"
@@ -76,8 +83,10 @@ class RocksTable:
         """Yield its entries, sorted, some at a time: those that begin with ``first`` or more, and
         with less than ``stop``, and others that share a block with them.
         """
+        expansion = Expansion(self.source.name, self.source.size)
         for run in _runs(self._between(first, stop)):
-            yield versions_of(_contents(self.source, run, self.checksum))
+            for blocks in _contents(self.source, run, self.checksum, expansion):
+                yield versions_of(blocks, expansion)
 
     def _between(self, first: bytes, stop: bytes | None) -> Iterator[_Block]:
         for block in self.blocks:
@@ -113,7 +122,8 @@ def open_table(source: ByteSource) -> RocksTable:
             "savepoint"
         )
     meta, index = _handle(footer), _handle(footer)
-    named = _named(source, meta, checksum)
+    expansion = Expansion(name, size)
+    named = _named(source, meta, checksum, expansion)
     at = {
         key: _handle(Reader(value, name))
         for key, value in named.items()
@@ -121,7 +131,7 @@ def open_table(source: ByteSource) -> RocksTable:
     }
     if b"rocksdb.properties" not in at:
         raise footer.damaged("it has no properties, which say of what state it is")
-    properties = _named(source, at[b"rocksdb.properties"], checksum)
+    properties = _named(source, at[b"rocksdb.properties"], checksum, expansion)
     kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
     if kind != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
@@ -134,24 +144,44 @@ def open_table(source: ByteSource) -> RocksTable:
         )
     tombstones: tuple[Tombstone, ...] = ()
     if b"rocksdb.range_del" in at:
-        found = versions_of(_block(source, at[b"rocksdb.range_del"], checksum))
+        deletes = _block(source, at[b"rocksdb.range_del"], checksum, expansion)
+        found = versions_of(deletes, expansion)
         parts = (found.keys.to_pylist(), found.values.to_pylist(), found.sequences.tolist())
         tombstones = tuple(map(Tombstone, *parts))
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
-    blocks = tuple(_index(_block(source, index, checksum), is_delta))
+    entries = _block(source, index, checksum, expansion)
+    blocks = tuple(_checked(_index(entries, is_delta, expansion), source))
     return RocksTable(source, family, checksum, blocks, tombstones)
 
 
-def _named(source: ByteSource, handle: tuple[int, int], checksum: int) -> dict[bytes, bytes]:
-    keys, values = pairs_of(_block(source, handle, checksum))
+def _named(
+    source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
+) -> dict[bytes, bytes]:
+    keys, values = pairs_of(_block(source, handle, checksum, expansion), expansion)
     return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
 
 
-def _index(block: Spans, is_delta: bool) -> Iterator[_Block]:
-    """Yield where blocks lie; from version 4 on most say only how much longer they are."""
+def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
+    """Yield blocks that follow each other within the file.
+
+    Raises DamagedFileError for a block that has bytes of another one, or goes past the end.
+    """
+    end = 0
+    for block in blocks:
+        if block.offset < end or block.offset + block.size + _TRAILER > source.size:
+            raise DamagedFileError(
+                f"{source.name} is damaged: its index has a block of {block.size} bytes at byte "
+                f"{block.offset}, and the one before ends at {end}, the file at {source.size}"
+            )
+        end = block.offset + block.size + _TRAILER
+        yield block
+
+
+def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
+    """Yield where blocks are; from version 4 on most say only how much longer they are."""
     if not is_delta:
-        keys, values = pairs_of(block)
+        keys, values = pairs_of(block, expansion)
         for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
             yield _Block(*_handle(Reader(value, block.name)), last)
         return
@@ -159,7 +189,8 @@ def _index(block: Spans, is_delta: bool) -> Iterator[_Block]:
     reader = Reader(content, block.name, base=block.base)
     offset, size, last = 0, 0, b""
     while reader.left:
-        shared, more = reader.varint(), reader.varint()
+        begin, shared, more = reader.at, reader.varint(), reader.varint()
+        expansion.spend(shared + ENTRY_BYTES, reader.base + begin)
         last = last[:shared] + reader.bytes(more)
         if shared == 0:
             offset, size = _handle(reader)
@@ -173,13 +204,10 @@ def _index(block: Spans, is_delta: bool) -> Iterator[_Block]:
 
 
 def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
-    """Yield blocks that follow each other, as many as are read at once."""
+    """Yield blocks that are near to each other, as many as are read at once."""
     run: list[_Block] = []
     for one in blocks:
-        if run and (
-            one.offset != run[-1].offset + run[-1].size + _TRAILER
-            or one.offset - run[0].offset > _TOGETHER
-        ):
+        if run and one.offset - run[0].offset > _TOGETHER:
             yield run
             run = []
         run.append(one)
@@ -201,12 +229,20 @@ def _varint(reader: Reader) -> int:
     raise reader.damaged("a number has no end")
 
 
-def _block(source: ByteSource, handle: tuple[int, int], checksum: int) -> Spans:
-    return _contents(source, [_Block(*handle, b"")], checksum)
+def _block(
+    source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
+) -> Spans:
+    (found,) = _contents(source, [_Block(*handle, b"")], checksum, expansion)
+    return found
 
 
-def _contents(source: ByteSource, run: list[_Block], checksum: int) -> Spans:
-    """Return blocks that follow each other as they are once they are decompressed."""
+def _contents(
+    source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
+) -> Iterator[Spans]:
+    """Yield blocks that are near to each other as they are once they are decompressed.
+
+    Few are decompressed at a time: each can come to very many bytes.
+    """
     first = run[0].offset
     data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
     starts = np.array([one.offset - first for one in run], np.int64)
@@ -220,29 +256,37 @@ def _contents(source: ByteSource, run: list[_Block], checksum: int) -> Spans:
                 "a block has another checksum"
             )
     if not bool(raw[ends].any()):
-        return Spans(raw, starts, ends, source.name, first)
-    parts = [
-        _decompressed(view[start:end], data[end], source.name, first + start)
-        for start, end in places
-    ]
-    return Spans.of(parts, f"{source.name} (blocks from byte {first} on, decompressed)")
+        yield Spans(raw, starts, ends, source.name, first)
+        return
+    title = f"{source.name} (blocks from byte {{}} on, decompressed)"
+    parts, size, begin = list[bytes](), 0, first
+    for start, end in places:
+        if size > _DECOMPRESSED:
+            yield Spans.of(parts, title.format(begin))
+            parts, size, begin = [], 0, first + start
+        reader = Reader(view[start:end], source.name, base=first + start)
+        parts.append(_decompressed(reader, data[end], expansion))
+        size += len(parts[-1])
+    yield Spans.of(parts, title.format(begin))
 
 
-def _decompressed(body: memoryview, compression: int, name: str, offset: int) -> bytes:
-    reader = Reader(body, name, base=offset)
+def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> bytes:
+    """Return the bytes of the block that a reader is of."""
     if compression == 0:
-        return bytes(body)
-    if compression == 1:
-        return snappy_block(body, reader, 0)
-    if compression != 2 and compression not in _CODECS:
+        return reader.bytes(reader.left)
+    if compression != 1 and compression != 2 and compression not in _CODECS:
         raise reader.damaged(f"a block is compressed in way {compression}, which is not known")
+    body = reader.data
     length = reader.varint()
-    if length > _LARGEST:
+    if length > BLOCK_BYTES:
         raise reader.damaged(f"a block of {length} bytes is too large")
+    expansion.spend(length, reader.base)
+    if compression == 1:
+        return snappy_block(body, reader, 0, BLOCK_BYTES)
     packed = body[reader.at :]
     try:
-        if compression == 2:
-            plain = zlib.decompressobj(-14).decompress(packed, length)
+        if compression == 2:  # a length of 0 would be none to zlib
+            plain = zlib.decompressobj(-14).decompress(packed, length + 1)
         else:
             plain = pa.Codec(_CODECS[compression]).decompress(packed, length, asbytes=True)
     except (OSError, zlib.error, pa.ArrowException) as error:

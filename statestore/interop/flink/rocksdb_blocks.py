@@ -10,6 +10,7 @@ A key ends with eight bytes: what the entry is, and its sequence number.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,13 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.expansion import Expansion
+from statestore.interop.flink.reader import Reader
 from statestore.interop.flink.spans import BYTES, Places, Spans, joined, piece_array
 
 __all__ = [
     "DELETE",
+    "ENTRY_BYTES",
     "MERGE",
     "RANGE_DELETE",
     "SINGLE_DELETE",
@@ -36,6 +40,11 @@ __all__ = [
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 _KINDS = np.array([DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE], np.uint64)
 _PACKED = 8
+_STEPS = 64  # four times as many entries as RocksDB puts between two keys that share nothing
+
+ENTRY_BYTES = 256
+"""What an entry costs beside its key where entries are read one by one."""
+
 _U32 = np.dtype("<u4")
 
 
@@ -89,14 +98,14 @@ class Versions:
         )
 
 
-def versions_of(blocks: Spans) -> Versions:
+def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
     """Return the entries of decompressed blocks of one file, in their order.
 
     Raises:
         DamagedFileError: when they are not as RocksDB writes them.
         UnsupportedTypeError: for an entry of a kind that is not read.
     """
-    keys, values = pairs_of(blocks)
+    keys, values = pairs_of(blocks, expansion)
     spans = Spans.of_array(keys, blocks.name)
     cut = spans.ends - _PACKED
     if bool((cut < spans.starts).any()):
@@ -114,53 +123,80 @@ def versions_of(blocks: Spans) -> Versions:
     return Versions(piece_array(spans.data, spans.starts, cut).cast(BYTES), packed, values)
 
 
-def pairs_of(blocks: Spans) -> tuple[pa.Array, pa.Array]:
+def pairs_of(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
     """Return the whole keys and the values of decompressed blocks of one file.
 
-    DamagedFileError when they are not as RocksDB writes them.
+    ``expansion`` pays for the bytes that keys share. DamagedFileError when blocks are not as
+    RocksDB writes them.
     """
     lanes = _lanes(blocks)
-    data, count = lanes.data(), len(lanes)
-    lane, keys = np.arange(count), piece_array(data, lanes.at, lanes.at).cast(BYTES)
-    steps, parts = [lane[:0]], [keys[:0]]
-    starts, ends = [lane[:0]], [lane[:0]]
-    while len(lanes):
-        shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
-        before = Spans.of_array(keys, blocks.name)
-        too_much = shared > before.ends - before.starts
-        lanes.refuse(too_much, "a key shares more than the one before has")
-        lanes.refuse(more + length > lanes.end - lanes.at, "an entry goes past its block")
-        middle = lanes.at + more
-        keys = piece_array(data, lanes.at, middle).cast(BYTES)
-        if bool(shared.any()):
-            first = piece_array(before.data, before.starts, before.starts + shared)
-            keys = joined(first.cast(BYTES), keys)
-        lanes.at = middle + length
-        steps.append(lane)
-        parts.append(keys)
-        starts.append(middle)
-        ends.append(lanes.at)
+    data = lanes.data()
+    lane, keys = np.arange(len(lanes)), piece_array(data, lanes.at, lanes.at).cast(BYTES)
+    found = [_Found(lane[:0], keys[:0], lane[:0], lane[:0])]
+    for _ in range(_STEPS):
+        if not len(lanes):
+            break
+        found.append(_stepped(lanes, lane, keys, expansion))
+        keys = found[-1].keys
         goes_on = lanes.at < lanes.end
         if not bool(goes_on.all()):
             lane, keys, lanes = lane[goes_on], keys.filter(pa.array(goes_on)), lanes.only(goes_on)
-    order = _order(steps, count)
-    whole = pa.concat_arrays(parts).take(pa.array(order))
-    values = piece_array(data, np.concatenate(starts)[order], np.concatenate(ends)[order])
+    found += [
+        _followed(lanes.reader(row), number, key, int(lanes.at[row]), expansion)
+        for row, (number, key) in enumerate(zip(lane.tolist(), keys.to_pylist(), strict=True))
+    ]
+    order = np.argsort(np.concatenate([one.lanes for one in found]), kind="stable")
+    whole = pa.concat_arrays([one.keys for one in found]).take(pa.array(order))
+    starts = np.concatenate([one.starts for one in found])[order]
+    values = piece_array(data, starts, np.concatenate([one.ends for one in found])[order])
     return whole, values.cast(BYTES)
 
 
-def _order(steps: list[Places], lanes: int) -> Places:
-    """Return the places of entries, which lie step by step, in order of their lanes."""
-    counts = np.zeros(lanes, np.int64)
-    for lane in steps:
-        counts[lane] += 1
-    firsts = np.cumsum(counts) - counts
-    order = np.empty(int(counts.sum()), np.int64)
-    done = 0
-    for step, lane in enumerate(steps[1:]):
-        order[firsts[lane] + step] = np.arange(done, done + len(lane))
-        done += len(lane)
-    return order
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Entries: the lane of each, its key, and where its value is. Those of a lane are in order."""
+
+    lanes: Places
+    keys: pa.Array
+    starts: Places
+    ends: Places
+
+
+def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion) -> _Found:
+    """Return the next entry of every lane, whose keys are ``before``; lanes go on after them."""
+    data = lanes.data()
+    shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
+    known = Spans.of_array(before, lanes.spans.name)
+    lanes.refuse(shared > known.ends - known.starts, "a key shares more than the one before has")
+    lanes.refuse(more + length > lanes.end - lanes.at, "an entry goes past its block")
+    middle = lanes.at + more
+    keys = piece_array(data, lanes.at, middle).cast(BYTES)
+    if bool(shared.any()):
+        expansion.spend(int(shared.sum()), lanes.spans.base + int(lanes.at[0]))
+        first = piece_array(known.data, known.starts, known.starts + shared)
+        keys = joined(first.cast(BYTES), keys)
+    lanes.at = middle + length
+    return _Found(lane, keys, middle, lanes.at)
+
+
+def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expansion) -> _Found:
+    """Return the entries that are left in a lane, whose bytes begin at ``begin`` of the blocks.
+
+    A step for each of very many entries would cost more than all that is done with them.
+    """
+    keys, starts, ends = list[bytes](), array("q"), array("q")
+    while reader.left:
+        at, shared, more, length = reader.at, reader.varint(), reader.varint(), reader.varint()
+        expansion.spend(shared + ENTRY_BYTES, reader.base + at)
+        if shared > len(key):
+            raise reader.damaged("a key shares more than the one before has", at=at)
+        key = key[:shared] + reader.bytes(more)
+        keys.append(key)
+        starts.append(begin + reader.at)
+        reader.take(length)
+        ends.append(begin + reader.at)
+    lanes = np.full(len(keys), lane, np.int64)
+    return _Found(lanes, pa.array(keys, BYTES), np.array(starts), np.array(ends))
 
 
 def _lanes(blocks: Spans) -> Cursor:

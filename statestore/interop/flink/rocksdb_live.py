@@ -7,7 +7,9 @@ in memory at a time.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -50,7 +52,7 @@ def live_key_groups(
         DamagedFileError or UnsupportedTypeError: as ``RocksTable.versions``.
     """
     found = tuple(tables)
-    tombstones = [one for table in found for one in table.tombstones]
+    tombstones = _disjoint([one for table in found for one in table.tombstones])
     sources = [_by_key_group(table, prefix, key_groups) for table in found]
     heads = [next(source, None) for source in sources]
     for key_group in key_groups:
@@ -61,9 +63,40 @@ def live_key_groups(
                 heads[at] = next(sources[at], None)
         if not parts:
             continue
-        keys, values = _live(Versions.concat(parts), len(parts) > 1, tombstones)
+        versions = Versions.concat(parts)
+        keys, values = _live(versions, len(parts) > 1, _meeting(tombstones, key_group, prefix))
         if len(keys):
             yield key_group, keys, values
+
+
+def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
+    """Return sorted deletes of ranges that do not overlap, and delete what the given ones do.
+
+    So a key is in one of them at most, however many there are.
+    """
+    waiting = sorted(tombstones, key=lambda one: one.first, reverse=True)
+    edges = sorted({edge for one in tombstones for edge in (one.first, one.stop)})
+    newest: list[tuple[int, bytes]] = []  # by their negative sequence numbers
+    found = []
+    for first, stop in pairwise(edges):
+        while waiting and waiting[-1].first <= first:
+            one = waiting.pop()
+            heappush(newest, (-one.sequence, one.stop))
+        while newest and newest[0][1] <= first:
+            heappop(newest)
+        if newest:
+            found.append(Tombstone(first, stop, -newest[0][0]))
+    return found
+
+
+def _meeting(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[Tombstone]:
+    """Return those of disjoint deletes that can delete a key of a key group."""
+    begin, after = key_group.to_bytes(prefix, "big"), key_group + 1
+    first = bisect_right(tombstones, begin, key=lambda one: one.stop)
+    if after >= 1 << 8 * prefix:
+        return tombstones[first:]
+    end = after.to_bytes(prefix, "big")
+    return tombstones[first : bisect_left(tombstones, end, key=lambda one: one.first)]
 
 
 def _by_key_group(
@@ -145,12 +178,14 @@ def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.A
 
 
 def _deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
-    """Return which entries are older than a delete of a range that they lie in."""
-    found = np.zeros(len(versions), np.bool_)
+    """Return which entries, sorted by their keys, are older than a delete of a range around them.
+
+    The deletes are disjoint.
+    """
+    found, keys, sequences = np.zeros(len(versions), np.bool_), versions.keys, versions.sequences
+    rows = range(len(keys))
     for one in tombstones:
-        is_older = versions.sequences < one.sequence
-        if bool(is_older.any()):
-            first, stop = pa.scalar(one.first, BYTES), pa.scalar(one.stop, BYTES)
-            inside = pc.and_(pc.greater_equal(versions.keys, first), pc.less(versions.keys, stop))
-            found |= is_older & inside.to_numpy(False)
+        first = bisect_left(rows, one.first, key=lambda row: keys[row].as_py())
+        stop = bisect_left(rows, one.stop, lo=first, key=lambda row: keys[row].as_py())
+        found[first:stop] = sequences[first:stop] < one.sequence
     return found

@@ -52,7 +52,7 @@ _PROXY = 2
 _COMPOSITE, _NESTED = 911108, 1333245
 _SIMPLE_VERSION, _COMPOSITE_VERSION = 3, 3
 _OPTIONAL_MAP = 0x4F2C69A3D70
-_DEEPEST = 60
+_LONGEST_PADDING = 1 << 16  # a null takes as many bytes as a value of a fixed length
 
 _FLINK = "org.apache.flink."
 _BASE = f"{_FLINK}api.common.typeutils.base."
@@ -163,7 +163,7 @@ def read_snapshot(reader: Reader) -> Snapshot:
             at=reader.at - 4,
         )
     begin = reader.at
-    kind = _versioned(reader, 0)
+    kind = _versioned(reader)
     return Snapshot(kind, bytes(reader.data[begin : reader.at]))
 
 
@@ -265,10 +265,13 @@ def _optional_map(entries: Sequence[tuple[str, bytes, bytes | None]]) -> bytes:
     return b"".join(parts)
 
 
-def _versioned(reader: Reader, depth: int) -> FlinkType:
+def _versioned(reader: Reader) -> FlinkType:
+    with reader.nested("snapshots of serializers"):
+        return _one_versioned(reader)
+
+
+def _one_versioned(reader: Reader) -> FlinkType:
     begin = reader.at
-    if depth > _DEEPEST:
-        raise reader.damaged("snapshots of serializers lie too deep in each other")
     class_name, version = reader.utf(), reader.i32()
     if name := _SIMPLE_NAMES.get(class_name):
         return Scalar(name)
@@ -276,7 +279,7 @@ def _versioned(reader: Reader, depth: int) -> FlinkType:
     if read is None and _is_plain_composite(reader, version):
         middle = reader.at
         _outer(reader, version)
-        _parts(reader, depth + 1)
+        _parts(reader)
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.at]))
     if read is None:
         raise UnsupportedTypeError(
@@ -284,7 +287,7 @@ def _versioned(reader: Reader, depth: int) -> FlinkType:
             f"{reader.base + begin}: where it ends cannot be told, so nothing of this operator is "
             "read"
         )
-    return read(reader, version, depth + 1)
+    return read(reader, version)
 
 
 def _is_plain_composite(reader: Reader, version: int) -> bool:
@@ -297,22 +300,22 @@ def _is_plain_composite(reader: Reader, version: int) -> bool:
     return (found[0], found[2]) == (_COMPOSITE, _NESTED)
 
 
-def _parts(reader: Reader, depth: int, count: int | None = None) -> tuple[FlinkType, ...]:
+def _parts(reader: Reader, count: int | None = None) -> tuple[FlinkType, ...]:
     """Read the snapshots within one (``NestedSerializersSnapshotDelegate``)."""
     reader.expect(_NESTED, "the number before nested snapshots")
     reader.expect(1, "the version of nested snapshots")
     found = reader.count(6, "nested snapshots")
     if count is not None and found != count:
         raise reader.damaged(f"{found} nested snapshots, not {count}", at=reader.at - 4)
-    return tuple(_versioned(reader, depth) for _ in range(found))
+    return tuple(_versioned(reader) for _ in range(found))
 
 
-def _part(reader: Reader, depth: int) -> FlinkType:
-    return _parts(reader, depth, 1)[0]
+def _part(reader: Reader) -> FlinkType:
+    return _parts(reader, 1)[0]
 
 
-def _pair(reader: Reader, depth: int) -> tuple[FlinkType, FlinkType]:
-    first, second = _parts(reader, depth, 2)
+def _pair(reader: Reader) -> tuple[FlinkType, FlinkType]:
+    first, second = _parts(reader, 2)
     return first, second
 
 
@@ -324,114 +327,129 @@ def _outer(reader: Reader, version: int) -> int:
     return reader.i32()
 
 
-def _tuple(reader: Reader, version: int, depth: int) -> FlinkType:
+def _tuple(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return TupleType(reader.utf(), _parts(reader, depth))
+    return TupleType(reader.utf(), _fields(reader))
 
 
-def _row(reader: Reader, version: int, depth: int) -> FlinkType:
+def _fields(reader: Reader) -> tuple[FlinkType, ...]:
+    """Read the fields of a type whose values have no other bytes.
+
+    Without fields any number of values would fit into no bytes. A ``Tuple0`` has a serializer of
+    its own, which writes a byte.
+    """
+    begin, found = reader.at, _parts(reader)
+    if not found:
+        raise reader.damaged("a tuple or row has no fields", at=begin)
+    return found
+
+
+def _row(reader: Reader, version: int) -> FlinkType:
     outer = _outer(reader, version)
     has_kind = reader.bool() if outer >= 4 else outer == 3
-    return RowType(_parts(reader, depth), has_kind)
+    return RowType(_parts(reader) if has_kind else _fields(reader), has_kind)
 
 
-def _list(reader: Reader, version: int, depth: int) -> FlinkType:
+def _list(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return ListType(_part(reader, depth))
+    return ListType(_part(reader))
 
 
-def _array_list(reader: Reader, version: int, depth: int) -> FlinkType:
+def _array_list(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return ListType(_part(reader, depth), "ArrayList")
+    return ListType(_part(reader), "ArrayList")
 
 
-def _set(reader: Reader, version: int, depth: int) -> FlinkType:
+def _set(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return ListType(_part(reader, depth), "Set")
+    return ListType(_part(reader), "Set")
 
 
-def _linked_list(reader: Reader, version: int, depth: int) -> FlinkType:
+def _linked_list(reader: Reader, version: int) -> FlinkType:
     outer = _outer(reader, version)
     has_mask = reader.bool() if outer >= 3 else outer == 2
-    return ListType(_part(reader, depth), "LinkedList" if has_mask else "List")
+    return ListType(_part(reader), "LinkedList" if has_mask else "List")
 
 
-def _map(reader: Reader, version: int, depth: int) -> FlinkType:
+def _map(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return MapType(*_pair(reader, depth))
+    return MapType(*_pair(reader))
 
 
-def _sorted_map(reader: Reader, version: int, depth: int) -> FlinkType:
+def _sorted_map(reader: Reader, version: int) -> FlinkType:
     begin = reader.at
     read_java_object(reader)
     comparator = bytes(reader.data[begin : reader.at])
-    return MapType(*_pair(reader, depth), "SortedMap", comparator)
+    return MapType(*_pair(reader), "SortedMap", comparator)
 
 
-def _null_aware_map(reader: Reader, version: int, depth: int) -> FlinkType:
+def _null_aware_map(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return MapType(*_pair(reader, depth), "NullAwareMap")
+    return MapType(*_pair(reader), "NullAwareMap")
 
 
-def _view(reader: Reader, version: int, depth: int) -> FlinkType:
+def _view(reader: Reader, version: int) -> FlinkType:
     """Read a ``ListView`` or ``MapView``, which lies as the list or map in it."""
     _outer(reader, version)
-    return _part(reader, depth)
+    return _part(reader)
 
 
-def _union(reader: Reader, version: int, depth: int) -> FlinkType:
+def _union(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return EitherType(*_pair(reader, depth), "TaggedUnion")
+    return EitherType(*_pair(reader), "TaggedUnion")
 
 
-def _join_entry(reader: Reader, version: int, depth: int) -> FlinkType:
+def _join_entry(reader: Reader, version: int) -> FlinkType:
     """Read ``IntervalJoinOperator.BufferEntry``: whether it was joined, and the element."""
     _outer(reader, version)
-    return TupleType(_JOIN, (Scalar("Boolean"), _part(reader, depth)))
+    return TupleType(_JOIN, (Scalar("Boolean"), _part(reader)))
 
 
-def _array(reader: Reader, version: int, depth: int) -> FlinkType:
+def _array(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return ArrayType(reader.utf(), _part(reader, depth))
+    return ArrayType(reader.utf(), _part(reader))
 
 
-def _either(reader: Reader, version: int, depth: int) -> FlinkType:
+def _either(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return EitherType(*_pair(reader, depth))
+    return EitherType(*_pair(reader))
 
 
-def _nullable(reader: Reader, version: int, depth: int) -> FlinkType:
-    _outer(reader, version)
-    padding = reader.i32()
-    return NullableType(_part(reader, depth), padding)
-
-
-def _ttl(reader: Reader, version: int, depth: int) -> FlinkType:
+def _nullable(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
     begin = reader.at
-    stamp, value = _parts(reader, depth, 2)
+    padding = reader.i32()
+    if not 0 <= padding <= _LONGEST_PADDING:
+        raise reader.damaged(f"a null is followed by {padding} bytes", at=begin)
+    return NullableType(_part(reader), padding)
+
+
+def _ttl(reader: Reader, version: int) -> FlinkType:
+    _outer(reader, version)
+    begin = reader.at
+    stamp, value = _parts(reader, 2)
     if stamp != Scalar("Long"):
         raise reader.damaged("the time of last access is not a Long", at=begin)
     return TtlType(value)
 
 
-def _ttl_aware(reader: Reader, version: int, depth: int) -> FlinkType:
+def _ttl_aware(reader: Reader, version: int) -> FlinkType:
     has_ttl = reader.bool()
-    return TtlAwareType(_versioned(reader, depth), has_ttl)
+    return TtlAwareType(_versioned(reader), has_ttl)
 
 
-def _timer(reader: Reader, version: int, depth: int) -> FlinkType:
+def _timer(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return TimerType(*_pair(reader, depth))
+    return TimerType(*_pair(reader))
 
 
-def _enum(reader: Reader, version: int, depth: int) -> FlinkType:
+def _enum(reader: Reader, version: int) -> FlinkType:
     class_name = reader.utf()
     constants = tuple(reader.utf() for _ in range(reader.count(2, "constants")))
     return EnumType(class_name, constants)
 
 
-def _kryo(reader: Reader, version: int, depth: int) -> FlinkType:
+def _kryo(reader: Reader, version: int) -> FlinkType:
     """Pass over three maps, whose entries have lengths (``KryoSerializerSnapshotData``)."""
     class_name = reader.utf()
     begin = reader.at
@@ -453,12 +471,10 @@ def _entries(reader: Reader) -> list[tuple[str, Reader | None, Reader | None]]:
 def _frame(reader: Reader) -> Reader | None:
     if not reader.bool():
         return None
-    length = reader.i32()
-    data = reader.take(length)
-    return Reader(data, reader.name, base=reader.base + reader.at - length)
+    return reader.part(reader.i32())
 
 
-def _pojo(reader: Reader, version: int, depth: int) -> FlinkType:
+def _pojo(reader: Reader, version: int) -> FlinkType:
     """Read ``PojoSerializerSnapshotData``: fields, and two kinds of subclasses."""
     class_name = reader.utf()
     fields = []
@@ -470,48 +486,48 @@ def _pojo(reader: Reader, version: int, depth: int) -> FlinkType:
             )
         declared_by = key.utf()
         key.utf()
-        fields.append(PojoField(name, declared_by, _framed(value, depth)))
-    return PojoType(class_name, tuple(fields), _classes(reader, depth), _classes(reader, depth))
+        fields.append(PojoField(name, declared_by, _framed(value)))
+    return PojoType(class_name, tuple(fields), _classes(reader), _classes(reader))
 
 
-def _classes(reader: Reader, depth: int) -> tuple[Subclass, ...]:
+def _classes(reader: Reader) -> tuple[Subclass, ...]:
     return tuple(
-        Subclass(name, None if value is None else _framed(value, depth))
+        Subclass(name, None if value is None else _framed(value))
         for name, _, value in _entries(reader)
     )
 
 
-def _framed(reader: Reader, depth: int) -> FlinkType:
-    kind = _versioned(reader, depth)
+def _framed(reader: Reader) -> FlinkType:
+    kind = _versioned(reader)
     reader.end("a framed snapshot")
     return kind
 
 
-def _row_data(reader: Reader, version: int, depth: int) -> FlinkType:
+def _row_data(reader: Reader, version: int) -> FlinkType:
     columns = tuple(read_logical_type(reader) for _ in range(reader.count(4, "columns")))
-    return RowDataType(columns, _parts(reader, depth, len(columns)))
+    return RowDataType(columns, _parts(reader, len(columns)))
 
 
-def _binary_row(reader: Reader, version: int, depth: int) -> FlinkType:
+def _binary_row(reader: Reader, version: int) -> FlinkType:
     return BinaryRowType(reader.i32())
 
 
-def _external(reader: Reader, version: int, depth: int) -> FlinkType:
+def _external(reader: Reader, version: int) -> FlinkType:
     """Read ``ExternalSerializer``: a ``DataType`` of Java's, and whether input is internal."""
     _outer(reader, version)
     begin = reader.at
     read_java_object(reader)
     reader.bool()
-    return ExternalType(bytes(reader.data[begin : reader.at]), _part(reader, depth))
+    return ExternalType(bytes(reader.data[begin : reader.at]), _part(reader))
 
 
-def _raw_value(reader: Reader, version: int, depth: int) -> FlinkType:
+def _raw_value(reader: Reader, version: int) -> FlinkType:
     _outer(reader, version)
-    return RawType(_part(reader, depth))
+    return RawType(_part(reader))
 
 
-def _sql_scalar(name: str, numbers: int, objects: int) -> Callable[[Reader, int, int], FlinkType]:
-    def read(reader: Reader, version: int, depth: int) -> FlinkType:
+def _sql_scalar(name: str, numbers: int, objects: int) -> Callable[[Reader, int], FlinkType]:
+    def read(reader: Reader, version: int) -> FlinkType:
         begin = reader.at
         reader.take(4 * numbers)
         for _ in range(objects):
@@ -521,7 +537,7 @@ def _sql_scalar(name: str, numbers: int, objects: int) -> Callable[[Reader, int,
     return read
 
 
-_READERS: dict[str, Callable[[Reader, int, int], FlinkType]] = {
+_READERS: dict[str, Callable[[Reader, int], FlinkType]] = {
     _TUPLE: _tuple,
     _ROW: _row,
     _LISTS["List"]: _list,

@@ -51,7 +51,7 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
         if kind in (_COMPRESSED, _PLAIN):
             wanted = int(_U32.unpack(chunk.take(4))[0])
             body = chunk.take(chunk.left)
-            part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin)
+            part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
             if masked(crc32c([part])[0]) != wanted:
                 raise reader.damaged("a chunk of Snappy has another checksum", at=begin)
             yield begin, part
@@ -72,13 +72,13 @@ def framed(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def snappy_block(body: memoryview, reader: Reader, begin: int) -> bytes:
-    """Return what a block of snappy holds; its length is the number before it.
+def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> bytes:
+    """Return what a block of snappy holds, ``most`` bytes; its length is the number before it.
 
     DamagedFileError, of ``reader``'s file at ``begin``, when it is no such block.
     """
     length = Reader(body, reader.name, base=reader.base + begin).varint()
-    if length > 100 * len(body) + 1000:  # no block of snappy is that much smaller
+    if length > min(100 * len(body) + 1000, most):  # no block of snappy is that much smaller
         raise reader.damaged("a block of Snappy has no such length", at=begin)
     try:
         return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))

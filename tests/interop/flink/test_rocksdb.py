@@ -95,8 +95,12 @@ def table(
     checksum: int = 4,
     together: int = 2,
     interval: int = 16,
+    indexed: int = 1,
 ) -> bytes:
-    """Return a file with so many entries a block, and keys that begin anew every ``interval``."""
+    """Return a file with so many entries a block, and keys that begin anew every ``interval``.
+
+    Its index has each block ``indexed`` times.
+    """
     data = b""
 
     def add(content: bytes, kind: int = 0) -> bytes:
@@ -111,7 +115,7 @@ def table(
     index = []
     for at in range(0, len(ordered), together):
         pairs = [internal(one) for one in ordered[at : at + together]]
-        index.append((pairs[-1][0], add(block(pairs, interval), compression)))
+        index += [(pairs[-1][0], add(block(pairs, interval), compression))] * indexed
     properties = [(b"rocksdb.column.family.name", b"state"), *more]
     meta = [(b"rocksdb.properties", add(block(sorted(properties))))]
     if tombstones:
