@@ -374,6 +374,13 @@ class CheckpointLocation:
                 f"{self.url}/{name} is not as Spark writes it: operator {number} has no store, or "
                 "one without partitions"
             )
+        files = sum(one.startswith(f"state/{number}/") for one in names)
+        most = max(one.numPartitions for one in found.stateStoreInfo)
+        if most > files:  # each partition has a file of each micro-batch that is kept
+            raise DamagedFileError(
+                f"{self.url}/{name} is not as Spark writes it: operator {number} has {most} "
+                f"partitions, and {files} files in all"
+            )
         stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
         info = found.operatorInfo
         properties = self._declared(
@@ -409,7 +416,12 @@ class CheckpointLocation:
     def _declared(self, name: str, content: bytes, kind: type[T]) -> T:
         try:
             value: Any = json.loads(content)
+            json.dumps(value, ensure_ascii=False).encode()  # half of a character is no text
             return as_declared(value, kind)
+        except RecursionError:
+            raise DamagedFileError(
+                f"{self.url}/{name} is not as Spark writes it: its JSON is nested too deeply"
+            ) from None
         except (ValueError, ValidationError) as error:
             raise DamagedFileError(
                 f"{self.url}/{name} is not as Spark writes it: {error}"
