@@ -21,6 +21,7 @@ from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.files.reader import read_batches
 from statestore.files.statistics import statistics_columns
+from statestore.files.text import refuse_invalid_text
 from statestore.files.types import arrow_schema, schema_of_arrow
 from statestore.files.values import (
     ROWS,
@@ -146,6 +147,7 @@ def write_elements(
     writer = FileWriter(storage, f"{folder}/{path}", schema, ParquetOptions())
     try:
         for batch in ordered.select(schema.names).cast(schema).to_batches():  # names of items
+            refuse_invalid_text(batch, state)
             writer.write(batch)
         facts = writer.close()
         statistics = writer.statistics(statistics_columns(state))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
 from statestore.files.equality import as_bytes, compared_columns, equal_values, leaf_columns
 from statestore.files.marks import are_changes, coming
+from statestore.files.text import refuse_invalid_text
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
 from statestore.format.names import KEY_GROUP
@@ -79,6 +80,7 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
             continue
         rows = combined(table)
         for batch in rows.to_batches():
+            refuse_invalid_text(batch, state, state.key)
             _refuse_null_entries(batch, state)
             _refuse_null_times(batch, state)
         ascends = _strictly_ascends(rows, state)

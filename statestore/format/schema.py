@@ -18,6 +18,7 @@ __all__ = [
     "common_type",
     "digests_compare",
     "names_with_nul",
+    "refuse_too_deep",
     "same_columns",
     "schema_from_json",
     "type_text",
@@ -52,6 +53,11 @@ PRIMITIVES = frozenset(
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
 MOST_DIGITS = 38
 MOST_LEVELS = 100
+"""So many levels of a type are read."""
+MOST_WRITTEN_LEVELS = 32
+"""So many levels of a type can be written."""
+MOST_REPEATED_LEVELS = 16
+"""So many of them can be arrays or maps."""
 
 DataType = str | Mapping[str, Any]
 
@@ -155,6 +161,32 @@ def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> N
             )
     for child in children:
         check_type(child, column, levels - 1)
+
+
+def refuse_too_deep(schema: Schema, subject: str) -> None:
+    """Raise UnsupportedTypeError for a type that one of the readers could not read.
+
+    Parquet's own reader takes 98 levels, of which a list or a map has two; delta-rs ends at 40
+    structs; DuckDB's time doubles with each list in a list.
+    """
+    for field in schema.fields:
+        levels, repeated = _nesting(field.type)
+        if levels > MOST_WRITTEN_LEVELS or repeated > MOST_REPEATED_LEVELS:
+            raise UnsupportedTypeError(
+                f"{subject} has a column {field.name!r} whose type has {levels} levels, of which "
+                f"{repeated} are arrays or maps; at most {MOST_WRITTEN_LEVELS} levels can be "
+                f"stored, and {MOST_REPEATED_LEVELS} arrays or maps, since not all readers read "
+                "more. Store the inner part as JSON or as binary"
+            )
+
+
+def _nesting(data_type: DataType) -> tuple[int, int]:
+    """Return how many types lie in one another, and how many of these are arrays or maps."""
+    if isinstance(data_type, str):
+        return 1, 0
+    inner = [_nesting(child) for child in _children(data_type)]
+    own = data_type["type"] != "struct"
+    return 1 + max(levels for levels, _ in inner), own + max(repeated for _, repeated in inner)
 
 
 def _is_decimal(data_type: str) -> bool:

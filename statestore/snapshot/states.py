@@ -28,6 +28,7 @@ from statestore.format.schema import (
     Schema,
     changed_columns,
     names_with_nul,
+    refuse_too_deep,
     same_columns,
     type_text,
 )
@@ -275,7 +276,7 @@ def keyed_state(
         layout=Layout.RANGED,
         ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
     )
-    _refuse_names(state.schema, str(state))
+    _refuse_unreadable(state.schema, str(state))
     state = replace(state, layout=_layout(request, state.max_parallelism, history))
     return state if stored is None else _as_stored(state, stored, request)
 
@@ -369,7 +370,7 @@ def operator_state(
             )
         table = elements_table(lists, stored.schema if stored else None, subject)
     state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
-    _refuse_names(state.schema, str(state))
+    _refuse_unreadable(state.schema, str(state))
     if stored is not None and (
         stored.mode is not mode or not same_columns(stored.schema, state.schema)
     ):
@@ -383,7 +384,9 @@ def operator_state(
     return state, table, tuple(counts)
 
 
-def _refuse_names(schema: Schema, subject: str) -> None:
+def _refuse_unreadable(schema: Schema, subject: str) -> None:
+    """Refuse what could be written, and could not be read by one of the readers."""
+    refuse_too_deep(schema, subject)
     for name in names_with_nul(schema):
         raise InvalidArgumentError(
             f"{subject} has a column or field {name!r}, and for DuckDB and Polars its name ends at "

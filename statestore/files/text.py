@@ -1,0 +1,80 @@
+"""Text is UTF-8: bytes that are not are refused before they are stored.
+
+Arrow and Spark take any bytes as text, and look at them only when somebody asks for the value. Then
+``get``, SQL and JSON fail, for a row that was committed long before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["refuse_invalid_text"]
+
+
+def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[str] = ()) -> None:
+    """Raise InvalidArgumentError for text that is not UTF-8, at any depth of a column's type.
+
+    Args:
+        batch: rows that are about to be stored.
+        subject: what the message calls the state.
+        key: the columns by which the message names the row.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _has_text(column.type) or _is_valid(column):
+            continue
+        row = _first_invalid(column)
+        where = ", ".join(f"{part}={_shown(batch.column(part).slice(row, 1))}" for part in key)
+        raise InvalidArgumentError(
+            f"{subject} has text in column {name!r} that is not UTF-8: "
+            f"{_shown(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the bytes "
+            "with the encoding that they are in, or store them as binary"
+        )
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    return any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _is_valid(column: pa.Array) -> bool:
+    if _validates(column):
+        return True
+    # Of a slice of lists Arrow looks at the values of all of them: a copy has only its own.
+    return bool(column.type.num_fields) and _validates(column.take(pa.array(range(len(column)))))
+
+
+def _validates(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_invalid(column: pa.Array) -> int:
+    """Return the first row whose value is not valid; there is one."""
+    first, stop = 0, len(column)
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        if _is_valid(column.slice(first, middle - first)):
+            first = middle
+        else:
+            stop = middle
+    return first
+
+
+def _shown(value: pa.Array) -> str:
+    """Return a value as text, of text that cannot be decoded its bytes."""
+    if _is_valid(value):
+        text = repr(value.to_pylist()[0])
+    elif value.type.num_fields:
+        text = f"a value of {value.type}"
+    else:
+        is_large = pa.types.is_large_string(value.type)
+        text = repr(value.view(pa.large_binary() if is_large else pa.binary()).to_pylist()[0])
+    return text if len(text) <= 200 else f"{text[:200]}…"

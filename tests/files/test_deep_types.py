@@ -1,0 +1,136 @@
+"""Types in one another: whatever is accepted is read by every reader, and the rest is refused."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from statestore import StateStore
+from statestore.errors import UnsupportedTypeError
+from statestore.format.schema import MOST_REPEATED_LEVELS, MOST_WRITTEN_LEVELS
+
+Typed = tuple[pa.DataType, Any]
+
+
+def wrapped(inner: Typed, kind: str) -> Typed:
+    """Return a type with one level more, and a value of it."""
+    data_type, value = inner
+    if kind == "list":
+        return pa.list_(data_type), [value]
+    if kind == "map":
+        return pa.map_(pa.string(), data_type), [("a", value)]
+    return pa.struct([("a", data_type)]), {"a": value}
+
+
+def nested(kinds: list[str]) -> Typed:
+    return reduce(wrapped, kinds, (pa.int64(), 7))
+
+
+ALLOWED = {
+    "structs": ["struct"] * (MOST_WRITTEN_LEVELS - 1),
+    "lists": ["list"] * MOST_REPEATED_LEVELS,
+    "maps": ["map"] * MOST_REPEATED_LEVELS,
+    "all": (["list", "struct", "map", "struct"] * MOST_WRITTEN_LEVELS)[: MOST_WRITTEN_LEVELS - 1],
+}
+REFUSED = {
+    "structs": ["struct"] * MOST_WRITTEN_LEVELS,
+    "lists": ["list"] * (MOST_REPEATED_LEVELS + 1),
+    "maps": ["map"] * (MOST_REPEATED_LEVELS + 1),
+    "no reader's": ["map"] * 60,
+}
+
+
+def write(store: StateStore, typed: Typed) -> None:
+    data_type, value = typed
+    rows = pa.table({"k": ["a"], "v": pa.array([value], data_type)})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+        checkpoint.split("u", "e", [[{"x": _plain(value)}]])
+
+
+def _plain(value: Any) -> Any:
+    """Return an element of Python: a list of pairs is a dictionary."""
+    match value:
+        case [(str(key), inner)]:
+            return {key: _plain(inner)}
+        case [inner]:
+            return [_plain(inner)]
+        case {"a": inner}:
+            return {"a": _plain(inner)}
+    return value
+
+
+def read_by_all(store: StateStore, typed: Typed) -> None:
+    _, value = typed
+    assert store.restore().keyed("u", "s").get("a")[0]["v"] == value
+    assert store.restore().operator("u", "e").subtask(0) == [{"x": _plain(value)}]
+    assert store.maintenance.verify(deep=True).is_intact
+    assert store.query("SELECT v FROM s").read_all().num_rows == 1
+    table = f"{store.url}/operators/u/keyed/s"
+    assert DeltaTable(table).to_pyarrow_table()["v"].to_pylist() == [value]
+    (file,) = Path(table).rglob("0*.parquet")
+    assert pl.read_parquet(file).height == 1
+    assert duckdb.sql(f"SELECT v FROM read_parquet('{file}')").fetchall()[0][0] is not None
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.changes("u", "s", pa.table({"k": ["b"], "v": pa.array([value], typed[0])}))
+        checkpoint.carry_rest()
+    store.maintenance.compact(everything=True)
+    assert store.restore().keyed("u", "s").get("b")[0]["v"] == value
+
+
+@pytest.mark.parametrize("kinds", ALLOWED.values(), ids=ALLOWED)
+def test_the_deepest_that_is_accepted_is_read(tmp_path: Path, kinds: list[str]) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    write(store, nested(kinds))
+    read_by_all(store, nested(kinds))
+
+
+@pytest.mark.spark
+def test_spark_reads_the_deepest(tmp_path: Path, spark: SparkSession) -> None:
+    for name, kinds in ALLOWED.items():
+        store = StateStore.open(str(tmp_path / name), spark=spark)
+        write(store, nested(kinds))
+        frame = store.restore().keyed("u", "s").to_spark()
+        assert frame.select("k").collect() == [("a",)]
+        assert frame.where("v IS NOT NULL").count() == 1
+
+
+@pytest.mark.parametrize("kinds", REFUSED.values(), ids=REFUSED)
+def test_a_deeper_one_is_refused_before_anything_is_written(
+    tmp_path: Path, kinds: list[str]
+) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    with pytest.raises(UnsupportedTypeError, match=r"column 'v' whose type has \d+ levels"):
+        write(store, nested(kinds))
+    data_type, value = nested(kinds)
+    elements = pa.table({"subtask": [0], "position": [0], "x": pa.array([value], data_type)})
+    with pytest.raises(UnsupportedTypeError, match=r"column 'x' whose type has \d+ levels"):  # noqa: SIM117
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.split("u", "e", elements)
+    assert store.checkpoints() == ()
+    assert not list(Path(store.url).rglob("*.parquet"))
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kinds=st.lists(st.sampled_from(["list", "map", "struct"]), max_size=40))
+def test_what_is_accepted_is_read(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
+) -> None:
+    store = StateStore.open(str(tmp_path_factory.mktemp("deep") / "store"))
+    try:
+        write(store, nested(kinds))
+    except UnsupportedTypeError:
+        repeated = sum(kind != "struct" for kind in kinds)
+        assert len(kinds) >= MOST_WRITTEN_LEVELS or repeated > MOST_REPEATED_LEVELS
+        return
+    read_by_all(store, nested(kinds))
