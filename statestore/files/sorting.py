@@ -45,7 +45,7 @@ __all__ = [
 MEMORY_BYTES = 256 * 2**20
 """Memory that one writer may use to sort rows, unless it is set."""
 
-ROW_BYTES = 2**30
+ROW_BYTES = 2**29
 """The most bytes of one row. Arrow's arrays of text and Parquet's pages end at 2 GiB, and a reader
 must be able to put a row beside another one."""
 

@@ -77,8 +77,8 @@ def a_lookup_passes_the_newest_layer_over(patch: Patch) -> None:
 
 
 def older_changes_win(patch: Patch) -> None:
-    real = merge._newest
-    patch.setattr(merge, "_newest", lambda parts, state: real(parts[::-1], state))
+    real = merge._with_newest
+    patch.setattr(merge, "_with_newest", lambda parts, state: real(parts[::-1], state))
 
 
 def a_query_asks_the_newest_checkpoint(patch: Patch) -> None:
