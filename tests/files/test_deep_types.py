@@ -80,7 +80,9 @@ def read_by_all(store: StateStore, typed: Typed) -> None:
     assert DeltaTable(table).to_pyarrow_table()["v"].to_pylist() == [value]
     (file,) = Path(table).rglob("0*.parquet")
     assert pl.read_parquet(file).height == 1
-    assert duckdb.sql(f"SELECT v FROM read_parquet('{file}')").fetchall()[0][0] is not None
+    with duckdb.connect() as connection:
+        (row,) = connection.execute("SELECT v FROM read_parquet(?)", [str(file)]).fetchall()
+    assert row[0] is not None
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.changes("u", "s", pa.table({"k": ["b"], "v": pa.array([value], typed[0])}))
         checkpoint.carry_rest()
