@@ -35,11 +35,12 @@ from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
 from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
 from statestore.maintenance.purge import PurgedKey, PurgeRequest
-from statestore.maintenance.purge_files import KeySearch, check_purged
 from statestore.maintenance.rekey import RekeyReport
 from statestore.maintenance.rekey_plan import RekeyRequest
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
+from statestore.maintenance.search import KeySearch, search_store
+from statestore.maintenance.subject import KeySubject
 from statestore.maintenance.verify import VerifyReport
 from statestore.restore.export import Progress
 from statestore.storage import Storage, open_storage
@@ -492,6 +493,10 @@ class StoreMaintenance:
     ) -> PurgedKey:
         """Remove a key of an operator from every kept checkpoint, or from one.
 
+        The operator is found by its operator id: an operator without a uid that was renamed is
+        purged under both labels. If a state's key columns were changed, rows are removed by each of
+        its keys.
+
         Every checkpoint from the first that holds the key on is replaced by a new one, in their
         order. The old ones expire, and their savepoints move. Their files are deleted by
         :meth:`gc`; :meth:`find_key` says whether any is left. A job that writes meanwhile commits
@@ -518,7 +523,10 @@ class StoreMaintenance:
             CommitConflictError: when another writer commits first.
             StorageError: when the store cannot be read or written.
         """
-        wanted = PurgeRequest(uid=uid, key_of=_key_of(key), name=name, checkpoint=checkpoint)
+        wanted = PurgeRequest(
+            subject_of=lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            checkpoint=checkpoint,
+        )
         return purge_command.purge(
             self._store.deriver(),
             wanted,
@@ -532,7 +540,9 @@ class StoreMaintenance:
     ) -> KeySearch:
         """Return which files of the store still hold a key, whether or not a checkpoint names them.
 
-        Data files are searched by their rows, all others by their bytes.
+        Every file is decoded: rows of data files, statistics and partition values of Delta logs,
+        and text of documents. What cannot be decoded is named, and then the key does not count as
+        gone.
 
         Args:
             uid: as in :meth:`purge`.
@@ -541,15 +551,18 @@ class StoreMaintenance:
             on_progress: is called with the number of bytes that are searched, and of all.
 
         Returns:
-            The files.
+            What was searched and found.
 
         Raises:
             StateNotFoundError: when there is no such state.
             InvalidArgumentError: for a key that does not fit.
             StorageError: when the store cannot be read.
         """
-        progress = on_progress or (lambda done, total: None)
-        return check_purged(self._store.catalog(), uid, _key_of(key), name=name, progress=progress)
+        return search_store(
+            self._store.catalog(),
+            lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            on_progress or (lambda done, total: None),
+        )
 
     def copy(
         self,

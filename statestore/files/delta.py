@@ -38,13 +38,13 @@ from statestore.files.delta_entry import (
     table_schema,
     transaction,
 )
-from statestore.files.delta_log import add_checkpoint
+from statestore.files.delta_log import add_checkpoint, cut
 from statestore.files.delta_process import refuse_forked
 from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
 
-__all__ = ["DeltaTables", "refuse_escaped", "said", "shown_files"]
+__all__ = ["DeltaTables", "cut_log", "refuse_escaped", "said", "shown_files"]
 
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _VECTORS = "deletionVectors"
@@ -196,6 +196,32 @@ def shown_files(storage: Storage, folder: str) -> frozenset[str] | None:
         return frozenset()
     except (DeltaError, OSError):
         return None
+
+
+def cut_log(storage: Storage, folder: str) -> bool:
+    """Delete the entries of a Delta log before its newest version.
+
+    Args:
+        storage: the store.
+        folder: the table's folder in the store.
+
+    Returns:
+        False, and the log is as before, if it cannot be read, or if another writer keeps
+        checkpoints of another kind in it.
+
+    Raises:
+        StorageError: the log cannot be written.
+    """
+    try:
+        table = DeltaTable(f"{storage.url}/{folder}", storage_options=storage.delta_options())
+    except (DeltaError, OSError):
+        return False
+    try:
+        return cut(storage, folder, table.version())
+    except (DeltaError, OSError) as error:
+        raise StorageError(
+            f"the Delta log of {storage.url}/{folder} cannot be cut: {said(error)}"
+        ) from error
 
 
 # What a log keeps the store says itself: see delta_log.py.

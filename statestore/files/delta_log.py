@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from statestore.format.names import table_of
 from statestore.storage import Listed, Storage
 
-__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "log_file", "needless"]
+__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "cut", "log_file", "needless"]
 
 INTERVAL = 10
 """A log gets a checkpoint each so many versions, as Delta's own do."""
@@ -70,14 +70,44 @@ def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
     OSError or StorageError; the log is as good as before then.
     """
     version = table.version()
-    if version == 0 or version % INTERVAL:
-        return
+    if version and version % INTERVAL == 0:
+        _put_checkpoint(storage, folder, version)
+
+
+def cut(storage: Storage, folder: str, version: int) -> bool:
+    """Delete the entries of a log before a version, which gets a checkpoint.
+
+    Readers of the table at this version and later find all that they need. Older versions can no
+    longer be read (Delta protocol, "Metadata Cleanup"). If it is interrupted, the log is whole at
+    every moment, and it can be run again.
+
+    Returns:
+        False if the log has checkpoints of another kind. It is then as before.
+
+    Raises:
+        DeltaError, OSError or StorageError: The log cannot be read or written.
+    """
+    if not _put_checkpoint(storage, folder, version):
+        return False
+    log = f"{folder}/_delta_log/"
+    if _last(storage, folder) != version:  # it may name a checkpoint that goes; it is only a hint
+        storage.delete(f"{log}{_LAST}")
+    for item in storage.listed(log.removesuffix("/")):
+        base = item.name.removeprefix(log).lstrip(".")
+        if base[:20].isdigit() and int(base[:20]) < version:
+            storage.delete(item.name)
+    return True
+
+
+def _put_checkpoint(storage: Storage, folder: str, version: int) -> bool:
+    """Give a log a checkpoint of a version; return False if it has checkpoints of another kind."""
     log = f"{folder}/_delta_log"
     name = f"{log}/{version:020}.checkpoint.parquet"
     listed = storage.list(log)
-    others = (one for one in listed if ".checkpoint." in one and log_file(one) is None)
-    if name in listed or any(others):
-        return
+    if any(".checkpoint." in one and log_file(one) is None for one in listed):
+        return False
+    if name in listed:
+        return True
     with tempfile.TemporaryDirectory(prefix="statestore-") as copy:
         Path(copy, "_delta_log").mkdir()
         for needed in _needed(listed, version):
@@ -90,11 +120,12 @@ def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
     pq.write_table(actions, sink)
     data = sink.getvalue().to_pybytes()
     if not storage.put_if_absent(name, data):
-        return  # another writer's, who tells the readers of it
+        return True  # another writer's, who tells the readers of it
     # A hint for readers, who look for a checkpoint in the listing where there is none.
     storage.delete(f"{log}/{_LAST}")
     last = {"version": version, "size": len(actions), "sizeInBytes": len(data)}
     storage.put_if_absent(f"{log}/{_LAST}", json.dumps(last).encode())
+    return True
 
 
 def _needed(listed: Iterable[str], version: int) -> list[str]:

@@ -1,4 +1,6 @@
-"""Purge: no kept checkpoint holds a key any more, and what held it expires (I4, I6, I10).
+"""Purge: no kept checkpoint holds a subject any more, and what held it expires (I4, I6, I10).
+
+The subject is a key of one operator, or values of columns in all of them (``subject.py``).
 
 Nothing is changed in place. Of each checkpoint that holds the key a new one is made, in which the
 files of the key's key group are written anew without it and all others are named again. In layers
@@ -21,13 +23,14 @@ savepoints are moved, and the tombstone is put (below).
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
 counts; the last of the new checkpoints begins a new log. A state with layers of changes has none
 until a checkpoint has it without: so no log names a file that is gone. If a table shows an expired
-checkpoint, and only this has the key, the newest entries of its log go as well.
+checkpoint, and only this has the key, the newest entries of its log go as well. If only entries of
+expired checkpoints show the key, the newest version gets a checkpoint, and older entries go.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -41,20 +44,18 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
-from statestore.files.delta import shown_files
-from statestore.files.lookup import key_batch
 from statestore.files.reader import check_sizes
 from statestore.files.table import refuse_tables
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.format.names import is_data_file
-from statestore.format.state import KeyedState
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.expire import tombstone
-from statestore.maintenance.purge_files import Hit, KeyFinder, KeyRewriter, in_rows
+from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
+from statestore.maintenance.purge_logs import clean_logs, drop_log
+from statestore.maintenance.search import readable_manifests
+from statestore.maintenance.subject import KeySubject, OtherState, Subject
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.storage import Storage
 
 __all__ = [
     "PurgeRequest",
@@ -175,30 +176,32 @@ def _move(catalog: Catalog, old: int, new: Manifest) -> None:
             catalog.holds.put_savepoint(moved, visible=kept)
 
 
-_DELTA_LOG = "_delta_log"
 E = TypeVar("E", bound=Entry)
+
+
+SubjectOf = Callable[[Sequence[Manifest]], Subject]
+"""Returns the subject by all checkpoints that can be read, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PurgeRequest:
-    """Which key of which operator goes: of its state ``name`` or of all its keyed states, from one
-    checkpoint or, None, from all that are kept. ``key_of`` returns the key for a state.
-    """
+    """What is removed: the subject, from one checkpoint or, None, from all that are kept."""
 
-    uid: str
-    key_of: Callable[[KeyedState], Any]
-    name: str | None = None
+    subject_of: SubjectOf
     checkpoint: int | str | None = None
 
 
 @dataclass(frozen=True)
 class PurgedState:
-    """What goes of one state: how many rows of its files, of which key group, deletes of the key in
-    changes among them; and the files that are written anew, each once for all that name it.
+    """What is removed from one state: rows of its files, deletes of the key in changes among them,
+    and the files that are written anew, each once for all checkpoints that name it.
+
+    ``key_group`` is None if the rows may be in several.
     """
 
+    operator: str
     name: str
-    key_group: int
+    key_group: int | None
     rows: int
     files: int
     size_bytes: int
@@ -222,23 +225,28 @@ class ReplacedCheckpoint:
 class PurgedKey:
     """What was, or with ``dry_run`` would be, done; checkpoints oldest first.
 
-    ``finished`` are replacements of an earlier run that was interrupted. ``logs`` are the tables
-    whose Delta log was deleted, ``pins`` what holds replaced checkpoints all the same.
+    ``uid`` is the operator, None if the subject is not of one. ``finished`` are replacements of an
+    earlier run that was interrupted. ``logs`` are the tables whose Delta log was deleted, and
+    ``cut_logs`` those whose log lost the entries before the newest version. ``pins`` hold replaced
+    checkpoints all the same. ``others`` are states that have a column of the subject and are left
+    alone.
     """
 
     store: str
     dry_run: bool
-    uid: str
+    uid: str | None
     replaced: tuple[ReplacedCheckpoint, ...]
     finished: tuple[ReplacedCheckpoint, ...]
     logs: tuple[str, ...]
+    cut_logs: tuple[str, ...]
     pins: tuple[str, ...]
+    others: tuple[OtherState, ...] = ()
 
 
 def purge(
     deriver: Deriver, wanted: PurgeRequest, *, ignore_pins: bool, dry_run: bool, now_ms: int
 ) -> PurgedKey:
-    """Remove a key; return what was done.
+    """Remove a subject; return what was done.
 
     Raises StateNotFoundError, CheckpointNotFoundError, InvalidArgumentError for a key that does not
     fit, for a checkpoint to be replaced that somebody has pinned, unless ``ignore_pins``, or where
@@ -246,7 +254,7 @@ def purge(
     MalformedManifestError for a kept checkpoint that cannot be read, CorruptionError for a file of
     the key group that is not what was written, CommitConflictError, or StorageError.
     """
-    catalog, finder = deriver.catalog, KeyFinder(deriver.catalog.storage)
+    catalog, finder = deriver.catalog, RowFinder(deriver.catalog.storage)
     one = _resolved(catalog, wanted)
     seen = _look(catalog, wanted, one, finder)
     finished: dict[int, Manifest] = {}
@@ -270,36 +278,46 @@ def purge(
             "of the leases, unpin them, or go on with ignore_pins (--ignore-pins): their readers "
             "keep their files, and the key in them, until the leases end"
         )
+    tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
     made: dict[int, Manifest] = {}
     if seen.again and not dry_run:
         _refuse_broken(catalog, seen)
-        tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
-        logs = tuple(table for table in sorted(tables) if _drop_log(catalog.storage, table))
-        made, twice = _make_again(deriver, seen, wanted, logs)
+        logs = tuple(table for table in sorted(tables) if drop_log(catalog.storage, table))
+        made, twice = _make_again(deriver, seen, logs)
         _finish(deriver, made, twice, now_ms)
-    if wanted.checkpoint is None and not dry_run:
-        logs += _drop_shown(deriver, seen.kept.values(), wanted, but=logs)
+    cut: tuple[str, ...] = ()
+    if wanted.checkpoint is None:
+        dropped, cut = clean_logs(
+            deriver, seen.subject, seen.kept, seen.manifests, but=tables, dry_run=dry_run
+        )
+        logs += dropped
     return PurgedKey(
         store=catalog.storage.url,
         dry_run=dry_run,
-        uid=wanted.uid,
+        uid=seen.subject.operator,
         replaced=tuple(_report(seen, number, made.get(number)) for number in seen.again),
         finished=tuple(_report(seen, old, new) for old, new in (finished or seen.pending).items()),
         logs=logs,
+        cut_logs=cut,
         pins=pins,
+        others=seen.subject.others,
     )
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """The kept checkpoints, what of them holds the key, and which are to be made again.
+    """The kept checkpoints, what of them holds the subject, and which are to be made again.
+
+    ``manifests`` are all that can be read, expired ones too, oldest first.
 
     ``newest`` is the newest id that there was before anything was looked at. ``pending`` are those
     that have their replacement, and no tombstone yet, and ``twice`` first replacements of such as
     have a second.
     """
 
+    subject: Subject
+    manifests: tuple[Manifest, ...]
     newest: int
     kept: Mapping[int, Manifest]
     visible: frozenset[int]
@@ -328,8 +346,8 @@ def _resolved(catalog: Catalog, wanted: PurgeRequest) -> int | None:
     return None if wanted.checkpoint is None else catalog.resolve(wanted.checkpoint)
 
 
-def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: KeyFinder) -> _Seen:
-    """Read every kept checkpoint, and look the key up in those that are wanted."""
+def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: RowFinder) -> _Seen:
+    """Read every kept checkpoint, and look the subject up in those that are wanted."""
     newest = catalog.next_id() - 1
     savepoints = catalog.holds.savepoints()
     visible = frozenset(catalog.checkpoint_ids())
@@ -340,13 +358,20 @@ def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: KeyFi
     pending, twice = _pending(catalog, kept, visible, savepoints)
     others = {n: kept[n] for n in kept if n not in pending and n not in twice}
     among = others if one is None else {one: others[one]} if one in others else {}
+    manifests = readable_manifests(catalog, known=kept)
+    subject = wanted.subject_of(manifests)
     hits = {}
     for number, manifest in among.items():
         with _advised(catalog, number, visible, savepoints):
-            hits[number] = finder.hits(_entries(manifest, wanted), wanted.key_of)
-    _refuse_unknown(others, wanted)
+            found = (
+                finder.hit(entry, subject.selections(manifest, entry.state))
+                for entry in manifest.keyed
+            )
+            hits[number] = tuple(hit for hit in found if hit is not None)
+    if isinstance(subject, KeySubject):
+        _refuse_unknown(others, subject)
     held = {number: states for number, states in hits.items() if states}
-    return _Seen(newest, others, visible, savepoints, pending, twice, held)
+    return _Seen(subject, manifests, newest, others, visible, savepoints, pending, twice, held)
 
 
 def _pending(
@@ -362,7 +387,7 @@ def _pending(
     twice, moving = [], unfinished(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
-        if origin.get("command") != "purge" or number not in visible:
+        if origin.get("command") not in ("purge", "forget") or number not in visible:
             continue
         old = int(origin["checkpoint"])
         moved = all(one.checkpoint_id != old for one in savepoints)
@@ -403,24 +428,21 @@ def _advised(
         raise
 
 
-def _refuse_unknown(kept: Mapping[int, Manifest], wanted: PurgeRequest) -> None:
+def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
     """Raise StateNotFoundError when no kept checkpoint has such a state."""
-    entries = [entry for manifest in kept.values() for entry in _entries(manifest, wanted)]
-    if entries or not kept:
+    included = any(
+        subject.includes(manifest, entry.state)
+        for manifest in kept.values()
+        for entry in manifest.keyed
+    )
+    if included or not kept:
         return
     newest = kept[max(kept)]
-    if wanted.name is not None or wanted.uid not in newest.uids:
-        newest.keyed_entry(wanted.uid, wanted.name or "")
+    if subject.name is not None or subject.operator not in newest.uids:
+        newest.keyed_entry(subject.operator, subject.name or "")
     raise StateNotFoundError(
-        f"operator {wanted.uid!r} has no keyed state in any checkpoint; a key is of keyed state"
-    )
-
-
-def _entries(manifest: Manifest, wanted: PurgeRequest) -> tuple[KeyedEntry, ...]:
-    return tuple(
-        entry
-        for entry in manifest.keyed
-        if entry.state.uid == wanted.uid and wanted.name in (None, entry.state.name)
+        f"operator {subject.operator!r} has no keyed state in any checkpoint; a key is of keyed "
+        "state"
     )
 
 
@@ -429,52 +451,6 @@ def _pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, .
     found = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
     found.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in found)
-
-
-def _drop_log(storage: Storage, table: str, after: int = -1) -> bool:
-    """Delete the entries of a table's Delta log after a version, newest first; return whether there
-    were any. By default all of the log goes.
-
-    What points into it goes before it, and with each entry its hidden companion.
-    """
-    names = [item.name for item in storage.listed(f"{table}/{_DELTA_LOG}")]
-    bases = {name: name.rpartition("/")[2].lstrip(".") for name in names}
-    gone = [name for name in names if not bases[name] < f"{after + 1:020}"]
-    for name in sorted(gone, key=lambda name: bases[name], reverse=True):
-        storage.delete(name)
-    return bool(gone)
-
-
-def _drop_shown(
-    deriver: Deriver, kept: Collection[Manifest], wanted: PurgeRequest, but: Collection[str]
-) -> tuple[str, ...]:
-    """Delete the newest entries of Delta logs if they name files that have the key, and that no
-    kept checkpoint names; return the tables, without ``but``.
-
-    While a state has layers of changes, its table shows an older checkpoint, which may have
-    expired. ``gc`` keeps the files of that.
-    """
-    storage = deriver.catalog.storage
-    entries = [entry for manifest in kept for entry in _entries(manifest, wanted)]
-    names = {entry.table.name_of(handle) for entry in entries for handle in entry.handles}
-    versions: dict[str, int] = {}
-    states: dict[str, KeyedState] = {}
-    for entry in entries:
-        if entry.table.format == "delta" and entry.table.path not in but:
-            table, version = entry.table.path, entry.table.version
-            states[table] = entry.state
-            versions[table] = max(versions.get(table, -1), -1 if version is None else version)
-    dropped = []
-    for table, state in states.items():
-        shown = shown_files(storage, table)
-        files = filter(is_data_file, storage.list(table)) if shown is None else shown
-        key = key_batch(state, wanted.key_of(state))
-        if all(in_rows(storage, name, state, key, None) == 0 for name in {*files} - names):
-            continue
-        deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
-        if _drop_log(storage, table, versions[table]):
-            dropped.append(table)
-    return tuple(dropped)
 
 
 def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
@@ -487,14 +463,14 @@ def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
 
 
 def _make_again(
-    deriver: Deriver, seen: _Seen, wanted: PurgeRequest, logs: tuple[str, ...]
+    deriver: Deriver, seen: _Seen, logs: tuple[str, ...]
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
     """Return the replacements by the ids of what they replace; all are committed. And the ids of
     those of the newest that came before its last.
     """
     again = [seen.kept[number] for number in seen.again]
     begun = deriver.begin_in_order(again, seen=seen.newest)
-    rewriter = KeyRewriter(deriver.catalog.storage, deriver.parquet)
+    remover = RowRemover(deriver.catalog.storage, deriver.parquet)
     with ExitStack() as stack:
         for writer, _ in reversed(begun):  # it leaves the last one first
             stack.enter_context(writer)
@@ -502,7 +478,7 @@ def _make_again(
         # were they another's, its failure would take them from it.
         for writer, manifest in begun:
             with _advised(deriver.catalog, manifest.checkpoint_id, seen.visible, seen.savepoints):
-                _write_again(writer, manifest, rewriter, seen, wanted, logs)
+                _write_again(writer, manifest, remover, seen, logs)
     twice = tuple(writer.id for writer, _ in begun[: len(begun) - len(again)])
     return {old.checkpoint_id: writer.manifest for writer, old in begun}, twice
 
@@ -510,22 +486,22 @@ def _make_again(
 def _write_again(
     writer: CheckpointWriter,
     manifest: Manifest,
-    rewriter: KeyRewriter,
+    remover: RowRemover,
     seen: _Seen,
-    wanted: PurgeRequest,
     logs: tuple[str, ...],
 ) -> None:
-    """Give a checkpoint every state of another one, those with the key without it."""
-    hits = {hit.entry.state.name: hit for hit in seen.hits.get(manifest.checkpoint_id, ())}
+    """Give a checkpoint every state of another one, those with the subject without it."""
+    found = seen.hits.get(manifest.checkpoint_id, ())
+    hits = {(hit.entry.state.uid, hit.entry.state.name): hit for hit in found}
     for entry in manifest.entries:
-        hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
+        hit = hits.get((entry.state.uid, entry.state.name))
         if hit is None or not isinstance(entry, KeyedEntry):
             writer.collected.carry_entry(_without_log(entry, logs))
         else:
             checkpoint_id, _ = writer.planned
-            done, new = rewriter.without_key(hit, checkpoint_id)
+            done, new = remover.without_rows(hit, checkpoint_id)
             writer.collected.carry_written([_without_log(done, logs)], new)
-    writer.say_origin(_origin(seen, manifest, wanted))
+    writer.say_origin(_origin(seen, manifest))
     writer.keep_times(manifest)
 
 
@@ -545,20 +521,26 @@ def _without_log(entry: E, logs: tuple[str, ...]) -> E:
     return replace(entry, table=entry.table.without_version())
 
 
-def _origin(seen: _Seen, manifest: Manifest, wanted: PurgeRequest) -> dict[str, Any]:
+def _origin(seen: _Seen, manifest: Manifest) -> dict[str, Any]:
     """Return what the new manifest says: what it replaces, what is gone of it, what must follow."""
     number = manifest.checkpoint_id
     states = [
-        {"state": hit.entry.state.name, "key_group": hit.key_group, "rows": hit.rows}
+        {
+            "operator": hit.entry.state.uid,
+            "state": hit.entry.state.name,
+            "key_group": hit.key_group,
+            "rows": hit.rows,
+        }
         for hit in seen.hits.get(number, ())
     ]
     savepoints = [
         {"name": one.name, "created_at_ms": one.created_at_ms} for one in seen.savepoints_of(number)
     ]
+    operator = seen.subject.operator
     origin: dict[str, Any] = {
-        "command": "purge",
+        "command": seen.subject.command,
         "checkpoint": number,
-        "operator": wanted.uid,
+        **({} if operator is None else {"operator": operator}),
         "states": states,
         "savepoints": savepoints,
         "expired": number not in seen.visible,
@@ -579,4 +561,5 @@ def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
 
 def _purged(hit: Hit) -> PurgedState:
     size = sum(handle.size_bytes for _, handle in hit.files)
-    return PurgedState(hit.entry.state.name, hit.key_group, hit.rows, len(hit.files), size)
+    state = hit.entry.state
+    return PurgedState(state.uid, state.name, hit.key_group, hit.rows, len(hit.files), size)

@@ -60,7 +60,7 @@ def test_a_purge_names_what_is_replaced_and_the_check_what_is_left(run: Run, dam
     assert (gone.exit_code, gone.stderr) == (0, "")
     assert gone.stdout.startswith("the key is gone from")
     search = document(run(*key, "--check", *store, "--output", "json"))
-    assert (search["gone"], search["found"], search["searched_bytes"]) == (True, [], True)
+    assert (search["gone"], search["found"], search["unsearched"]) == (True, [], [])
     nothing = run(*key, "--all", *store)
     assert nothing.stdout.startswith("no kept checkpoint of")
 

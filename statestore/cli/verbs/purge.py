@@ -15,9 +15,17 @@ from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
-from statestore.maintenance.purge_files import KeySearch
+from statestore.maintenance.search import KeySearch
 
-__all__ = ["Purged", "Searched", "purge_key"]
+__all__ = [
+    "Purged",
+    "Searched",
+    "purge_key",
+    "purged_to_json",
+    "search_to_json",
+    "write_purged",
+    "write_search",
+]
 
 
 @click.command(
@@ -28,9 +36,11 @@ __all__ = ["Purged", "Searched", "purge_key"]
         "rows of which key group are gone. Replaced are all checkpoints from the first that holds "
         "the key on, so that their order stays; the old ones expire, and their savepoints move to "
         "the new ones. A job that runs meanwhile commits no more, and still has the key. The old "
-        "files stay until 'statestore gc'. Then --check searches every file of the store: it names "
-        "those that still have the key, with exit status 1, or says that it is gone. KEY is as for "
-        "'statestore get'. With --dry-run: what would be replaced, and nothing is changed."
+        "files stay until 'statestore gc'. Then --check decodes every file of the store: it names "
+        "those that still have the key, and those that it could not search, with exit status 1, or "
+        "says that the key is gone. KEY is as for 'statestore get'. If the state once had other "
+        "key columns, rows are removed by these too; 'statestore forget' takes a column's name. "
+        "With --dry-run: what would be replaced, and nothing is changed."
     ),
     examples=(
         "statestore purge --operator totals-by-user --key u17 --all --dry-run --store ./fraud",
@@ -83,39 +93,48 @@ class Purged(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        done = self.purged
-        return {
-            "store": done.store,
-            "dry_run": done.dry_run,
-            "operator": done.uid,
-            "replaced": [_replaced(one) for one in done.replaced],
-            "finished": [_replaced(one) for one in done.finished],
-            "logs": list(done.logs),
-            "pins": list(done.pins),
-        }
+        return purged_to_json(self.purged) | {"operator": self.purged.uid}
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        done = self.purged
-        held = [one for one in done.replaced if one.states]
-        verb = "would remove" if done.dry_run else "removed"
-        if held:
-            page.line(
-                f"{verb} the key of operator {done.uid} from {counted(len(held), 'checkpoint')} of "
-                f"{done.store}",
-                "bold",
-            )
-            _write_replaced(page, done.replaced)
-        else:
-            page.line(f"no kept checkpoint of {done.store} holds the key of operator {done.uid}")
-        for one in done.finished:
-            page.line(f"  checkpoint {one.old_id} had its replacement, {one.new_id}, already")
-        for table in done.logs:
-            page.line(f"  deleted the Delta log of {table}: a new one has none of its old entries")
-        for pin in done.pins:
-            page.line(f"  pinned all the same: {pin}")
-        if held and not done.dry_run:
+        what = f"the key of operator {self.purged.uid}"
+        write_purged(page, self.purged, what)
+        if self.purged.replaced and not self.purged.dry_run:
             page.line("  the old files stay until 'statestore gc'; then look with --check")
+
+
+def purged_to_json(done: PurgedKey) -> dict[str, Any]:
+    """Return what was removed as JSON, without the operator."""
+    return {
+        "store": done.store,
+        "dry_run": done.dry_run,
+        "replaced": [_replaced(one) for one in done.replaced],
+        "finished": [_replaced(one) for one in done.finished],
+        "logs": list(done.logs),
+        "cut_logs": list(done.cut_logs),
+        "pins": list(done.pins),
+    }
+
+
+def write_purged(page: Page, done: PurgedKey, what: str) -> None:
+    """Write what was removed; ``what`` names the subject."""
+    held = [one for one in done.replaced if one.states]
+    verb = "would remove" if done.dry_run else "removed"
+    if held:
+        from_where = f"from {counted(len(held), 'checkpoint')} of {done.store}"
+        page.line(f"{verb} {what} {from_where}", "bold")
+        _write_replaced(page, done.replaced)
+    else:
+        page.line(f"no kept checkpoint of {done.store} holds {what}")
+    for one in done.finished:
+        page.line(f"  checkpoint {one.old_id} had its replacement, {one.new_id}, already")
+    for table in done.logs:
+        page.line(f"  deleted the Delta log of {table}: a new one has none of its old entries")
+    for table in done.cut_logs:
+        cut = "would delete" if done.dry_run else "deleted"
+        page.line(f"  {cut} the entries before the newest version of the Delta log of {table}")
+    for pin in done.pins:
+        page.line(f"  pinned all the same: {pin}")
 
 
 def _replaced(one: ReplacedCheckpoint) -> dict[str, Any]:
@@ -124,14 +143,30 @@ def _replaced(one: ReplacedCheckpoint) -> dict[str, Any]:
 
 def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> None:
     right = {"checkpoint", "replaced by", "key group", "rows"}
-    columns = ("checkpoint", "replaced by", "savepoints", "state", "key group", "rows", "rewritten")
+    columns = (
+        "checkpoint",
+        "replaced by",
+        "savepoints",
+        "operator",
+        "state",
+        "key group",
+        "rows",
+        "rewritten",
+    )
     table = table_of(*columns, right=right)
     for one in replaced:
         new = "" if one.new_id is None else str(one.new_id)
         first = (str(one.old_id), new, ", ".join(one.savepoints))
         states = [
-            (s.name, str(s.key_group), count(s.rows), f"{size(s.size_bytes)}") for s in one.states
-        ] or [("without it", "", "", "")]
+            (
+                state.operator,
+                state.name,
+                "" if state.key_group is None else str(state.key_group),
+                count(state.rows),
+                size(state.size_bytes),
+            )
+            for state in one.states
+        ] or [("without it", "", "", "", "")]
         for number, state in enumerate(states):
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
@@ -146,31 +181,39 @@ class Searched(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        search = self.search
-        return {
-            "store": search.store,
-            "operator": search.uid,
-            "gone": not search.found,
-            "files": search.files,
-            "size_bytes": search.size_bytes,
-            "searched_bytes": search.searched_bytes,
-            "found": [asdict(one) for one in search.found],
-            "unreadable": list(search.unreadable),
-        }
+        return search_to_json(self.search) | {"operator": self.search.uid}
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        search = self.search
-        looked = f"{counted(search.files, 'file')}, {size(search.size_bytes)}"
-        if search.found:
-            page.line(f"the key is still in {counted(len(search.found), 'file')} of {search.store}")
-        else:
-            page.line(f"the key is gone from {search.store}: looked at {looked}", "bold")
-        for one in search.found:
-            rows = "" if one.rows is None else f"{counted(one.rows, 'row')}: "
-            page.line(f"  {one.file}  {rows}{one.what}")
-        for name in search.unreadable:
-            page.line(f"  {name}  is no whole Parquet file: only its bytes were searched")
-        if not search.searched_bytes:
-            searched = "only rows and Delta logs were searched"
-            page.line(f"  the key is no text, or a short one: {searched}")
+        write_search(page, self.search)
+
+
+def search_to_json(search: KeySearch) -> dict[str, Any]:
+    """Return what was searched and found as JSON, without the operator."""
+    return {
+        "store": search.store,
+        "gone": search.is_gone,
+        "files": search.files,
+        "size_bytes": search.size_bytes,
+        "searched": dict(search.searched),
+        "found": [asdict(one) for one in search.found],
+        "unsearched": [asdict(one) for one in search.unsearched],
+    }
+
+
+def write_search(page: Page, search: KeySearch) -> None:
+    """Write what was searched and found."""
+    looked = f"{counted(search.files, 'file')}, {size(search.size_bytes)}"
+    if search.found:
+        page.line(f"the key is still in {counted(len(search.found), 'file')} of {search.store}")
+    elif search.unsearched:
+        page.line(f"the key was not found in {search.store}, but not everything was searched")
+    else:
+        page.line(f"the key is gone from {search.store}: searched {looked}", "bold")
+    for what, number in search.searched.items():
+        page.line(f"  {count(number)} {what}")
+    for one in search.found:
+        rows = "" if one.rows is None else f"{counted(one.rows, 'row')}: "
+        page.line(f"  {one.file}  {rows}{one.what}")
+    for file in search.unsearched:
+        page.line(f"  not searched: {file.file}: {file.reason}")

@@ -1,0 +1,148 @@
+"""The Delta logs of tables that a purge changes, or whose old entries show its subject."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+from statestore.files.delta import cut_log, shown_files
+from statestore.format.manifest import Manifest
+from statestore.format.names import OPERATORS, is_data_file
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.purge_files import rows_in_file
+from statestore.maintenance.search import DELTA_LOG, LogReader
+from statestore.maintenance.subject import Subject
+from statestore.storage import Storage
+
+__all__ = ["clean_logs", "drop_log"]
+
+
+def drop_log(storage: Storage, table: str, after: int = -1) -> bool:
+    """Delete the entries of a table's Delta log after a version, newest first; return whether there
+    were any. By default all of the log goes.
+
+    What points into it goes before it, and with each entry its hidden companion.
+    """
+    names = [item.name for item in storage.listed(f"{table}{DELTA_LOG}".rstrip("/"))]
+    bases = {name: name.rpartition("/")[2].lstrip(".") for name in names}
+    gone = [name for name in names if not bases[name] < f"{after + 1:020}"]
+    for name in sorted(gone, key=lambda name: bases[name], reverse=True):
+        storage.delete(name)
+    return bool(gone)
+
+
+def _drop_shown(
+    deriver: Deriver, subject: Subject, kept: Collection[Manifest], but: Collection[str]
+) -> list[str]:
+    """Delete the newest entries of Delta logs if they name files that have the subject, and that no
+    kept checkpoint names; return the tables, without ``but``.
+
+    While a state has layers of changes, its table shows an older checkpoint, which may have
+    expired. ``gc`` keeps the files of that.
+    """
+    storage = deriver.catalog.storage
+    entries = [
+        entry
+        for manifest in kept
+        for entry in manifest.keyed
+        if subject.includes(manifest, entry.state)
+    ]
+    names = {entry.table.name_of(handle) for entry in entries for handle in entry.handles}
+    versions: dict[str, int] = {}
+    for entry in entries:
+        if entry.table.format == "delta" and entry.table.path not in but:
+            table, version = entry.table.path, entry.table.version
+            versions[table] = max(versions.get(table, -1), -1 if version is None else version)
+    dropped = []
+    clean = _CleanFiles(storage, subject)
+    for table, newest in versions.items():
+        shown = shown_files(storage, table)
+        files = filter(is_data_file, storage.list(table)) if shown is None else shown
+        if all(clean.has_no_rows(table, name) for name in {*files} - names):
+            continue
+        deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
+        if drop_log(storage, table, newest):
+            dropped.append(table)
+    return dropped
+
+
+def clean_logs(
+    deriver: Deriver,
+    subject: Subject,
+    kept: Mapping[int, Manifest],
+    manifests: Sequence[Manifest],
+    but: Collection[str],
+    *,
+    dry_run: bool,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Remove a subject from Delta logs that still show it.
+
+    Args:
+        deriver: The store.
+        subject: What is removed.
+        kept: The checkpoints that are kept.
+        manifests: All checkpoints that can be read, expired ones too.
+        but: Tables whose log is clean.
+        dry_run: Whether logs are only named.
+
+    Returns:
+        The tables whose log was deleted, or lost its newest entries, since no kept checkpoint has
+        what these show, and those whose log lost the entries before the newest version.
+
+    Raises:
+        CommitConflictError: Another writer is in the way.
+        StorageError: The store cannot be read or written.
+    """
+    if all(entry.table.format != "delta" for one in manifests for entry in one.entries):
+        return (), ()
+    storage = deriver.catalog.storage
+    dropped = [] if dry_run else _drop_shown(deriver, subject, kept.values(), but)
+    reader = LogReader(storage, subject, manifests)
+    logs: dict[str, list[str]] = {}
+    for name in storage.list(OPERATORS):
+        folder, is_log, _ = name.partition(DELTA_LOG)
+        if is_log and folder not in but and reader.search_of(folder) is not None:
+            logs.setdefault(folder, []).append(name)
+    clean = _CleanFiles(storage, subject)
+    tables = {entry.table.path for manifest in kept.values() for entry in manifest.entries}
+    cut = []
+    for folder, names in logs.items():
+        if not any(reader.shows_if_whole(name, partial(clean.is_clean, folder)) for name in names):
+            continue
+        if folder in tables:
+            if dry_run or cut_log(storage, folder):
+                cut.append(folder)
+            continue
+        if not dry_run:
+            deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
+            drop_log(storage, folder)
+        dropped.append(folder)
+    return tuple(dropped), tuple(cut)
+
+
+class _CleanFiles:
+    """Which data files exist and have no row of a subject; each is read once."""
+
+    def __init__(self, storage: Storage, subject: Subject) -> None:
+        self._storage, self._subject = storage, subject
+        self._rows: dict[str, int | None] = {}
+
+    def is_clean(self, folder: str, path: str) -> bool:
+        """Return whether a file of a table exists and has no row."""
+        try:
+            return self._count(folder, f"{folder}/{path}") == 0
+        except FileNotFoundError:
+            return False
+
+    def has_no_rows(self, folder: str, name: str) -> bool:
+        """Return whether a file has no row, or does not exist."""
+        try:
+            return self._count(folder, name) == 0
+        except FileNotFoundError:
+            return True
+
+    def _count(self, folder: str, name: str) -> int | None:
+        if name not in self._rows:
+            selections = partial(self._subject.selections_of_file, folder)
+            self._rows[name] = rows_in_file(self._storage, name, None, selections).rows
+        return self._rows[name]

@@ -1,0 +1,431 @@
+"""Is a subject gone from a store? Every file that exists is decoded, whoever left it.
+
+* Rows of data files, whether or not a manifest names them: by every key that the state ever had.
+* Statistics and partition values of the entries and checkpoints of Delta logs, and the text in
+  them: see ``search_values.py``.
+* Text in manifests (origins, left-out state, batches), savepoints and pins. By the format all else
+  in documents is names, files and numbers. Each document is parsed all the same.
+
+What cannot be decoded is named, and then the subject does not count as gone: files of crashed
+writers, and files that are not the store's. A symbolic link is refused or followed as the storage
+says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    FormatVersionError,
+    MalformedManifestError,
+    StateNotFoundError,
+    StateStoreError,
+)
+from statestore.format.handles import Handle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.names import (
+    CHECKPOINTS,
+    OPERATORS,
+    STORE_FILE,
+    checkpoint_id_of,
+    folder_of,
+    generation_of,
+    is_data_file,
+    is_file_list,
+    is_pin,
+    is_savepoint,
+    operator_folder,
+    unescape,
+)
+from statestore.format.schema import Schema
+from statestore.maintenance.purge_files import FileRows, rows_in_file
+from statestore.maintenance.search_values import IsClean, ValueSearch, json_lines
+from statestore.maintenance.subject import (
+    KeySubject,
+    OtherState,
+    Selection,
+    Subject,
+    selections_in_folders,
+)
+from statestore.storage import Listed, Storage
+
+__all__ = [
+    "DELTA_LOG",
+    "Finding",
+    "KeySearch",
+    "LogReader",
+    "UnsearchedFile",
+    "readable_manifests",
+    "search_store",
+    "selections_for_file",
+]
+
+DELTA_LOG = "/_delta_log/"
+_HADOOP_CHECKSUM = b"crc\0"
+
+ROWS, LOGS, DOCUMENTS, EMPTY, OTHERS = (
+    "data files",
+    "files of Delta logs",
+    "documents",
+    "checksums and empty files",
+    "data files of other states",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file that shows the subject, and where in it; ``rows`` of a data file."""
+
+    file: str
+    what: str
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class UnsearchedFile:
+    """A file or folder that could not be searched, and the reason."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeySearch:
+    """What was searched, what still has the subject, and what could not be searched.
+
+    ``searched`` has the number of files by sort. ``others`` are states that have a column of the
+    subject and are left alone, since it does not tell their rows apart. File names are relative to
+    the store.
+    """
+
+    store: str
+    uid: str | None
+    files: int
+    size_bytes: int
+    searched: Mapping[str, int]
+    found: tuple[Finding, ...]
+    unsearched: tuple[UnsearchedFile, ...]
+    others: tuple[OtherState, ...] = ()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether everything was searched, and nothing was found."""
+        return not self.found and not self.unsearched
+
+    @property
+    def problem(self) -> StateStoreError | None:
+        """The error that says why the subject does not count as gone; None if it is gone."""
+        if self.found:
+            return StateStoreError(
+                f"the key is still in {_files(len(self.found))} of {self.store}, the first is "
+                f"{self.found[0].file}; after a purge, collect garbage: 'statestore gc' deletes "
+                "files once they are old enough"
+            )
+        if self.unsearched:
+            first = self.unsearched[0]
+            return StateStoreError(
+                f"the key was not found, but {_files(len(self.unsearched))} of {self.store} could "
+                f"not be searched, the first is {first.file}: {first.reason}. Remove it, or search "
+                "it by other means"
+            )
+        return None
+
+
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number} files"
+
+
+def readable_manifests(
+    catalog: Catalog, known: Mapping[int, Manifest] | None = None
+) -> tuple[Manifest, ...]:
+    """Return every checkpoint whose manifest is there and can be read, expired ones too, oldest
+    first; those in ``known`` are not read again.
+    """
+    known = known or {}
+    identities = filter(None, map(checkpoint_id_of, catalog.storage.list(CHECKPOINTS)))
+    manifests = []
+    for number in sorted(number for number, is_tombstone in identities if not is_tombstone):
+        try:
+            manifests.append(known[number] if number in known else catalog.manifest(number))
+        except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
+            continue  # a search names the document as one that it could not search
+    return tuple(manifests)
+
+
+def search_store(
+    catalog: Catalog,
+    subject_of: Callable[[Sequence[Manifest]], Subject],
+    progress: Callable[[int, int], None],
+) -> KeySearch:
+    """Search every file of a store for a subject.
+
+    Args:
+        catalog: The store's checkpoints.
+        subject_of: Returns the subject by the checkpoints that can be read, oldest first.
+        progress: Is called with the number of bytes that are searched, and of all.
+
+    Returns:
+        What was searched and found.
+
+    Raises:
+        StateNotFoundError: No checkpoint has such a state.
+        InvalidArgumentError: The key does not fit.
+        StorageError: The store cannot be read.
+    """
+    manifests = readable_manifests(catalog)
+    subject = subject_of(manifests)
+    if isinstance(subject, KeySubject):
+        _refuse_unknown(catalog, subject, manifests)
+    search = _Search(catalog.storage, subject, manifests)
+    listing = [item for item in catalog.storage.listed("") if not item.name.endswith("/")]
+    total, done = sum(item.size_bytes for item in listing), 0
+    for item in sorted(listing, key=lambda item: (not is_data_file(item.name), item.name)):
+        progress(done, total)
+        search.add(item)
+        done += item.size_bytes
+    progress(total, total)
+    return KeySearch(
+        store=catalog.storage.url,
+        uid=subject.operator,
+        files=len(listing),
+        size_bytes=total,
+        searched=dict(search.searched),
+        found=tuple(search.found),
+        unsearched=tuple(search.unsearched),
+        others=subject.others,
+    )
+
+
+def _refuse_unknown(catalog: Catalog, subject: KeySubject, manifests: Sequence[Manifest]) -> None:
+    if any(subject.includes(one, entry.state) for one in manifests for entry in one.keyed):
+        return
+    wanted = f"keyed state of {subject.operator!r}"
+    if subject.name is not None:
+        wanted = f"state {subject.name!r} of operator {subject.operator!r}"
+    root = operator_folder("x").removesuffix("/x")
+    parts = {name.split("/")[1] for name in catalog.storage.list(root)}
+    folders = sorted(repr(unescape(part)) for part in parts)
+    raise StateNotFoundError(
+        f"no {wanted} in any checkpoint of {catalog.storage.url}; its folders are "
+        f"{', '.join(folders) or 'none'}"
+    )
+
+
+def selections_for_file(
+    subject: Subject, folder: str, selections: tuple[Selection, ...] | None
+) -> Callable[[Schema], tuple[Selection, ...] | None]:
+    """Return what selects the subject's rows in a file of a table.
+
+    ``selections`` are those of the state that a manifest names the file for, None if none does.
+    """
+    if selections is None:
+        return lambda schema: subject.selections_of_file(folder, schema)
+    return lambda schema: selections
+
+
+class LogReader:
+    """Reads the files of Delta logs, and says whether they show a subject."""
+
+    def __init__(self, storage: Storage, subject: Subject, manifests: Sequence[Manifest]) -> None:
+        """Prepare for all tables of a store."""
+        self._storage = storage
+        folders = selections_in_folders(subject, manifests)
+        every = [one for selections in folders.values() for one in selections]
+        self._subject = subject
+        self._by_folder = {folder: ValueSearch(known) for folder, known in folders.items()}
+        self._unknown = ValueSearch(every)
+        self._known = {part.table.path for one in manifests for part in one.parts}
+
+    def search_of(self, folder: str) -> ValueSearch | None:
+        """Return what searches the log of a table; None if that is not the subject's."""
+        if folder in self._by_folder:
+            return self._by_folder[folder]
+        if folder in self._known or not self._subject.owns_folder(folder):
+            return None
+        return self._unknown
+
+    def shows(self, name: str, is_clean: IsClean) -> bool:
+        """Return whether a file of a log shows the subject.
+
+        Raises FileNotFoundError, StorageError, or ValueError or ArrowException for a file that
+        cannot be decoded.
+        """
+        search = self.search_of(name.partition(DELTA_LOG)[0])
+        return search is not None and search.in_log(self._values(name), is_clean)
+
+    def shows_if_whole(self, name: str, is_clean: IsClean) -> bool:
+        """Return as :meth:`shows`, and False for a file that cannot be decoded or is gone."""
+        try:
+            return self.shows(name, is_clean)
+        except (FileNotFoundError, pa.ArrowException, LookupError, ValueError):
+            return False  # a search names the file
+
+    def _values(self, name: str) -> Iterator[Any]:
+        raw = self._storage.read(name)
+        if not name.endswith(".parquet"):
+            yield from json_lines(raw)
+            return
+        with pq.ParquetFile(pa.BufferReader(raw)) as file:
+            for batch in file.iter_batches(use_threads=False):
+                yield from batch.to_pylist()
+
+
+@dataclass
+class _Search:
+    """Searches one file after another; data files come first."""
+
+    storage: Storage
+    subject: Subject
+    manifests: Sequence[Manifest]
+    searched: Counter[str] = field(default_factory=Counter)
+    found: list[Finding] = field(default_factory=list)
+    unsearched: list[UnsearchedFile] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._named: dict[str, tuple[Handle, tuple[Selection, ...] | None]] = {}
+        for manifest in self.manifests:
+            for entry in manifest.entries:
+                self._note(manifest, entry)
+        self._logs = LogReader(self.storage, self.subject, self.manifests)
+        folders = selections_in_folders(self.subject, self.manifests)
+        self._text = ValueSearch(
+            [one for known in folders.values() for one in known], _names_in(self.manifests)
+        )
+        self._clean: set[str] = set()
+        self._numbers = {manifest.checkpoint_id for manifest in self.manifests}
+
+    def _note(self, manifest: Manifest, entry: Entry) -> None:
+        """Remember what selects the subject's rows in the files of a state, () if none can have
+        any.
+        """
+        selections: tuple[Selection, ...] = ()
+        if isinstance(entry, KeyedEntry):
+            selections = self.subject.selections(manifest, entry.state)
+        for part in entry.parts:
+            for handle in part.handles:
+                self._named[part.table.name_of(handle)] = handle, selections
+
+    def add(self, item: Listed) -> None:
+        """Search a file."""
+        name = item.name
+        try:
+            if name.startswith(f"{OPERATORS}/") and DELTA_LOG in name:
+                self._add_log(item)
+            elif is_data_file(name) and not is_file_list(name):
+                self._add_rows(name)
+            elif item.size_bytes == 0:
+                self.searched[EMPTY] += 1
+            elif _is_document(name):
+                self._add_document(name)
+            elif self._is_checksum(name):
+                self.searched[EMPTY] += 1
+            else:
+                self._skip(name, "it is not a file of the store, or its writer was interrupted")
+        except FileNotFoundError:
+            return  # it was collected after the listing
+
+    def _skip(self, name: str, reason: str) -> None:
+        self.unsearched.append(UnsearchedFile(name, reason))
+
+    def _add_rows(self, name: str) -> None:
+        folder = folder_of(name)
+        handle, selections = self._named.get(name, (None, None))
+        if selections == () or (selections is None and not self.subject.owns_folder(folder)):
+            self.searched[OTHERS] += 1
+            self._clean.add(name)
+            return
+        found: FileRows = rows_in_file(
+            self.storage, name, handle, selections_for_file(self.subject, folder, selections)
+        )
+        if found.rows is None:
+            self._skip(name, found.reason)
+            return
+        self.searched[ROWS] += 1
+        if found.rows:
+            self.found.append(Finding(name, "rows of the key", found.rows))
+        else:
+            self._clean.add(name)
+
+    def _add_log(self, item: Listed) -> None:
+        name = item.name
+        folder = name.partition(DELTA_LOG)[0]
+        if item.size_bytes == 0 or self._is_checksum(name):
+            self.searched[EMPTY] += 1
+            return
+        try:
+            shows = self._logs.shows(name, lambda path: f"{folder}/{path}" in self._clean)
+        except (pa.ArrowException, LookupError, ValueError) as error:
+            self._skip(name, f"it cannot be decoded: {error}")
+            return
+        self.searched[LOGS] += 1
+        if shows:
+            self.found.append(Finding(name, "statistics of a Delta log", None))
+
+    def _add_document(self, name: str) -> None:
+        try:
+            document = json.loads(self.storage.read(name))
+        except ValueError as error:
+            self._skip(name, f"it is not JSON: {error}")
+            return
+        identity = checkpoint_id_of(name)
+        if identity is not None and not identity[1] and identity[0] not in self._numbers:
+            self._skip(name, "it is not a manifest that can be read")
+            return
+        self.searched[DOCUMENTS] += 1
+        if self._text.in_text(_free_text(name, document), but=_COMMAND_WORDS):
+            self.found.append(Finding(name, "text of a document", None))
+
+    def _is_checksum(self, name: str) -> bool:
+        """Return whether a file is one of Hadoop's checksums, which hold no values."""
+        base = name.rpartition("/")[2]
+        return (
+            base.startswith(".")
+            and base.endswith(".crc")
+            and self.storage.read_range(name, 0, len(_HADOOP_CHECKSUM)) == _HADOOP_CHECKSUM
+        )
+
+
+_COMMAND_WORDS = ("command", "by", "hash_scheme", "writer")
+"""Members of origins that have words of the store's own."""
+
+
+def _is_document(name: str) -> bool:
+    return (
+        name == STORE_FILE
+        or checkpoint_id_of(name) is not None
+        or generation_of(name) is not None
+        or is_savepoint(name)
+        or is_pin(name)
+        or is_file_list(name)
+    )
+
+
+def _free_text(name: str, document: Any) -> Any:
+    """Return the part of a document that has text of users: see docs/FORMAT.md."""
+    members: tuple[str, ...] = ()
+    if checkpoint_id_of(name) is not None:
+        members = ("origin", "left_out", "batches")
+    elif is_savepoint(name):
+        members = ("name",)
+    elif is_pin(name):
+        members = ("holder", "token")
+    return {one: document[one] for one in members if one in document}
+
+
+def _names_in(manifests: Sequence[Manifest]) -> frozenset[str]:
+    """Return the names of operators, states, columns and jobs, which are no values."""
+    found: set[str] = set()
+    for manifest in manifests:
+        found |= set(manifest.batches or ())
+        for entry in manifest.entries:
+            found |= {entry.state.uid, entry.state.name, *entry.state.schema.names}
+    return frozenset(found)

@@ -1,0 +1,351 @@
+"""The rows that a purge removes: those with given values in the columns that tell rows apart.
+
+A *selection* is one row of some columns. It selects the rows of a state that have its values in
+these columns. There are two ways to name a subject:
+
+* A key of one operator (``purge``). The operator is its operator id, not its label: an operator
+  without a uid that was renamed keeps its id. The key selects rows by each list of key columns that
+  the state ever had.
+* Values of columns (``forget``). They select rows of every state of every operator that has all of
+  these columns among its key, namespace or entry columns, or had them there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.files.exact import brief
+from statestore.files.lookup import key_batch
+from statestore.files.types import arrow_schema, schema_of_arrow, uuid_as_stored
+from statestore.files.values import column_of
+from statestore.flink.operators import operator_id
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.names import table_of
+from statestore.format.schema import DataType, Schema, common_type, type_text
+from statestore.format.state import KeyedState
+
+__all__ = [
+    "ColumnSubject",
+    "KeySubject",
+    "OtherState",
+    "Selection",
+    "Subject",
+    "ValueOf",
+    "applies",
+    "selections_in_folders",
+]
+
+Selection: TypeAlias = pa.RecordBatch
+"""One row: the columns that are compared, and the value of each."""
+
+ValueOf = Callable[[DataType], Any]
+"""Returns the value of a column of a type; raises InvalidArgumentError or ValueError if the type
+does not have it."""
+
+StateId = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class OtherState:
+    """A state that was left alone, and the reason."""
+
+    operator: str
+    state: str
+    reason: str
+
+
+class Subject(Protocol):
+    """What is searched for and removed."""
+
+    command: str
+    """The command that removes it, as the origin of a manifest names it."""
+
+    operator: str | None
+    """The label of the operator, if it is a key of one."""
+
+    others: tuple[OtherState, ...]
+    """The states that have a column of it and are left alone."""
+
+    def includes(self, manifest: Manifest, state: KeyedState) -> bool:
+        """Return whether a state of a checkpoint can have rows of it."""
+
+    def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
+        """Return what selects its rows in the files of a state of a checkpoint."""
+
+    def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
+        """Return what selects its rows in a file that no manifest names; None if the file's
+        columns do not say which rows it has.
+        """
+
+    def owns_folder(self, folder: str) -> bool:
+        """Return whether files in the folder of a table may have its rows."""
+
+
+def applies(selection: Selection, schema: Schema) -> bool:
+    """Return whether rows with these columns can be compared with a selection."""
+    own = schema_of_arrow(selection.schema)
+    return set(schema.names).issuperset(own.names) and all(
+        common_type(own.type_of(name), schema.type_of(name)) is not None for name in own.names
+    )
+
+
+def _distinct(selections: Iterable[Selection]) -> tuple[Selection, ...]:
+    found: list[Selection] = []
+    for selection in selections:
+        if not any(selection.equals(one, check_metadata=True) for one in found):
+            found.append(selection)
+    return tuple(found)
+
+
+def _ids_of(manifest: Manifest, state: KeyedState) -> frozenset[str]:
+    return manifest.operators.ids_of(state.uid)
+
+
+class KeySubject(Subject):
+    """A key of one operator, of its keyed state ``name`` or of all of them."""
+
+    command = "purge"
+    others = ()
+    operator: str
+
+    def __init__(
+        self,
+        uid: str,
+        key_of: Callable[[KeyedState], Any],
+        name: str | None,
+        manifests: Sequence[Manifest],
+    ) -> None:
+        """Find the operator's ids, and the key columns that its states ever had.
+
+        Args:
+            uid: The operator's label. If two operators had it, the newer one is meant.
+            key_of: Returns the key for a state.
+            name: The state; None for all keyed states.
+            manifests: All checkpoints that can be read, oldest first.
+
+        Raises:
+            InvalidArgumentError: The key does not fit any key that a state had.
+        """
+        self.operator = uid
+        self.name = name
+        self._ids = _operator_ids(uid, manifests)
+        states: dict[str, list[KeyedState]] = {}
+        self._labels = {uid}
+        for manifest in manifests:
+            for entry in manifest.keyed:
+                if self.includes(manifest, entry.state):
+                    states.setdefault(entry.state.name, []).append(entry.state)
+                    self._labels.add(entry.state.uid)
+        self._selections = {
+            state: _key_selections(forms, key_of) for state, forms in states.items()
+        }
+
+    def includes(self, manifest: Manifest, state: KeyedState) -> bool:
+        """Return whether it is a state of the operator."""
+        return self.name in (None, state.name) and not self._ids.isdisjoint(
+            _ids_of(manifest, state)
+        )
+
+    def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
+        """Return the key in each form that the state can be compared with."""
+        if not self.includes(manifest, state):
+            return ()
+        known = self._selections.get(state.name, ())
+        return tuple(selection for selection in known if applies(selection, state.schema))
+
+    def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
+        """Return the key in each form that the columns of a file have."""
+        table = table_of(folder)
+        name = None if table is None else table[2]
+        known = self._selections.get(name or "", self._all)
+        return tuple(one for one in known if applies(one, schema)) or None
+
+    def owns_folder(self, folder: str) -> bool:
+        """Return whether it is the folder of a keyed state under a label of the operator."""
+        table = table_of(folder)
+        return (
+            table is not None
+            and table[0] in self._labels
+            and table[1] != "operator"
+            and self.name in (None, table[2])
+        )
+
+    @cached_property
+    def _all(self) -> tuple[Selection, ...]:
+        return _distinct(one for known in self._selections.values() for one in known)
+
+
+def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
+    """Return the operator ids that a label stands for.
+
+    A checkpoint without a job graph has no ids but those of labels. So if the newest one with the
+    label has no graph, each operator that ever had the label is meant.
+    """
+    with_label = [one for one in manifests if any(e.state.uid == uid for e in one.entries)]
+    if with_label and with_label[-1].graph is not None:
+        with_label = with_label[-1:]
+    ids = [one.operators.ids_of(uid) for one in with_label]
+    return frozenset({operator_id(uid)}.union(*ids))
+
+
+def _key_selections(
+    forms: Sequence[KeyedState], key_of: Callable[[KeyedState], Any]
+) -> tuple[Selection, ...]:
+    """Return the key in each of a state's forms that has such a key."""
+    found: list[Selection] = []
+    refused: InvalidArgumentError | None = None
+    distinct = {(str(one.schema.select(one.key)), one.key_types): one for one in forms}
+    for state in distinct.values():
+        try:
+            found.append(key_batch(state, key_of(state)))
+        except InvalidArgumentError as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return _distinct(found)
+
+
+class ColumnSubject(Subject):
+    """Rows of all operators that have these values in these columns."""
+
+    command = "forget"
+    operator = None
+
+    def __init__(self, values: Mapping[str, ValueOf], manifests: Sequence[Manifest]) -> None:
+        """Find the states that have the columns in their identity.
+
+        Args:
+            values: The value of each column.
+            manifests: All checkpoints that can be read, oldest first.
+
+        Raises:
+            InvalidArgumentError: No column is given.
+            StateNotFoundError: No state of any checkpoint has these columns in its identity.
+        """
+        if not values:
+            raise InvalidArgumentError("name at least one column and its value: customer=312")
+        self.values = dict(values)
+        self._identity: dict[StateId, set[str]] = {}
+        self._folders: dict[str, set[StateId]] = {}
+        for manifest in manifests:
+            for entry in manifest.keyed:
+                for number in _state_ids(manifest, entry.state):
+                    self._identity.setdefault(number, set()).update(entry.state.identity)
+                    for part in entry.parts:
+                        self._folders.setdefault(part.table.path, set()).add(number)
+        if not any(map(self._has_all, self._identity)):
+            known = sorted(set().union(*self._identity.values()))
+            raise StateNotFoundError(
+                f"no keyed state has {' and '.join(map(repr, self.values))} among the columns that "
+                f"tell its rows apart; such columns are {', '.join(map(repr, known)) or 'none'}"
+            )
+        self.others = tuple(self._others(manifests))
+
+    def includes(self, manifest: Manifest, state: KeyedState) -> bool:
+        """Return whether the state has the columns in its identity, or had them there once."""
+        return any(map(self._has_all, _state_ids(manifest, state)))
+
+    def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
+        """Return the values as the state's columns hold them, none if one of these cannot."""
+        if not self.includes(manifest, state):
+            return ()
+        return self._selection(state.schema, str(state))
+
+    def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
+        """Return the values as the file's columns hold them.
+
+        A file that lacks a column has no such row. A file whose table is in no manifest counts as
+        one whose rows are told apart by these columns.
+        """
+        states = self._folders.get(folder)
+        if states is not None and not any(map(self._has_all, states)):
+            return ()
+        return self._selection(schema, f"the table in {folder}")
+
+    def owns_folder(self, folder: str) -> bool:
+        """Return whether it is the folder of a keyed state."""
+        table = table_of(folder)
+        return table is not None and table[1] != "operator"
+
+    def _has_all(self, number: StateId) -> bool:
+        return self._identity[number].issuperset(self.values)
+
+    def _selection(self, schema: Schema, subject: str) -> tuple[Selection, ...]:
+        if not set(schema.names).issuperset(self.values):
+            return ()
+        try:
+            return (_selection_of(self.values, schema, subject),)
+        except (InvalidArgumentError, ValueError):
+            return ()  # a column of this type cannot hold the value: see ``others``
+
+    def _others(self, manifests: Sequence[Manifest]) -> Iterable[OtherState]:
+        """Yield the states that have a column of the subject, and are left alone."""
+        found: dict[StateId, str] = {}
+        for manifest in manifests:
+            for entry in manifest.entries:
+                named = [name for name in self.values if name in entry.state.schema.names]
+                if not named:
+                    continue
+                place = entry.state.uid, entry.state.name
+                if not isinstance(entry, KeyedEntry):
+                    found[place] = f"elements of operator state have {_quoted(named)}"
+                elif not self.includes(manifest, entry.state):
+                    found[place] = f"{_quoted(named)} are not all of its key, namespace or entry"
+                    if len(named) == len(self.values):
+                        found[place] = f"{_quoted(named)} is a value there"
+                elif len(named) == len(self.values) and not self.selections(manifest, entry.state):
+                    types = (f"{n} {type_text(entry.state.schema.type_of(n))}" for n in named)
+                    found[place] = f"its columns cannot hold the value ({', '.join(types)})"
+                else:
+                    found.pop(place, None)
+        return (OtherState(*place, reason) for place, reason in sorted(found.items()))
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _state_ids(manifest: Manifest, state: KeyedState) -> list[StateId]:
+    return [(number, state.name) for number in sorted(_ids_of(manifest, state))]
+
+
+def _selection_of(values: Mapping[str, ValueOf], schema: Schema, subject: str) -> Selection:
+    fields = arrow_schema(schema.select(tuple(values)))
+    columns = []
+    for field in fields:
+        kind = schema.type_of(field.name)
+        value = uuid_as_stored(values[field.name](kind), kind == "string")
+        if value is None:
+            raise InvalidArgumentError(f"the value of {field.name!r} is null; a key is never null")
+        columns.append(
+            column_of([value], field.type, name=field.name, subject=brief(subject), place=_place)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=fields)
+
+
+def _place(at: int) -> str:
+    return "the subject"
+
+
+def selections_in_folders(
+    subject: Subject, manifests: Iterable[Manifest]
+) -> dict[str, tuple[Selection, ...]]:
+    """Return, by the folder of each table that a manifest names, what selects the subject's rows.
+
+    Folders of states that are not the subject's have no member.
+    """
+    found: dict[str, list[Selection]] = {}
+    for manifest in manifests:
+        for entry in manifest.keyed:
+            if not subject.includes(manifest, entry.state):
+                continue
+            own = subject.selections(manifest, entry.state)
+            for part in entry.parts:
+                found.setdefault(part.table.path, []).extend(own)
+    return {folder: _distinct(selections) for folder, selections in found.items()}
