@@ -22,6 +22,7 @@ from statestore.maintenance import copy as copy_command
 from statestore.maintenance import copy as fork_command
 from statestore.maintenance import edit as edit_command
 from statestore.maintenance import expire as expire_command
+from statestore.maintenance import forget as forget_command
 from statestore.maintenance import hold as pin_command
 from statestore.maintenance import purge as purge_command
 from statestore.maintenance import rekey as rekey_command
@@ -32,6 +33,7 @@ from statestore.maintenance.compact import CompactReport, CompactRequest
 from statestore.maintenance.copy import CopiedCheckpoint
 from statestore.maintenance.edit import Edit, EditedState
 from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.forget import ForgottenSubject
 from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
 from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
 from statestore.maintenance.purge import PurgedKey, PurgeRequest
@@ -40,7 +42,7 @@ from statestore.maintenance.rekey_plan import RekeyRequest
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.search import KeySearch, search_store
-from statestore.maintenance.subject import KeySubject
+from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
 from statestore.maintenance.verify import VerifyReport
 from statestore.restore.export import Progress
 from statestore.storage import Storage, open_storage
@@ -495,7 +497,7 @@ class StoreMaintenance:
 
         The operator is found by its operator id: an operator without a uid that was renamed is
         purged under both labels. If a state's key columns were changed, rows are removed by each of
-        its keys.
+        its keys; :meth:`forget` takes the name of the column.
 
         Every checkpoint from the first that holds the key on is replaced by a new one, in their
         order. The old ones expire, and their savepoints move. Their files are deleted by
@@ -561,6 +563,76 @@ class StoreMaintenance:
         return search_store(
             self._store.catalog(),
             lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            on_progress or (lambda done, total: None),
+        )
+
+    def forget(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        ignore_pins: bool = False,
+        dry_run: bool = False,
+        gc: bool = False,
+        on_progress: Progress | None = None,
+    ) -> ForgottenSubject:
+        """Remove one subject from all operators: rows with these values in these columns.
+
+        Rows are removed from every keyed state that has all of the columns among its key, namespace
+        or entry columns (map keys), or had them there once. Checkpoints are replaced as by
+        :meth:`purge`: their order, their times and their savepoints stay. Then the whole store is
+        searched.
+
+        Args:
+            columns: the value of each column, such as ``{"customer": 312}``, or a function that
+                returns it for the column's type. States whose column is of another type are left
+                alone, and named.
+            ignore_pins: replaces pinned checkpoints too.
+            dry_run: only says what would be removed.
+            gc: also deletes all files that nothing needs, of any age, as :meth:`gc` does with a
+                minimum age of 0. No job and no reader may be at work. Without it the old files
+                still have the subject, and the search finds them.
+            on_progress: is called with the number of bytes that are searched, and of all.
+
+        Returns:
+            What was removed, and what the search found.
+
+        Raises:
+            StateNotFoundError: when no state has such columns.
+            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins``.
+            CorruptionError: when a file is not what was written.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
+        """
+        return forget_command.forget(
+            self._store.deriver(),
+            _values_of(columns),
+            ignore_pins=ignore_pins,
+            dry_run=dry_run,
+            collect=gc,
+            now_ms=self._store.now_ms(),
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def find_subject(
+        self, columns: Mapping[str, Any], *, on_progress: Progress | None = None
+    ) -> KeySearch:
+        """Return which files of the store still hold a subject; see :meth:`find_key`.
+
+        Args:
+            columns: as in :meth:`forget`.
+            on_progress: as in :meth:`find_key`.
+
+        Returns:
+            What was searched and found.
+
+        Raises:
+            StateNotFoundError: when no state has such columns.
+            StorageError: when the store cannot be read.
+        """
+        values = _values_of(columns)
+        return search_store(
+            self._store.catalog(),
+            lambda manifests: ColumnSubject(values, manifests),
             on_progress or (lambda done, total: None),
         )
 
@@ -674,3 +746,14 @@ def _key_of(key: Any) -> Callable[[KeyedState], Any]:
         of: Callable[[KeyedState], Any] = key
         return of
     return lambda state: key
+
+
+def _values_of(columns: Mapping[str, Any]) -> dict[str, ValueOf]:
+    return {name: _value_of(value) for name, value in columns.items()}
+
+
+def _value_of(value: Any) -> ValueOf:
+    if callable(value):
+        of: ValueOf = value
+        return of
+    return lambda kind: value

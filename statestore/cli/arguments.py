@@ -46,6 +46,7 @@ __all__ = [
     "limit_option",
     "parse_key",
     "parse_row",
+    "parse_value",
     "span_seconds",
     "target_options",
 ]
@@ -168,6 +169,17 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
         return tuple(_converted(values[name], kind, name) for name, kind in types.items())
     except ValueError as error:
         raise _no_key(text, state, str(error)) from error
+
+
+def parse_value(text: str, kind: DataType, name: str) -> Any:
+    """Return the value of a column, as ``--key COLUMN=VALUE`` gives it.
+
+    A value of a struct, array or map is JSON.
+
+    Raises:
+        ValueError: The text is not a value of the type.
+    """
+    return _converted(text if isinstance(kind, str) else parse_json(text), kind, name)
 
 
 def key_value(values: tuple[Any, ...]) -> Any:

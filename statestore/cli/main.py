@@ -115,6 +115,7 @@ class Command(Root):
                 "Put an operator's keyed states over other key groups, as a new checkpoint",
             ),
             "purge": LazyVerb("purge:purge_key", "Remove a key from the checkpoints that are kept"),
+            "forget": LazyVerb("forget:forget_subject", "Remove one subject from all operators"),
         },
         "Move": {
             "copy": LazyVerb(

@@ -63,9 +63,9 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of compact config copy decide demo diff edit expire flink fork gc get history list pin "
-        "plan purge query rekey repair report restore salvage savepoint show skew spark ui unpin "
-        "verify watch"
+        "as-of compact config copy decide demo diff edit expire flink forget fork gc get history "
+        "list pin plan purge query rekey repair report restore salvage savepoint show skew spark "
+        "ui unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
