@@ -52,7 +52,7 @@ def whole_texts(array: pa.Array) -> Hashes:
 
 
 def _long_hash(digits: str) -> int:
-    """Return the hash of one number of many digits: of all at once it takes quadratic time."""
+    """Return the hash of one number. The loop for many numbers takes quadratic time in digits."""
     number = integer_of(digits)
     words = np.frombuffer(number.to_bytes((number.bit_length() + 31) // 32 * 4, "big"), ">u4")
     return int(polynomials(words.astype(np.uint32), np.array([0, len(words)]))[0])

@@ -64,3 +64,22 @@ def test_a_folder_that_moved_has_two_names(here: Path, run: Run) -> None:
     done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
     assert done.exit_code == 2
     assert "--moved 'x' is not OLD=NEW" in done.stderr
+
+
+def test_a_file_elsewhere_is_read_only_if_it_is_allowed(here: Path, run: Run) -> None:
+    folder = Golden("2.3_rocksdb_canonical").unpack(here / "rocksdb")
+    file = max((one for one in folder.iterdir() if "_" not in one.name), key=lambda one: one.name)
+    file.rename("elsewhere")
+    file.symlink_to(here / "elsewhere")
+    outside = f"a link to {here}/elsewhere, which is outside of its folder"
+    for name, *options in (
+        ["show"],
+        ["repack", "to", "--max-parallelism", "9"],
+        ["import", "--to", "store"],
+    ):
+        refused = run("flink", name, "rocksdb", *options)
+        assert outside in refused.stdout + refused.stderr
+        shutil.rmtree("store", ignore_errors=True)
+        done = run("flink", name, "rocksdb", *options, "--allow", "elsewhere")
+        assert done.exit_code in (0, 18), done.stderr
+        assert outside not in done.stdout + done.stderr

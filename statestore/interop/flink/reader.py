@@ -58,7 +58,7 @@ class Reader:
         self.depth = depth
 
     def part(self, length: int) -> Reader:
-        """Return a reader of the next bytes, and go on behind them."""
+        """Return a reader of the next bytes, and pass over them."""
         base = self.base + self.at
         return Reader(self.take(length), self.name, base=base, depth=self.depth)
 

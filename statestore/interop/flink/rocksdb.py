@@ -39,8 +39,8 @@ _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)
 _TRAILER: Final = 5  # how a block is compressed, and its checksum
-_TOGETHER: Final = 1 << 20  # bytes of blocks that are read at once
-_DECOMPRESSED: Final = 8 << 20  # bytes that blocks come to, after which no other is decompressed
+_TOGETHER: Final = 1 << 20  # stored bytes of the blocks that one request reads
+_DECOMPRESSED: Final = 8 << 20  # decompressed bytes that are held before they are handed on
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
 _NO_INDEX_KIND: Final = b"\0\0\0\0"
@@ -204,7 +204,7 @@ def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Bloc
 
 
 def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
-    """Yield blocks that are near to each other, as many as are read at once."""
+    """Yield lists of neighboring blocks, each of which one request reads."""
     run: list[_Block] = []
     for one in blocks:
         if run and one.offset - run[0].offset > _TOGETHER:
@@ -239,9 +239,9 @@ def _block(
 def _contents(
     source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
 ) -> Iterator[Spans]:
-    """Yield blocks that are near to each other as they are once they are decompressed.
+    """Yield the decompressed bytes of neighboring blocks.
 
-    Few are decompressed at a time: each can come to very many bytes.
+    Few blocks are decompressed at a time, because each can come to very many bytes.
     """
     first = run[0].offset
     data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)

@@ -163,7 +163,7 @@ class _Found:
 
 
 def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion) -> _Found:
-    """Return the next entry of every lane, whose keys are ``before``; lanes go on after them."""
+    """Return the next entry of every lane and advance the lanes; ``before`` are the keys so far."""
     data = lanes.data()
     shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
     known = Spans.of_array(before, lanes.spans.name)

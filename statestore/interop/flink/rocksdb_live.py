@@ -90,7 +90,7 @@ def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
 
 
 def _meeting(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[Tombstone]:
-    """Return those of disjoint deletes that can delete a key of a key group."""
+    """Return the disjoint deletes that can delete a key of a key group."""
     begin, after = key_group.to_bytes(prefix, "big"), key_group + 1
     first = bisect_right(tombstones, begin, key=lambda one: one.stop)
     if after >= 1 << 8 * prefix:

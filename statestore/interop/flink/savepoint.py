@@ -278,9 +278,7 @@ def _noted(where: str) -> Iterator[None]:
             f"there is not enough memory for the bytes {where}: read them where there is more"
         ) from error
     except pa.ArrowException as error:
-        raise DamagedFileError(
-            f"the bytes {where} are not those of their types: {error}"
-        ) from error
+        raise DamagedFileError(f"the bytes {where} do not fit their types: {error}") from error
 
 
 def _check_entries(found: StateEntries, prefix: int) -> None:

@@ -1,9 +1,9 @@
 """Where a savepoint's bytes are: in ``_metadata`` itself, in a file of its folder or elsewhere.
 
 A savepoint can name any file that its reader may read. So files are read only below the folder of
-``_metadata`` and below folders that the user names. Of a checkpoint, whose folder is ``chk-N``, the
-job's folders ``shared`` and ``taskowned`` beside it are read too: there Flink keeps files that
-several checkpoints share. Links count as what they lead to.
+``_metadata`` and below folders that the user names. If that folder is a checkpoint's, ``chk-N``,
+the job's folders ``shared`` and ``taskowned`` next to it are read too. Flink keeps files there that
+several checkpoints share. A link counts as its target.
 """
 
 from __future__ import annotations
@@ -89,25 +89,26 @@ class Places:
         return plain if path.startswith(("file:", "/")) else path
 
     def refuse_others(self, operator: OperatorState) -> None:
-        """Refuse an operator with state in other places than those that may be read.
+        """Refuse an operator with state outside of the places that may be read.
 
         Raises:
             InvalidArgumentError: for such a place, before any state is read.
         """
-        paths = (
-            handle.path
-            for subtask in operator.subtasks
-            for handle in _streams(subtask)
-            if isinstance(handle, FileHandle | SegmentHandle)
-        )
-        urls = sorted({self.url(path) for path in paths})
-        for folder, files in groupby(urls, posixpath.dirname):
-            if not self._may_read(_real(folder)):
-                for url in files:
+        urls = set()
+        for handle in (one for subtask in operator.subtasks for one in _streams(subtask)):
+            if isinstance(handle, FileHandle | SegmentHandle):
+                urls.add(self.url(handle.path))
+            elif isinstance(handle, RelativeHandle):
+                urls.add(f"{self.storage.url}/{handle.path}")
+        for folder, files in groupby(sorted(urls), posixpath.dirname):
+            may_read = self._may_read(_real(folder))
+            for url in files:
+                # Few files are links, and to resolve the path of each takes long.
+                if not may_read or (not _is_url(url) and os.path.islink(url)):  # noqa: PTH114
                     self.refuse_outside(url)
 
     def refuse_outside(self, url: str) -> None:
-        """Refuse a file that is not below those places that may be read.
+        """Refuse a file outside of the places that may be read.
 
         Raises:
             InvalidArgumentError: for any other place, before anything there is asked for.
@@ -156,9 +157,9 @@ def read_metadata_file(storage: Storage) -> bytes:
     """Return the bytes of ``_metadata``.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if it does not exist.
         DamagedFileError: if it is larger than a job's can be.
-        StorageError: if it is no file.
+        StorageError: if it is a FIFO or the like, or cannot be read.
     """
     size = storage.size(METADATA)
     if size > _MOST_METADATA:

@@ -1,7 +1,7 @@
 """Savepoints of real Flink with bytes changed: a typed error, or the same rows wherever they go.
 
-What is read of a changed savepoint is repacked, imported and exported, and has to be the same
-again. All of it has an end, in time and in memory.
+A changed savepoint is repacked, imported and exported. Its rows must stay the same, and every step
+must end within a limit of time and memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A savepoint is read below its own folder and what is allowed, whatever its handles name."""
+"""A savepoint is read below its own folder and in allowed places, whatever its handles name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.errors import IncompatibleStateError, InvalidArgumentError
+from statestore.errors import IncompatibleStateError, InvalidArgumentError, StorageError
 from statestore.interop.flink import import_savepoint, repack_savepoint, show_savepoint
 from statestore.interop.flink.metadata import (
     FileHandle,
@@ -116,7 +116,7 @@ def test_a_checkpoint_has_files_in_folders_beside_it(tmp_path: Path, folder: str
     (place / "state-0").rename(beside / "state-0")
     named(place, f"{beside}/state-0")
     assert rows(open_savepoint(str(place))) == 8
-    place.rename(job / "savepoint-7")  # which is no checkpoint of the job
+    place.rename(job / "savepoint-7")  # a savepoint shares no files
     assert open_savepoint(str(job / "savepoint-7")).operators[0].problem is not None
 
 
@@ -198,3 +198,10 @@ def test_an_incremental_checkpoint_where_it_was_written_needs_no_option(tmp_path
     made = tuple(replace(one, subtasks=tuple(map(subtask_here, one.subtasks))) for one in operators)
     (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 1, made)))
     assert rows(open_savepoint(str(place))) > 0
+
+
+def test_a_name_that_no_file_system_has_is_a_typed_error(tmp_path: Path) -> None:
+    place = savepoint(tmp_path / "savepoint")
+    named(place, f"{place}/{'x' * 300}")
+    with pytest.raises(StorageError, match="cannot read"):
+        open_savepoint(str(place))
