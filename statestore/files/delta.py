@@ -198,12 +198,13 @@ def shown_files(storage: Storage, folder: str) -> frozenset[str] | None:
         return None
 
 
-def cut_log(storage: Storage, folder: str) -> bool:
-    """Delete the entries of a Delta log before its newest version.
+def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
+    """Delete the entries of a Delta log before a version.
 
     Args:
         storage: the store.
         folder: the table's folder in the store.
+        version: the oldest version that stays; None for the newest one.
 
     Returns:
         False, and the log is as before, if it cannot be read, or if another writer keeps
@@ -213,7 +214,8 @@ def cut_log(storage: Storage, folder: str) -> bool:
         StorageError: the log cannot be written.
     """
     try:
-        table = DeltaTable(f"{storage.url}/{folder}", storage_options=storage.delta_options())
+        options = storage.delta_options()
+        table = DeltaTable(f"{storage.url}/{folder}", version=version, storage_options=options)
     except (DeltaError, OSError):
         return False
     try:

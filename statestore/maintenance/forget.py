@@ -1,4 +1,4 @@
-"""Forget: remove one subject from all operators, and search the store for what is left."""
+"""Forget: remove one subject from all operators, and search the store for its traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ForgottenSubject", "forget"]
 
 @dataclass(frozen=True, kw_only=True)
 class ForgottenSubject:
-    """What was, or in a dry run would be, removed, and what the search found afterwards.
+    """The rows that were, or in a dry run would be, removed, and the search afterwards.
 
     ``collected`` is None if no garbage was collected, ``search`` is None in a dry run.
     """
@@ -56,7 +56,7 @@ def forget(
         progress: Is called with the number of bytes that are searched, and of all.
 
     Returns:
-        What was removed, and what is left.
+        The removed rows, and the result of the search.
 
     Raises:
         StateNotFoundError: No state has such columns.

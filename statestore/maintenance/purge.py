@@ -24,7 +24,8 @@ newest entry first: what is left at any moment is a log that ends earlier. The m
 counts; the last of the new checkpoints begins a new log. A state with layers of changes has none
 until a checkpoint has it without: so no log names a file that is gone. If a table shows an expired
 checkpoint, and only this has the key, the newest entries of its log go as well. If only entries of
-expired checkpoints show the key, the newest version gets a checkpoint, and older entries go.
+expired checkpoints show the key, the oldest version that is kept gets a checkpoint, and older
+entries go; if that is not enough, the newest version does.
 """
 
 from __future__ import annotations
@@ -227,9 +228,8 @@ class PurgedKey:
 
     ``uid`` is the operator, None if the subject is not of one. ``finished`` are replacements of an
     earlier run that was interrupted. ``logs`` are the tables whose Delta log was deleted, and
-    ``cut_logs`` those whose log lost the entries before the newest version. ``pins`` hold replaced
-    checkpoints all the same. ``others`` are states that have a column of the subject and are left
-    alone.
+    ``cut_logs`` those whose log lost its old entries. ``pins`` hold replaced checkpoints all the
+    same. ``others`` are states that have a column of the subject and are left alone.
     """
 
     store: str

@@ -101,7 +101,7 @@ class RowFinder:
         self._known: dict[tuple[File, tuple[bytes, ...]], int] = {}
 
     def hit(self, entry: KeyedEntry, selections: tuple[Selection, ...]) -> Hit | None:
-        """Return the rows of a state that are selected; None if there are none.
+        """Return the rows of a state that are selected; None for no rows.
 
         Raises CorruptionError for a file that is not what was written.
         """
@@ -163,7 +163,7 @@ def _count_in(batches: Iterable[pa.RecordBatch], selections: Sequence[Selection]
 
 
 class RowRemover:
-    """Writes files anew without rows, and knows which files replaced which."""
+    """Rewrites files without rows, and knows which files replaced which."""
 
     def __init__(self, storage: Storage, options: ParquetOptions) -> None:
         """Begin with nothing written."""
@@ -256,7 +256,7 @@ def rows_in_file(
         rows are meant.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         StorageError: The file system failed.
     """
     try:

@@ -86,8 +86,9 @@ def clean_logs(
         dry_run: Whether logs are only named.
 
     Returns:
-        The tables whose log was deleted, or lost its newest entries, since no kept checkpoint has
-        what these show, and those whose log lost the entries before the newest version.
+        The tables whose log was deleted or lost its newest entries, since these show an expired
+        checkpoint, and the tables whose log lost its old entries. Old are the entries before the
+        oldest version that a kept checkpoint names, or if needed, before the newest version.
 
     Raises:
         CommitConflictError: Another writer is in the way.
@@ -104,13 +105,21 @@ def clean_logs(
         if is_log and folder not in but and reader.search_of(folder) is not None:
             logs.setdefault(folder, []).append(name)
     clean = _CleanFiles(storage, subject)
-    tables = {entry.table.path for manifest in kept.values() for entry in manifest.entries}
+    oldest = _oldest_versions(kept.values())
     cut = []
+
+    def shows(folder: str, names: Collection[str]) -> bool:
+        is_clean = partial(clean.is_clean, folder)
+        return any(reader.shows_if_whole(name, is_clean) for name in names)
+
     for folder, names in logs.items():
-        if not any(reader.shows_if_whole(name, partial(clean.is_clean, folder)) for name in names):
+        if not shows(folder, names):
             continue
-        if folder in tables:
-            if dry_run or cut_log(storage, folder):
+        if folder in oldest:
+            done = dry_run or cut_log(storage, folder, oldest[folder])
+            if not dry_run and shows(folder, storage.list(f"{folder}{DELTA_LOG}".rstrip("/"))):
+                done |= cut_log(storage, folder)
+            if done:
                 cut.append(folder)
             continue
         if not dry_run:
@@ -118,6 +127,17 @@ def clean_logs(
             drop_log(storage, folder)
         dropped.append(folder)
     return tuple(dropped), tuple(cut)
+
+
+def _oldest_versions(kept: Collection[Manifest]) -> dict[str, int | None]:
+    """Return the oldest version of each table that a kept checkpoint names, None if none does."""
+    found: dict[str, int | None] = {}
+    for manifest in kept:
+        for entry in manifest.entries:
+            known, version = found.get(entry.table.path), entry.table.version
+            named = [one for one in (known, version) if one is not None]
+            found[entry.table.path] = min(named, default=None)
+    return found
 
 
 class _CleanFiles:

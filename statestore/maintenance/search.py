@@ -3,8 +3,8 @@
 * Rows of data files, whether or not a manifest names them: by every key that the state ever had.
 * Statistics and partition values of the entries and checkpoints of Delta logs, and the text in
   them: see ``search_values.py``.
-* Text in manifests (origins, left-out state, batches), savepoints and pins. By the format all else
-  in documents is names, files and numbers. Each document is parsed all the same.
+* Text in manifests (origins, left-out state, batches), savepoints and pins. All other members of
+  documents are names, files and numbers, by the format. Each document is parsed all the same.
 
 What cannot be decoded is named, and then the subject does not count as gone: files of crashed
 writers, and files that are not the store's. A symbolic link is refused or followed as the storage
@@ -59,7 +59,12 @@ from statestore.maintenance.subject import (
 from statestore.storage import Listed, Storage
 
 __all__ = [
+    "DATA_FILES",
     "DELTA_LOG",
+    "DOCUMENTS",
+    "LOG_FILES",
+    "NO_VALUES",
+    "OTHER_STATES",
     "Finding",
     "KeySearch",
     "LogReader",
@@ -72,13 +77,10 @@ __all__ = [
 DELTA_LOG = "/_delta_log/"
 _HADOOP_CHECKSUM = b"crc\0"
 
-ROWS, LOGS, DOCUMENTS, EMPTY, OTHERS = (
-    "data files",
-    "files of Delta logs",
-    "documents",
-    "checksums and empty files",
-    "data files of other states",
-)
+DATA_FILES, LOG_FILES, DOCUMENTS = "data_files", "log_files", "documents"
+NO_VALUES, OTHER_STATES = "no_values", "other_states"
+"""The sorts of files that a search counts: checksums and empty files hold no values, and data files
+of other states no rows of the subject."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,15 @@ class Finding:
     file: str
     what: str
     rows: int | None
+
+    @property
+    def advice(self) -> str:
+        """What removes it."""
+        if is_savepoint(self.file) or is_pin(self.file):
+            return "its text has the key: delete the savepoint or pin, and make it with another"
+        return (
+            "after a purge, collect garbage: 'statestore gc' deletes files once they are old enough"
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class UnsearchedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class KeySearch:
-    """What was searched, what still has the subject, and what could not be searched.
+    """A search: the findings, the number of searched files, and the files that it could not search.
 
     ``searched`` has the number of files by sort. ``others`` are states that have a column of the
     subject and are left alone, since it does not tell their rows apart. File names are relative to
@@ -127,8 +138,7 @@ class KeySearch:
         if self.found:
             return StateStoreError(
                 f"the key is still in {_files(len(self.found))} of {self.store}, the first is "
-                f"{self.found[0].file}; after a purge, collect garbage: 'statestore gc' deletes "
-                "files once they are old enough"
+                f"{self.found[0].file}; {self.found[0].advice}"
             )
         if self.unsearched:
             first = self.unsearched[0]
@@ -174,7 +184,7 @@ def search_store(
         progress: Is called with the number of bytes that are searched, and of all.
 
     Returns:
-        What was searched and found.
+        The findings, and the files that could not be searched.
 
     Raises:
         StateNotFoundError: No checkpoint has such a state.
@@ -225,7 +235,7 @@ def selections_for_file(
 ) -> Callable[[Schema], tuple[Selection, ...] | None]:
     """Return what selects the subject's rows in a file of a table.
 
-    ``selections`` are those of the state that a manifest names the file for, None if none does.
+    ``selections`` select them in the state that has the file; None if no manifest names it.
     """
     if selections is None:
         return lambda schema: subject.selections_of_file(folder, schema)
@@ -323,11 +333,11 @@ class _Search:
             elif is_data_file(name) and not is_file_list(name):
                 self._add_rows(name)
             elif item.size_bytes == 0:
-                self.searched[EMPTY] += 1
+                self.searched[NO_VALUES] += 1
             elif _is_document(name):
                 self._add_document(name)
             elif self._is_checksum(name):
-                self.searched[EMPTY] += 1
+                self.searched[NO_VALUES] += 1
             else:
                 self._skip(name, "it is not a file of the store, or its writer was interrupted")
         except FileNotFoundError:
@@ -340,7 +350,7 @@ class _Search:
         folder = folder_of(name)
         handle, selections = self._named.get(name, (None, None))
         if selections == () or (selections is None and not self.subject.owns_folder(folder)):
-            self.searched[OTHERS] += 1
+            self.searched[OTHER_STATES] += 1
             self._clean.add(name)
             return
         found: FileRows = rows_in_file(
@@ -349,7 +359,7 @@ class _Search:
         if found.rows is None:
             self._skip(name, found.reason)
             return
-        self.searched[ROWS] += 1
+        self.searched[DATA_FILES] += 1
         if found.rows:
             self.found.append(Finding(name, "rows of the key", found.rows))
         else:
@@ -359,14 +369,14 @@ class _Search:
         name = item.name
         folder = name.partition(DELTA_LOG)[0]
         if item.size_bytes == 0 or self._is_checksum(name):
-            self.searched[EMPTY] += 1
+            self.searched[NO_VALUES] += 1
             return
         try:
             shows = self._logs.shows(name, lambda path: f"{folder}/{path}" in self._clean)
         except (pa.ArrowException, LookupError, ValueError) as error:
             self._skip(name, f"it cannot be decoded: {error}")
             return
-        self.searched[LOGS] += 1
+        self.searched[LOG_FILES] += 1
         if shows:
             self.found.append(Finding(name, "statistics of a Delta log", None))
 
@@ -422,7 +432,7 @@ def _free_text(name: str, document: Any) -> Any:
 
 
 def _names_in(manifests: Sequence[Manifest]) -> frozenset[str]:
-    """Return the names of operators, states, columns and jobs, which are no values."""
+    """Return the names of operators, states, columns and jobs: they are not values."""
     found: set[str] = set()
     for manifest in manifests:
         found |= set(manifest.batches or ())

@@ -1,4 +1,4 @@
-"""A subject in what is not rows: statistics and partition values of Delta logs, and free text.
+"""Find a subject outside of rows: in statistics and partition values of Delta logs, and in text.
 
 A number or a text alone proves nothing: a bound of another column may be the same number. So these
 rules decide:
@@ -8,9 +8,9 @@ rules decide:
   has a row of the subject or no longer exists. The bounds of a file without such a row are values
   of other rows.
 * **Partition values** show a subject by the same rule.
-* **Text** shows a subject if each of its values stands there as a word. A number or a short text is
-  also in other texts, so the name of its column must stand there too. Names of operators, states
-  and jobs are no values.
+* **Text** shows a subject if it has each of the values as a word. A number or a short text is also
+  in other texts, so the text must have the name of the column too. Names of operators, states and
+  jobs are not values.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _matches(
 
 
 def _statistics_of(action: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the statistics of a file, an empty one if there are none."""
+    """Return the statistics of a file, or an empty dictionary."""
     found: list[Mapping[str, Any]] = []
     for name in _STATISTICS:
         value = action.get(name)
@@ -205,7 +205,7 @@ def _texts_of(value: Any) -> tuple[str, ...]:
 
 
 def _has_word(text: str, word: str) -> bool:
-    """Return whether a word stands in a text, and not only as a part of a longer word."""
+    """Return whether a text has a word, and not only as a part of a longer word."""
     if word not in text:
         return False
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None

@@ -61,7 +61,7 @@ class OtherState:
 
 
 class Subject(Protocol):
-    """What is searched for and removed."""
+    """The rows that are searched for and removed."""
 
     command: str
     """The command that removes it, as the origin of a manifest names it."""
@@ -184,8 +184,8 @@ class KeySubject(Subject):
 def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
     """Return the operator ids that a label stands for.
 
-    A checkpoint without a job graph has no ids but those of labels. So if the newest one with the
-    label has no graph, each operator that ever had the label is meant.
+    Without a job graph, a checkpoint knows an operator only by its label. So if the newest
+    checkpoint with the label has no graph, each operator that ever had the label is meant.
     """
     with_label = [one for one in manifests if any(e.state.uid == uid for e in one.entries)]
     if with_label and with_label[-1].graph is not None:
@@ -260,8 +260,8 @@ class ColumnSubject(Subject):
     def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
         """Return the values as the file's columns hold them.
 
-        A file that lacks a column has no such row. A file whose table is in no manifest counts as
-        one whose rows are told apart by these columns.
+        A file that lacks a column has no such row. If no manifest names the
+        file's table, the columns are taken for a part of its identity.
         """
         states = self._folders.get(folder)
         if states is not None and not any(map(self._has_all, states)):

@@ -65,6 +65,51 @@ def test_a_purge_names_what_is_replaced_and_the_check_what_is_left(run: Run, dam
     assert nothing.stdout.startswith("no kept checkpoint of")
 
 
+def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> None:
+    words = ("forget", "--key", "country=DE", "--store", damaged)
+    planned = document(run(*words, "--dry-run", "--output", "json"))
+    assert [one["new_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
+    purged = run(*words)
+    assert (purged.exit_code, purged.stdout.split(" from ")[0]) == (
+        1,
+        "removed the subject (country)",
+    )
+    done = run(*words, "--gc")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "the key is gone from" in done.stdout
+    assert run(*words, "--check").exit_code == 0
+    store = StateStore.open(str(damaged)).restore(parallelism=1)
+    shops = store.keyed("totals-by-shop", "totals").to_arrow(0).read_all()
+    assert shops.column("country").to_pylist() == ["FR"]
+    countries = store.keyed("totals-by-user", "per_country").to_arrow(0).read_all()
+    assert set(countries.column("country").to_pylist()) == {"FR"}
+
+
+def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
+    words = ("forget", "--key", "country=DE", "--key", "shop=17.0", "--gc", "--store", damaged)
+    found = document(run(*words, "--output", "json"))
+    states = [state for one in found["replaced"] for state in one["states"]]  # type: ignore[attr-defined]
+    assert [(state["operator"], state["rows"]) for state in states] == [("totals-by-shop", 1)] * 2
+    assert found["search"]["gone"]  # type: ignore[index]
+    others = {one["state"] for one in found["others"]}  # type: ignore[attr-defined]
+    assert others == {"per_country"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--key", "card"], "give a column and its value"),
+        (["--key", "card=1", "--key", "card=2"], "given twice"),
+        (["--key", "card=1", "--gc", "--dry-run"], "at most one of"),
+        (["--key", "client=1"], "no keyed state has 'client'"),
+    ],
+)
+def test_what_no_subject_is(run: Run, fraud: Path, options: list[str], said: str) -> None:
+    done = run("forget", *options, "--store", fraud)
+    assert (done.exit_code != 0, done.stdout) == (True, "")
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--all", "--check"], ["--all", "--checkpoint", "1"]])
 def test_a_purge_asks_from_where(run: Run, fraud: Path, options: list[str]) -> None:
     words = ("purge", "--operator", "totals-by-user", "--key", "u1", "--store", fraud)

@@ -53,6 +53,29 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     }
 
 
+def test_spark_reads_a_log_that_lost_its_old_entries(spark: SparkSession, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    for keys in ([7, 8], [8], [8, 9]):
+        with store.snapshot(parallelism=1) as checkpoint:
+            rows = pa.table({"k": keys, "v": keys})
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+    folder = f"{store.url}/operators/u/keyed/s"
+    reader = spark.read.format("delta")
+    assert len(reader.load(folder).collect()) == 2  # Spark caches the table at this version
+    store.maintenance.expire(retain=1)
+    assert store.maintenance.purge("u", 7).cut_logs == ("operators/u/keyed/s",)
+    store.maintenance.gc(minimum_age_s=0)
+    assert store.maintenance.find_key("u", 7).is_gone
+    for state in (reader.load(folder), reader.option("versionAsOf", 2).load(folder)):
+        assert sorted(row.k for row in state.collect()) == [8, 9]
+    spark.catalog.clearCache()
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.table({"k": [9], "v": [1]})
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+    assert [row.k for row in spark.read.format("delta").load(folder).collect()] == [9]
+    spark.sql(f"VACUUM delta.`{folder}` DRY RUN").collect()
+
+
 INSTANT = dt.datetime(2025, 1, 1, 12, 0, 0, 123456, dt.UTC)
 
 

@@ -12,10 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StorageError
 from statestore.flink import JobGraph
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +179,71 @@ def test_a_key_in_the_bounds_of_expired_entries_goes(tmp_path: Path, keys: pa.Ar
     assert store.maintenance.purge("o", gone).cut_logs == ()
 
 
+def versions_of(folder: Path) -> list[int]:
+    """The versions that can be read, and a reader finds the rows of each."""
+    found = []
+    for version in range(DeltaTable(folder).version() + 1):
+        try:
+            rows = DeltaTable(folder, version=version).to_pyarrow_table()
+        except DeltaError:
+            continue
+        assert "bob" in rows.column("k").to_pylist()
+        found.append(version)
+    return found
+
+
+@pytest.mark.parametrize(("gone_in", "left"), [((0,), [1, 2, 3]), ((1,), [3])])
+def test_versions_of_kept_checkpoints_stay_where_they_can(
+    tmp_path: Path, gone_in: tuple[int, ...], left: list[int]
+) -> None:
+    """If the key is between versions that are kept, only the newest one can stay."""
+    store = opened(tmp_path, table_format="delta")
+    for number in range(4):
+        keys = [MAIL, "bob"] if number in gone_in else ["bob"]
+        keep(store, pa.table({"k": keys, "v": [number] * len(keys)}))
+    if 0 not in gone_in:
+        store.maintenance.savepoint("first", 1)
+    store.maintenance.expire(retain=2 if gone_in == (1,) else 3)
+    store.maintenance.gc(minimum_age_s=0)
+    assert not store.maintenance.find_key("o", MAIL).is_gone
+    store.maintenance.purge("o", MAIL)
+    assert store.maintenance.find_key("o", MAIL).is_gone
+    assert versions_of(Path(store.url, "operators/o/keyed/s")) == left
+    assert store.maintenance.verify("all", deep=True).is_intact
+    for number in store.checkpoints():
+        assert [row["k"] for row in rows_of(store, number)] == ["bob"]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
+def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> None:
+    """I10: at every moment readers find the newest version."""
+    store = opened(tmp_path, table_format="delta")
+    for keys in ([MAIL, "bob"], ["bob"], ["bob"]):
+        keep(store, pa.table({"k": keys, "v": [1] * len(keys)}))
+    store.maintenance.expire(retain=1)
+    store.maintenance.gc(minimum_age_s=0)
+
+    def purge(storage: Any) -> None:
+        StateStore.over(storage).maintenance.purge("o", MAIL)
+
+    counted = copy_of(Path(store.url), tmp_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), purge)
+    changing = [c.number for c in calls if c.operation in ("put_if_absent", "delete")]
+    assert len(changing) >= 4
+    for number in changing:
+        copy = copy_of(Path(store.url), tmp_path / f"at-{number}")
+        with pytest.raises(StorageError):
+            purge(FaultyStorage(LocalStorage(str(copy)), Fault(number, kind)))
+        folder = copy / "operators/o/keyed/s"
+        assert DeltaTable(folder).to_pyarrow_table().column("k").to_pylist() == ["bob"]
+        again = StateStore.open(str(copy))
+        again.maintenance.purge("o", MAIL)
+        assert again.maintenance.find_key("o", MAIL).is_gone
+        assert DeltaTable(folder).to_pyarrow_table().column("k").to_pylist() == ["bob"]
+        keep(again, pa.table({"k": ["bob", "cy"], "v": [1, 2]}))
+        assert len(DeltaTable(folder).to_pyarrow_table()) == 2
+
+
 def test_the_log_of_a_state_that_no_checkpoint_has_goes(tmp_path: Path) -> None:
     store = opened(tmp_path, table_format="delta")
     keep(store, pa.table({"k": [MAIL, "bob"], "v": [1, 2]}))
@@ -201,7 +270,7 @@ def test_a_number_in_bounds_of_other_columns_is_no_finding(tmp_path: Path) -> No
 
 
 def test_a_bound_is_a_finding_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
-    """Of the expired file the bounds are (1, 1) and (2, 8): (1, 8) may have been there."""
+    """The expired file has the bounds (1, 1) and (2, 8), so it may have had (1, 8)."""
     store = opened(tmp_path, table_format="delta")
     key = ["a", "b"]
     keep(store, pa.table({"a": [1, 2], "b": [1, 8]}), key=key, max_parallelism=1)

@@ -101,7 +101,7 @@ def _parsed(text: str, name: str, kind: DataType) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten(Result):
-    """What was removed, and what is left."""
+    """The removed rows, and the search after it."""
 
     forgotten: ForgottenSubject
 

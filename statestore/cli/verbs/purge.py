@@ -15,7 +15,14 @@ from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
 from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
-from statestore.maintenance.search import KeySearch
+from statestore.maintenance.search import (
+    DATA_FILES,
+    DOCUMENTS,
+    LOG_FILES,
+    NO_VALUES,
+    OTHER_STATES,
+    KeySearch,
+)
 
 __all__ = [
     "Purged",
@@ -132,7 +139,7 @@ def write_purged(page: Page, done: PurgedKey, what: str) -> None:
         page.line(f"  deleted the Delta log of {table}: a new one has none of its old entries")
     for table in done.cut_logs:
         cut = "would delete" if done.dry_run else "deleted"
-        page.line(f"  {cut} the entries before the newest version of the Delta log of {table}")
+        page.line(f"  {cut} old entries of the Delta log of {table}")
     for pin in done.pins:
         page.line(f"  pinned all the same: {pin}")
 
@@ -201,6 +208,15 @@ def search_to_json(search: KeySearch) -> dict[str, Any]:
     }
 
 
+_SORTS = {
+    DATA_FILES: "data file",
+    LOG_FILES: "file of Delta logs",
+    DOCUMENTS: "document",
+    NO_VALUES: "checksum or empty file",
+    OTHER_STATES: "data file of other states, not searched for this key",
+}
+
+
 def write_search(page: Page, search: KeySearch) -> None:
     """Write what was searched and found."""
     looked = f"{counted(search.files, 'file')}, {size(search.size_bytes)}"
@@ -210,8 +226,8 @@ def write_search(page: Page, search: KeySearch) -> None:
         page.line(f"the key was not found in {search.store}, but not everything was searched")
     else:
         page.line(f"the key is gone from {search.store}: searched {looked}", "bold")
-    for what, number in search.searched.items():
-        page.line(f"  {count(number)} {what}")
+    for sort, number in search.searched.items():
+        page.line(f"  {counted(number, _SORTS[sort])}")
     for one in search.found:
         rows = "" if one.rows is None else f"{counted(one.rows, 'row')}: "
         page.line(f"  {one.file}  {rows}{one.what}")
