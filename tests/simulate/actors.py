@@ -22,12 +22,13 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
-from tests.simulate.documents import COUNT, KEY, Rows
+from tests.simulate.documents import COUNT, KEY, Checkpoint, Rows
 from tests.simulate.scheduler import EPOCH_MS, HOUR_MS, Task
 from tests.simulate.world import World
 
-__all__ = ["NAME", "UID", "Actor", "Run", "row", "take"]
+__all__ = ["NAME", "UID", "Actor", "Run", "put", "row", "take"]
 
 UID, NAME = "u", "s"
 
@@ -66,18 +67,39 @@ def take(
     *,
     how: str = "full",
     checkpoint_id: int | None = None,
+    batch: tuple[str, int] | None = None,
     rest: bool = False,
 ) -> str | None:
     """Take one checkpoint with some more rows than the newest has; return the writer's token.
 
-    With ``rest`` it takes over what else the newest has, as a query's progress.
+    With ``rest`` it takes over what else the newest has, as a query's progress. None is returned if
+    the store says that it has the ``batch`` already; then the rows are in the newest.
     """
-    seen = run.world.checker.seen(where)
-    token = None
+    run.writing += 1
     try:
-        made = store.snapshot(parallelism=1, checkpoint_id=checkpoint_id)
-        newest = run.world.checker.latest(where)
-        rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
+        made = store.snapshot(parallelism=1, checkpoint_id=checkpoint_id, batch=batch)
+        if made.already_committed:
+            run.world.checker.counted(where, list(keys))
+            return None
+        return put(run, made, where, keys, run.world.checker.latest(where), how=how, rest=rest)
+    finally:
+        run.writing -= 1
+
+
+def put(
+    run: Run,
+    made: CheckpointWriter,
+    where: str,
+    keys: tuple[str, ...],
+    newest: Checkpoint | None,
+    *,
+    how: str,
+    rest: bool,
+) -> str | None:
+    """Write a checkpoint that was begun when ``newest`` was the newest; as :func:`take`."""
+    seen, token = run.world.checker.seen(where), None
+    rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
+    try:
         with made as checkpoint:
             number, writer = checkpoint.planned
             token = writer.token
@@ -115,6 +137,7 @@ class Run:
     errors: list[str] = field(default_factory=list)
     unfinished: list[Actor] = field(default_factory=list)
     makers: Counter[str] = field(default_factory=Counter)  # how many made a hold of a name
+    writing: int = 0  # how many checkpoints of jobs are under way
 
     def spawn(self, actor: Actor) -> None:
         """Let an actor begin when its time comes."""

@@ -170,6 +170,14 @@ class Checker:
         for store in list(self.stores):
             self.look(store)
 
+    def brought_back(self, store: str) -> None:
+        """Forget what was promised of a store that was replaced by an older copy of it."""
+        seen = self.seen(store)
+        reported, seen.reported, seen.newest, seen.known = seen.reported, set(), 0, {}
+        self.look_again()
+        newest = self.latest(store)
+        seen.reported = reported & set((newest and newest.rows) or {})
+
     def look(self, store: str) -> None:
         """See that all that must be there is there."""
         seen = self.seen(store)
@@ -296,6 +304,8 @@ class Checker:
             below, above = sorted((found, other), key=lambda one: one.number)
             if below.generation > above.generation:
                 self.wrong("fenced", f"{above.number} of {store} is of a writer that was replaced")
+            if below.generation == above.generation and below.writer != above.writer:
+                self.wrong("fenced", f"{below.number} and {above.number} of {store}: two writers")
 
     def _derived(self, store: str, found: Checkpoint) -> Rows | None:
         """Return the rows that a checkpoint made of another one must have."""

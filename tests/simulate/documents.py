@@ -28,11 +28,13 @@ class Checkpoint:
 
     number: int
     token: str
+    writer: str
     generation: int
     origin: dict[str, Any]
     files: dict[str, tuple[int, str]]
     operators: list[dict[str, Any]]
     created_at_ms: int
+    batches: dict[str, dict[str, int]]
     rows: Rows | None = field(default=None)
 
 
@@ -62,11 +64,13 @@ def checkpoint_of(data: bytes, read: Callable[[str], bytes | None]) -> Checkpoin
     return Checkpoint(
         number=document["checkpoint_id"],
         token=document["writer"]["token"],
+        writer=document["writer"]["name"],
         generation=document["writer"].get("generation", 0),
         origin=document.get("origin") or {},
         files=files,
         operators=document["operators"],
         created_at_ms=document["created_at_ms"],
+        batches=document.get("batches") or {},
     )
 
 

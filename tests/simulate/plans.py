@@ -45,6 +45,46 @@ def _writers(random: Random) -> list[Actor]:
     return [_job(random, 1), _job(random, 2), *_some(random, others, 1)]
 
 
+def _batches(random: Random) -> list[Actor]:
+    """Attempts of one job, and commands that take ids between its batches."""
+    others = [
+        _actor(random, "edit", 1),
+        _actor(random, "compact", 1),
+        _actor(random, "purge", 1),
+        _actor(random, "expire", 1, retain=1),
+        _actor(random, "rekey", 1),
+    ]
+    how = random.choice(("full", "changes"))
+    attempts = [
+        _actor(random, "batches", number, count=random.randint(1, 3), how=how)
+        for number in range(1, random.randint(2, 3) + 1)
+    ]
+    return [*attempts, *_some(random, others, 1)]
+
+
+def _at_once(random: Random) -> list[Actor]:
+    """Two snapshots of one process are open at once."""
+    options: dict[str, Any] = {
+        "how": random.choice(("full", "changes", "against")),
+        "order": random.choice(((0, 1), (1, 0))),
+        "apart": random.choice((1, 1, 2, 9)),
+        "rest": random.choice((True, False)),
+    }
+    others = [_job(random, 1), _actor(random, "edit", 1), _actor(random, "expire", 1)]
+    return [_actor(random, "twice", 1, **options), *_some(random, others, 0)]
+
+
+def _brought_back(random: Random) -> list[Actor]:
+    """Jobs that began before a store was brought back from a backup, and one that begins after."""
+    pauses = (1, 1, 25)
+    return [
+        _job(random, 1, count=3, pause=random.choice(pauses)),
+        _job(random, 2, count=2, pause=random.choice(pauses)),
+        _actor(random, "restored", 1, pause=random.choice((1, 30))),
+        *_some(random, [_job(random, 3), _actor(random, "edit", 1)], 0),
+    ]
+
+
 def _jobs(random: Random) -> list[Actor]:
     return [_job(random, number) for number in range(1, random.randint(3, 4))]
 
@@ -258,6 +298,9 @@ class Mix:
 MIXES = {
     "jobs": Mix(_jobs, (2, 3)),
     "writers": Mix(_writers, (2, 3)),
+    "batches": Mix(_batches, (1, 2)),
+    "at once": Mix(_at_once, (1, 2)),
+    "brought back": Mix(_brought_back, (2,), events=("wait", "wait", "lost", "again")),
     "given up": Mix(_given_up, (2,), events=("wait",)),
     "busy": Mix(_busy, (2,), events=("wait",), often=4),
     "great ids": Mix(_great_ids, (1,)),

@@ -5,15 +5,19 @@ and every defect that was found.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.catalog.holds import Holds
+from statestore.format.batches import Batch
+from statestore.format.manifest import Manifest
 from statestore.maintenance import gc, rekey
 from statestore.maintenance.copy_files import FileCopy
+from statestore.snapshot import begin
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
@@ -84,6 +88,28 @@ def broken_put(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local, "_fsync", lambda path: None if path.is_dir() else real(path))
 
 
+def broken_base(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot is committed although the one that it builds on is not the newest any more."""
+    real = Catalog.refuse_taken
+    patch.setattr(Catalog, "refuse_taken", lambda self, number, seen=None: real(self, number))
+
+
+def broken_claim(patch: pytest.MonkeyPatch) -> None:
+    """A writer goes by the number of its claim, and not by its token."""
+    patch.setattr(
+        Fence, "_is_replaced", lambda self, mine: self._claim_at(mine.generation + 1) is not None
+    )
+
+
+def broken_batches(patch: pytest.MonkeyPatch) -> None:
+    """The batch of a number counts as done if there is a checkpoint with the next number."""
+
+    def done(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
+        return catalog.load(batch.number + 1) if batch.number + 1 in visible else None
+
+    patch.setattr(begin, "_with_named", done)
+
+
 def broken_youth(patch: pytest.MonkeyPatch) -> None:
     """A shared file is as old in the new store as it is in the other one."""
 
@@ -113,6 +139,9 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
         (broken_look, "holders", 1),
         (broken_sync, "power", 1),
         (broken_put, "power", 1),
+        (broken_base, "at once", 1),
+        (broken_claim, "brought back", 1),
+        (broken_batches, "batches", 1),
     ],
 )
 def test_it_finds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from statestore.errors import (
@@ -14,9 +15,10 @@ from statestore.errors import (
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from statestore.maintenance import copy as command
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.store_parts import OpenStore
-from tests.simulate.actors import NAME, UID, Actor, Run, row, take
-from tests.simulate.documents import Rows
+from tests.simulate.actors import NAME, UID, Actor, Run, put, row, take
+from tests.simulate.documents import Checkpoint, Rows
 from tests.simulate.live import query
 
 __all__ = ["VERBS"]
@@ -49,6 +51,55 @@ def job(run: Run, actor: Actor) -> None:
                 store = run.world.store(actor.store)
         if pause:
             run.world.scheduler.wait(60 * pause)
+
+
+def batches(run: Run, actor: Actor) -> None:
+    """Write the batches of a job of which several attempts may be at work, from the last one on."""
+    store, last = run.world.store(actor.store), run.world.checker.latest(actor.store)
+    record = last.batches.get("job") if last else None
+    first = record["number"] if record else 0
+    for number in range(first, first + actor.option("count", 2)):
+        for attempt in range(ATTEMPTS):
+            try:
+                key, how = f"batch-{number}", actor.option("how", "full")
+                take(run, store, actor.store, (key,), how=how, batch=("job", number))
+                break
+            except (CommitConflictError, StorageError):
+                if attempt == ATTEMPTS - 1:
+                    raise
+                store = run.world.store(actor.store)
+
+
+def twice(run: Run, actor: Actor) -> None:
+    """Have two snapshots of one store open at once: what the first commits, the second keeps."""
+    store, latest = run.world.store(actor.store), run.world.checker.latest
+    how, rest = actor.option("how", "full"), actor.option("rest", True)
+    before = latest(actor.store)
+    ids = (None, before.number + actor.option("apart", 1) if before else None)
+    begun: dict[int, tuple[CheckpointWriter, Checkpoint | None]] = {}
+    run.writing += 1
+    try:
+        for place, number in enumerate(ids):
+            made = store.snapshot(parallelism=1, checkpoint_id=number)
+            begun[place] = made, latest(actor.store)
+        for place in actor.option("order", (0, 1)):
+            made, newest = begun.pop(place)
+            with suppress(CommitConflictError):
+                key = f"{actor.name}-{place}"
+                put(run, made, actor.store, (key,), newest, how=how, rest=rest)
+    finally:
+        run.writing -= 1
+        for made, _ in begun.values():
+            made.give_up()
+
+
+def restored(run: Run, actor: Actor) -> None:
+    """Make a backup, and replace the store by it later, while jobs have the store open."""
+    backup = run.world.copy_of(actor.store)
+    run.world.scheduler.wait(60 * actor.option("pause", 2))
+    while run.writing:  # between its last look and its put a writer cannot be stopped
+        run.world.scheduler.wait(60)
+    run.world.bring_back(actor.store, backup)
 
 
 def gc(run: Run, actor: Actor) -> None:
@@ -280,7 +331,23 @@ def _brought(run: Run, actor: Actor, target: str, number: int | None, wanted: Ro
 VERBS: dict[str, Callable[[Run, Actor], None]] = {
     verb.__name__: verb
     for verb in (
-        *(job, gc, expire, savepoint, unsave, reader, compact, edit, purge, rekey, copy, fork),
+        *(
+            job,
+            batches,
+            twice,
+            restored,
+            gc,
+            expire,
+            savepoint,
+            unsave,
+            reader,
+            compact,
+            edit,
+            purge,
+            rekey,
+            copy,
+            fork,
+        ),
         *(clone, damage, salvage, blot, repair, person, export, query),
     )
 }

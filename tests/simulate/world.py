@@ -36,11 +36,19 @@ from tests.simulate.check import Checker, Raw, Seen
 from tests.simulate.disk import Disk, SimulatedLocal
 from tests.simulate.scheduler import Event, Scheduler, Task
 
-__all__ = ["Image", "World"]
+__all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
 # Changes of a few rows stay in layers for a while, and are merged now and then.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
+
+
+@dataclass(frozen=True)
+class Backup:
+    """Files of a store by name: objects, or bytes and time in ns."""
+
+    objects: dict[str, Stored]
+    files: dict[str, tuple[bytes, int]]
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,35 @@ class World:
             elif not (self.folder / target).exists():
                 shutil.copytree(self.folder / source, self.folder / target)
         self.checker.look_again()
+
+    def copy_of(self, store: str) -> Backup:
+        """Return all files of a store: what a backup has."""
+        with self.scheduler.quietly():
+            objects = {
+                name: stored
+                for name, stored in self.bucket.objects.items()
+                if name.startswith(f"{store}/")
+            }
+            paths = [path for path in (self.folder / store).rglob("*") if path.is_file()]
+            files = {
+                str(path.relative_to(self.folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+                for path in paths
+            }
+            return Backup(objects, files)
+
+    def bring_back(self, store: str, backup: Backup) -> None:
+        """Replace a store by a backup of it, at once."""
+        with self.scheduler.quietly():
+            for name in [name for name in self.bucket.objects if name.startswith(f"{store}/")]:
+                del self.bucket.objects[name]
+            self.bucket.objects.update(backup.objects)
+            shutil.rmtree(self.folder / store, ignore_errors=True)
+            for name, (data, time_ns) in backup.files.items():
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                os.utime(path, ns=(time_ns, time_ns))
+        self.checker.brought_back(store)
 
     def image(self) -> Image:
         """Return all that is stored."""
