@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGALRM, alarm, signal
 
 import numpy as np
 import pyarrow as pa
@@ -53,24 +52,15 @@ from statestore.interop.flink.types import (
 )
 from statestore.interop.flink.values import decoded
 from statestore.storage import open_storage
+from tests.interop.flink.limits import in_time
 from tests.interop.flink.test_damage import keyed, written
 from tests.interop.flink.test_rocksdb import COMPRESSIONS, RANGE_DELETE, VALUE, Source, live, table
 
-SECONDS = 60  # on a machine that does other things too
-
 
 @pytest.fixture(autouse=True)
-def in_time() -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise TimeoutError(f"it takes more than {SECONDS} s")
-
-    before = signal(SIGALRM, late)
-    alarm(SECONDS)
-    try:
+def limited() -> Iterator[None]:
+    with in_time():
         yield
-    finally:
-        alarm(0)
-        signal(SIGALRM, before)
 
 
 # Handles.

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
-from signal import SIGALRM, alarm, signal
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -29,8 +28,8 @@ from statestore.interop.flink import (
 )
 from statestore.interop.flink.savepoint import Savepoint, open_savepoint
 from tests.interop.flink.goldens import Golden
+from tests.interop.flink.limits import in_time
 
-SECONDS = 120
 MEMORY_BYTES = 4 << 30
 GROUPS = 128
 Rows = Counter[tuple[str, str, bytes, bytes]]
@@ -84,20 +83,14 @@ def changed(draw: st.DrawFn, data: bytes) -> bytes:
 def bounded() -> Iterator[None]:
     """Let a block take so much time, and so much memory beyond what the process has by now."""
 
-    def late(*_: object) -> None:
-        raise TimeoutError(f"it takes more than {SECONDS} s")
-
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal(SIGALRM, late)
     resource.setrlimit(resource.RLIMIT_AS, (has + MEMORY_BYTES, limits[1]))
-    alarm(SECONDS)
     try:
-        yield
+        with in_time():
+            yield
     finally:
-        alarm(0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal(SIGALRM, before)
 
 
 def entries(savepoint: Savepoint) -> Rows:
