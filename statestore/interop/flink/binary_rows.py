@@ -30,6 +30,7 @@ _WORD = 8
 _INLINE = 0x80
 _MOST_INLINE = 7
 _COMPACT_DIGITS = 18
+_MILLIS_PER_DAY = 86_400_000
 _NUMBERS = {
     "TINYINT": "<i1", "SMALLINT": "<i2", "INTEGER": "<i4", "BIGINT": "<i8", "FLOAT": "<f4",
     "DOUBLE": "<f8", "DATE": "<i4", "TIME_WITHOUT_TIME_ZONE": "<i4", "INTERVAL_YEAR_MONTH": "<i4",
@@ -112,6 +113,9 @@ def _column(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> 
         return pa.array(words[:, 0] == 1, kind, mask=nulls)
     if column.root in _NUMBERS:
         found = _native(words, _NUMBERS[column.root])
+        if pa.types.is_time(kind):
+            wrong = (found < 0) | (found >= _MILLIS_PER_DAY)
+            within.refuse(wrong & ~nulls, "a day has no such millisecond")
         if pa.types.is_temporal(kind):
             return pa.array(found, pa.int32(), mask=nulls).cast(kind)
         return pa.array(found, kind, mask=nulls)

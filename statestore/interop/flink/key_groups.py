@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    NullKeyError,
+    UnsupportedTypeError,
+)
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.part_columns import nanos_of
 from statestore.interop.flink.skipping import skipper
@@ -47,6 +52,8 @@ _PLAIN = (
 )  # fmt: skip
 _NANOS = ("LocalDateTime", "Instant")
 _NANOS_PER_SECOND = 10**9
+_SQL_LENGTH_BYTES = 4
+_SQL_WORD = 8  # rows of SQL are whole words, and Flink hashes them so
 
 
 def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
@@ -103,14 +110,18 @@ def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
     for row in range(len(cursor)):
         reader = cursor.reader(row)
         skip(reader)
-        found.append(bytes(reader.data[4 : reader.at]))
+        if reader.at % _SQL_WORD != _SQL_LENGTH_BYTES:
+            raise reader.damaged(f"a row of SQL has {reader.at - _SQL_LENGTH_BYTES} bytes", at=0)
+        found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.at]))
         at[row] += reader.at
     cursor.at = at
     return found
 
 
 def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
-    """Return the hashes of times, however far away they are."""
+    """Return the hashes of times, however far away they are; NullKeyError for a null."""
+    if column.null_count:
+        raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
     values = column.to_pylist()
     if name == "SqlTimestamp":
         return [

@@ -34,6 +34,8 @@ _CHILDREN = {
     "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
 }  # fmt: skip
 _LONGEST = (1 << 31) - 1
+_NANOS = 9  # digits of a second
+_MOST_DIGITS = 38  # of a DECIMAL
 _FREE = 256  # types within a type, whatever its size
 _BYTES_OF_TYPE = 8  # Java writes no type that is used once in so few bytes
 _CHARACTERS_OF_TYPE = 256  # of a name in SQL, which repeats the names of the types within it
@@ -148,24 +150,25 @@ def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
         raise reader.damaged("no type of Flink SQL begins here", at=begin)
     name = root.constant
 
-    def number(field: str) -> int:
+    def number(field: str, least: int, most: int) -> int:
         value = found.fields.get(field)
-        if not isinstance(value, int):
-            raise reader.damaged(f"a type {name} has no {field}", at=begin)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise reader.damaged(f"a type {name} has a {field} of {value!r:.40}", at=begin)
         return value
 
     precision = scale = 0
     children: tuple[LogicalType, ...] = ()
     if name in _LENGTHS:
-        precision = number("length")
+        precision = number("length", 0, _LONGEST)
         text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
         text = text or ("BYTES" if (name, precision) == ("VARBINARY", _LONGEST) else None)
         text = text or f"{_LENGTHS[name]}({precision})"
     elif name in _PRECISIONS:
-        precision = number("precision")
+        precision = number("precision", 0, _NANOS)
         text = f"{_PRECISIONS[name]}({precision})"
     elif name == "DECIMAL":
-        precision, scale = number("precision"), number("scale")
+        precision = number("precision", 1, _MOST_DIGITS)
+        scale = number("scale", 0, precision)
         text = f"DECIMAL({precision}, {scale})"
     elif name in _CHILDREN:
         inner = [found.fields.get(field) for field in _CHILDREN[name]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    StateStoreError,
+    UnsupportedTypeError,
+)
 from statestore.interop.flink.columns import arrow_type
+from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
+from statestore.interop.flink.key_groups import check_key_groups
 from statestore.interop.flink.reader import Reader, string_value
 from statestore.interop.flink.serializers import read_snapshot, snapshot_bytes
 from statestore.interop.flink.skipping import skipper
@@ -24,7 +32,7 @@ from statestore.interop.flink.types import (
     name_of,
     width_of,
 )
-from statestore.interop.flink.values import decoded, decoded_list
+from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
 from tests.interop.flink.goldens import serializers
 from tests.interop.flink.shown import as_text, shown
 
@@ -51,6 +59,42 @@ def is_column(kind: FlinkType) -> bool:
 
 
 COLUMNS = [pytest.param(case, id=name) for name, case in NAMED.items() if is_column(kind_of(case))]
+
+
+PIECES = st.lists(
+    st.tuples(st.integers(0, 1_000), st.sampled_from(range(4)), st.binary(max_size=9))
+)
+
+
+def mutated(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
+    """Return bytes with pieces overwritten, put in, cut out and repeated."""
+    for place, how, piece in changes:
+        at = place % (len(data) + 1)
+        kept = data[at + len(piece) :] if how in (0, 2) else data[at:]
+        new = b"" if how == 2 else data[: len(piece)] if how == 3 else piece
+        data = data[:at] + new + kept
+    return data
+
+
+@settings(max_examples=200)
+@given(case=st.sampled_from([*NAMED.values()]), types=PIECES, pieces=PIECES, data=st.data())
+def test_changed_bytes_are_a_valid_column_or_a_typed_error(
+    case: dict[str, Any], types: Any, pieces: Any, data: st.DataObject
+) -> None:
+    values = [raw for raw, _ in whole(case)] or [b""]
+    raw = mutated(data.draw(st.sampled_from(values)), pieces)
+    snapshot = bytes.fromhex(case["snapshot"])
+    if data.draw(st.booleans()):
+        snapshot = mutated(snapshot, types)
+    with suppress(StateStoreError):
+        kind = read_snapshot(Reader(snapshot, "s")).kind
+        spans = Spans.of([raw], "v")
+        for read in (decoded, decoded_list, decoded_map_values):
+            with suppress(StateStoreError):
+                read(kind, spans).validate(full=True)
+        with suppress(StateStoreError):
+            skipper(kind)(Reader(raw, "v"))
+        check_key_groups(kind, Cursor(spans, spans.starts, spans.ends), 1, 128, "state 's'")
 
 
 def has_half_pair(value: object) -> bool:
