@@ -78,6 +78,6 @@ def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
 def with_batch(
     inherited: Mapping[str, BatchRecord], batch: Batch | None, checkpoint_id: int
 ) -> dict[str, BatchRecord]:
-    """Return the records of a checkpoint: those that it inherits, and that of its own batch."""
+    """Return the inherited records of a checkpoint together with the record of its own batch."""
     own = {} if batch is None else {batch.job: BatchRecord(batch.number, checkpoint_id)}
     return {**inherited, **own}

@@ -3,8 +3,8 @@
 Names that differ in case or in Unicode normalization alone fold together. Where a file system folds
 case, the folders of two such names are one. A listing has one spelling then, and a manifest
 another, so a collection would take the files of the second name for nobody's. So a name that folds
-to another's is refused, on any storage: a store may be copied. Those that a store has already go
-on.
+to another's is refused, on any storage: a store may be copied. Two such names that a store has
+already are accepted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Name = tuple[str, str]
 
 
 class TakenNames:
-    """The states of one checkpoint by name and by table, beside those of the one before it."""
+    """The states of one checkpoint by name and by table, and the names of its predecessor."""
 
     def __init__(self, stored: Iterable[Name]) -> None:
-        """Begin with no states; ``stored`` are those that the newest checkpoint has."""
+        """Begin with no states; ``stored`` names the states of the newest checkpoint."""
         self._stored = frozenset(stored)
         self._stored_operators = frozenset(uid for uid, _ in self._stored)
         self._states: dict[Name, Entry] = {}
@@ -44,12 +44,12 @@ class TakenNames:
         self._add_folded(name)
 
     def refuse(self, uid: str, name: str, table: str | None = None) -> None:
-        """Raise InvalidArgumentError for a state that cannot be taken beside the others.
+        """Raise InvalidArgumentError for a state that conflicts with one of the others.
 
         Args:
             uid: the operator.
             name: the state.
-            table: the folder of its table; None if it is to be written, in a table of its own name.
+            table: the folder of its table; None if the state will be written in full.
         """
         if (uid, name) in self._states:
             raise InvalidArgumentError(

@@ -283,7 +283,7 @@ class LocalStorage:
                         yield entry.name if below == "." else f"{below}/{entry.name}"
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file; StorageError if a symbolic link lies on the way to it."""
+        """Return the path of a file; StorageError if its folders or the file are symbolic links."""
         relative = inside(name)
         if not self._follow_links:
             path = self.url
@@ -320,7 +320,7 @@ def _of_this_host(url: str) -> str:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file to read; StorageError for what is no file: a FIFO would be waited for."""
+    """Open a file to read; StorageError for a FIFO, whose reader would wait, and the like."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -328,7 +328,7 @@ def _opened(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise StorageError(f"{path} is no file: it is a FIFO, a socket or a device; take it away")
+    raise StorageError(f"{path} is not a file: it is a FIFO, a socket or a device; delete it")
 
 
 def _last(name: str) -> str:
