@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError
 from statestore.files.aligned import Bound, Piece, aligned, sorted_tables
 from statestore.files.equality import found
+from statestore.files.layer_cache import LayerCache, Read
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.files.runs import RUN_BYTES, key_groups_of, order_of, taken
@@ -34,9 +35,8 @@ from statestore.format.handles import Handle
 from statestore.format.layers import MARK, delete_widths
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
-from statestore.format.slices import KeptGroups, LayerReads, ReadSlices, Slices
+from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
 from statestore.format.state import KeyedState, check_time
-from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
 __all__ = [
@@ -175,10 +175,11 @@ def record_batch_reader(
     *,
     verify: bool = False,
     now_ms: int | None = None,
+    cache: LayerCache | None = None,
 ) -> pa.RecordBatchReader:
     """Return the rows of a subtask as a stream of Arrow batches, ``key_group`` first."""
     schema = restored_schema(entry.state.schema)
-    batches = read_state(storage, entry, reads, verify=verify, now_ms=now_ms)
+    batches = read_state(storage, entry, reads, verify=verify, now_ms=now_ms, cache=cache)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
@@ -191,14 +192,15 @@ def read_state(
     now_ms: int | None = None,
     run_bytes: int = MERGED_BYTES,
     wanted: Wanted | None = None,
+    cache: LayerCache | None = None,
 ) -> Generator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
     Without changes one batch is in memory. With changes about ``run_bytes`` of each layer and three
     times as much of the base are. Single rows may be larger.
-    With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError, naming file, state
-    and operator.
+    With ``wanted`` no more is read. Reads of the same state, all without ``wanted``, may share a
+    ``cache``. Raises MissingFileError or DamagedFileError, naming file, state and operator.
     """
     base = partial(read_slices, storage, verify=verify)
     layer = base
@@ -206,7 +208,7 @@ def read_state(
         entry, reads = wanted.of(entry, reads)
         base = partial(base, row_groups=wanted.row_groups)
         layer = partial(layer, row_groups=_every_row_group)
-    for batch in _all_rows(base, layer, entry, reads, run_bytes):
+    for batch in _all_rows(base, layer, entry, reads, run_bytes, cache):
         yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
@@ -266,19 +268,23 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
     return range(handle.row_groups)
 
 
-Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
 _RUNS_AHEAD = 2
 
 
 def _all_rows(
-    read_base: Read, read_layer: Read, entry: KeyedEntry, reads: ReadSlices, run_bytes: int
+    read_base: Read,
+    read_layer: Read,
+    entry: KeyedEntry,
+    reads: ReadSlices,
+    run_bytes: int,
+    cache: LayerCache | None,
 ) -> Iterator[pa.RecordBatch]:
     base = read_base(entry, reads.base)
     if not reads.layers:
         yield from base
         return
     with _ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
-        layers = [_layer_changes(read_layer, layer, run_bytes) for layer in reads.layers]
+        layers = [_layer_changes(read_layer, layer, run_bytes, cache) for layer in reads.layers]
         for rows in _merged(tables, layers, entry.state):
             yield from rows.to_batches()
 
@@ -349,11 +355,21 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
 
 
 def _layer_changes(
-    read: Read, layer: LayerReads, table_bytes: int = MERGED_BYTES
+    read: Read,
+    layer: LayerReads,
+    table_bytes: int = MERGED_BYTES,
+    cache: LayerCache | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``."""
-    batches = read(layer.entry, layer.slices)
-    for table in sorted_tables(batches, layer.entry.state, table_bytes):
+    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``, or in one
+    table if they are cached.
+    """
+    cached = None if cache is None else cache.rows_of(layer, read)
+    tables: Iterable[pa.Table] = (
+        [cached]
+        if cached is not None
+        else sorted_tables(read(layer.entry, layer.slices), layer.entry.state, table_bytes)
+    )
+    for table in tables:
         live = live_rows_of(table, layer)
         if live.num_rows:
             yield live
@@ -361,17 +377,16 @@ def _layer_changes(
 
 def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
     """Return those of a layer's rows, which are in order of key group, that count."""
-    live = _live(np.asarray(rows.column(KEY_GROUP)), layer.live)
-    return rows if live.all() else rows.filter(pa.array(live))
-
-
-def _live(groups: npt.NDArray[np.int32], ranges: Iterable[KeyGroupRange]) -> Flags:
-    """Return which rows, in order of key group, are of some ranges of key groups."""
+    groups = np.asarray(rows.column(KEY_GROUP))
+    bounds = np.array([(one.first, one.last + 1) for one in layer.live], groups.dtype)
+    spans = np.searchsorted(groups, bounds).tolist()
+    if len(spans) == 1:
+        [(begin, end)] = spans
+        return rows.slice(begin, end - begin)
     live = np.zeros(len(groups), np.bool_)
-    bounds = np.array([(one.first, one.last + 1) for one in ranges], groups.dtype)
-    for begin, end in np.searchsorted(groups, bounds).tolist():
+    for begin, end in spans:
         live[begin:end] = True
-    return live
+    return rows if live.all() else rows.filter(pa.array(live))
 
 
 def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:

@@ -23,6 +23,7 @@ from statestore.files.digest import rows_digest
 from statestore.files.elements import elements_of, read_elements
 from statestore.files.engines import spark_module
 from statestore.files.frames import pandas_of, polars_of
+from statestore.files.layer_cache import LayerCache
 from statestore.files.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
 from statestore.files.merge import clock_ms, hides, record_batch_reader, unexpired
 from statestore.flink.matching import Matching
@@ -202,6 +203,8 @@ class RestoredKeyedState:
         self.plan, self.entry, self.assignment = plan, plan.entry, plan.owners
         self.now_ms = now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
+        # With one subtask there is nobody to share decoded layers with.
+        self._layers = LayerCache() if plan.owners.parallelism > 1 else None
 
     @property
     def digest(self) -> int:
@@ -433,6 +436,7 @@ class RestoredKeyedState:
             self.plan.of_groups(key_groups),
             verify=verify or self._verify,
             now_ms=self.now_ms,
+            cache=None if verify else self._layers,
         )
 
 

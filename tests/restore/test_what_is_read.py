@@ -50,16 +50,19 @@ def named(plan: OperatorPlan, subtask: int) -> Counter[str]:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[str, Any]) -> None:
-    """I8: the numbers that a plan shows are of the same slices."""
+    """I8: the numbers that a plan shows are of the same slices. Small layers are opened once."""
     restored = layered.store.restore(**target)
     (plan,) = restored.plan.operators
     state, opened = restored.keyed("u", "s"), layered.opened()
+    decoded: set[str] = set()
     for subtask, counted in enumerate(plan.subtasks):
         assert opened == {}, "a plan opens no data file"
         rows = sum(batch.num_rows for batch in state.to_arrow(subtask))
         opened, reads = layered.opened(), reads_of(plan, subtask)
-        assert opened == named(plan, subtask)
-        assert counted.files == sum(opened.values())
+        names = named(plan, subtask)
+        assert opened == Counter(name for name in names.elements() if name not in decoded)
+        decoded |= {name for name in names if "/changes/" in name}
+        assert counted.files == names.total()
         assert counted.rows == sum(part.rows for part in reads.slices) >= rows
         assert counted.changed_rows == sum(part.rows for part in reads.changes)
         assert counted.size_bytes == sum(part.size_bytes for part in reads.slices)
@@ -74,6 +77,9 @@ def test_an_export_opens_what_its_plan_names(
     (plan,) = layered.store.plan(**target).operators
     layered.store.export(tmp_path / "rows", **target)
     wanted = sum((named(plan, subtask) for subtask in range(len(plan.subtasks))), Counter[str]())
+    for name in wanted:
+        if "/changes/" in name:  # small layers are decoded once
+            wanted[name] = 1
     assert layered.opened() == wanted
 
 
