@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from statestore import CheckpointWriter, StateStore
+from statestore.cli.main import cli
 from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
 from statestore.format.batches import BatchRecord
 from statestore.format.manifest_json import manifest_to_json
@@ -167,3 +171,13 @@ def test_what_is_no_batch_is_refused(url: str, batch: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="batch"):
         opened(url).snapshot(parallelism=1, batch=batch)
     assert not Path(url).exists() or not claims(url)
+
+
+def test_show_says_which_batch_is_the_last(url: str) -> None:
+    keep(opened(url), "a", batch=("job", 7))
+    opened(url).maintenance.edit("u", "s", put=[{"k": "e", "v": 1}])
+    words = ["--store", url, "show", "latest"]
+    text = CliRunner().invoke(cli, words).stdout
+    assert re.search(r"last batch +7 of job 'job', checkpoint 1", text)
+    document = json.loads(CliRunner().invoke(cli, [*words, "--output", "json"]).stdout)
+    assert document["batches"] == {"job": {"number": 7, "checkpoint_id": 1}}

@@ -105,6 +105,9 @@ class ShownCheckpoint(Result):
                 "rows": manifest.rows,
                 "size_bytes": manifest.size_bytes,
                 "files": manifest.files,
+                "batches": {
+                    job: asdict(record) for job, record in sorted((manifest.batches or {}).items())
+                },
                 "operators": [
                     {
                         "uid": uid,
@@ -136,6 +139,11 @@ class ShownCheckpoint(Result):
             ("parallelism", str(manifest.parallelism)),
             ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
             ("holds", held_text(manifest)),
+            *(
+                ("last batch", f"{record.number} of job {job!r}, checkpoint {record.checkpoint_id}")
+                for job, record in sorted((manifest.batches or {}).items())
+                if job
+            ),
             *(("left out", str(one)) for one in manifest.left_out),
             *metrics_text(manifest),
         )
