@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -500,6 +501,9 @@ class StateStore:
         *,
         now_ms: int | None = None,
         verify: bool = False,
+        time_limit_s: float | None = None,
+        memory_limit: int | str | None = None,
+        cancelled: threading.Event | None = None,
     ) -> RowStream:
         """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
@@ -513,6 +517,10 @@ class StateStore:
             checkpoint: as in :meth:`restore`.
             now_ms: as in :meth:`restore`.
             verify: as in :meth:`restore`.
+            time_limit_s: seconds from this call to the last row; None for no limit.
+            memory_limit: what DuckDB may use, as bytes or text such as ``1GiB``; None for its
+                default, 80 % of the machine's memory.
+            cancelled: another thread sets this event to stop the query.
 
         Returns:
             The answer, a ``pyarrow.RecordBatchReader`` that ``to_pandas()``, ``to_polars()`` and
@@ -521,11 +529,19 @@ class StateStore:
 
         Raises:
             MissingDependencyError: without DuckDB.
-            InvalidArgumentError: for a statement that is refused.
+            InvalidArgumentError: for a statement that is refused, exceeds a limit or is cancelled;
+                also while the answer is read.
             MissingFileError, DamagedFileError or StorageError: also while the answer is read.
         """
         return query_command.query(
-            self._parts.catalog(), sql, checkpoint=checkpoint, now_ms=now_ms, verify=verify
+            self._parts.catalog(),
+            sql,
+            checkpoint=checkpoint,
+            now_ms=now_ms,
+            verify=verify,
+            time_limit_s=time_limit_s,
+            memory_limit=memory_limit,
+            cancelled=cancelled,
         )
 
     def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:

@@ -47,6 +47,7 @@ __all__ = [
     "parse_key",
     "parse_row",
     "parse_value",
+    "query_limit_options",
     "span_seconds",
     "target_options",
 ]
@@ -89,6 +90,31 @@ def limit_option(function: F) -> F:
         help=f"At most so many rows; 0 for all. [{_MOST_ROWS}]",
     )
     return option(function)
+
+
+def query_limit_options(*, seconds: float | None, memory: str | None) -> Callable[[F], F]:
+    """Return a decorator that gives a verb ``--time-limit`` and ``--memory-limit`` for SQL.
+
+    Args:
+        seconds: The default time limit; None for no limit.
+        memory: The default memory limit, such as ``1GiB``; None for DuckDB's own default.
+    """
+    time_text = "none" if seconds is None else f"{seconds:g}s"
+    time_limit = click.option(
+        "--time-limit",
+        type=SPAN,
+        default=seconds or 0,
+        help=f"Stop a query after this time, such as 90s or 5min; 0 for no limit. [{time_text}]",
+    )
+    memory_limit = click.option(
+        "--memory-limit",
+        type=Bytes(),
+        default=memory,
+        metavar="SIZE",
+        help="The most memory that DuckDB may use for a query, such as 512MiB. "
+        f"[{memory or '80 % of the memory'}]",
+    )
+    return lambda function: time_limit(memory_limit(function))
 
 
 def _target_options() -> list[Any]:

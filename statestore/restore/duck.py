@@ -1,5 +1,7 @@
 """DuckDB as this project uses it: shut in, given batches that it reads right, its errors put well.
 
+:class:`QueryWatch` stops a query after a time limit, or when another thread cancels it.
+
 A statement sees what it is given and nothing else: no file, no URL, no variable of the program. It
 loads no extension, and writes nothing but what DuckDB itself puts into its own database.
 """
@@ -7,16 +9,19 @@ loads no extension, and writes nothing but what DuckDB itself puts into its own 
 from __future__ import annotations
 
 import importlib
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import MissingDependencyError
+from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 
-__all__ = ["duckdb", "said", "shut_in", "unsliced"]
+__all__ = ["QueryWatch", "duckdb", "said", "shut_in", "unsliced"]
 
+_POLL_SECONDS = 0.05
 _SETTINGS = (
     # Times with a zone are moments: whatever the host's zone, they are read and shown as UTC.
     "SET TimeZone = 'UTC'",
@@ -81,3 +86,58 @@ def _is_sliced(array: pa.Array) -> bool:
 def _copied(array: pa.Array) -> pa.Array:
     """Return the array in memory of its own: Arrow copies what it puts together."""
     return pa.concat_arrays([array, array.slice(0, 0)])
+
+
+class QueryWatch:
+    """Interrupts a DuckDB connection when its time is over or its query is cancelled.
+
+    DuckDB forgets an interrupt that arrives between two of its steps. So a thread repeats the
+    interrupt until the query has ended. Without a limit and a cancellation there is no thread.
+    """
+
+    def __init__(self, time_limit_s: float | None, cancelled: threading.Event | None) -> None:
+        """Start the clock."""
+        self._limit = time_limit_s
+        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        self._cancelled = cancelled
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def problem(self) -> StateStoreError | None:
+        """Why the query must stop; None while it may run."""
+        if self._cancelled is not None and self._cancelled.is_set():
+            return InvalidArgumentError("the query was cancelled")
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return InvalidArgumentError(
+                f"the query took longer than its time limit of {self._limit:g} s and was stopped; "
+                "read fewer rows, or set a greater limit"
+            )
+        return None
+
+    def watch(self, connection: Any) -> QueryWatch:
+        """Watch a connection until this context ends."""
+        if self._deadline is not None or self._cancelled is not None:
+            self._thread = threading.Thread(
+                target=self._interrupt_when_over, args=(connection,), daemon=True
+            )
+            self._thread.start()
+        return self
+
+    def __enter__(self) -> QueryWatch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()  # a closed connection must not be interrupted
+
+    def _interrupt_when_over(self, connection: Any) -> None:
+        while not self._ended.wait(_POLL_SECONDS):
+            if self.problem is not None:
+                connection.interrupt()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import threading
 import weakref
 from collections.abc import Generator
 from contextlib import closing
@@ -30,7 +31,8 @@ from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.restore.duck import duckdb, said, shut_in
+from statestore.restore.duck import QueryWatch, duckdb, said, shut_in
+from statestore.restore.target import bytes_of
 from statestore.storage import Storage
 
 __all__ = [
@@ -109,22 +111,33 @@ def run_query(
     *,
     now_ms: int | None = None,
     verify: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit_bytes: int | None = None,
+    cancelled: threading.Event | None = None,
 ) -> pa.RecordBatchReader:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
     With a clock, ``now_ms``, a view has no rows that have expired by then and that its state hides.
     With ``verify`` the SHA-256 of each file that is read is checked before its first row. A stream
-    that is not read to its end is closed with what it holds, at the end of the program too. Raises
-    MissingDependencyError when DuckDB is not installed, InvalidArgumentError for a statement that
-    is none, does more than ask, or that DuckDB cannot answer, and, also while the answer is read,
-    MissingFileError, DamagedFileError or StorageError naming the file.
+    that is not read to its end is closed with what it holds, at the end of the program too.
+
+    The query stops ``time_limit_s`` seconds after this call, when DuckDB needs more than
+    ``memory_limit_bytes``, or soon after another thread has set ``cancelled``.
+
+    Raises:
+        MissingDependencyError: DuckDB is not installed.
+        InvalidArgumentError: The statement is not one query, DuckDB cannot answer it, it exceeded a
+            limit, or it was cancelled. Also raised while the answer is read.
+        MissingFileError, DamagedFileError or StorageError: A file cannot be read. Also raised while
+            the answer is read.
     """
+    watch = QueryWatch(time_limit_s, cancelled)
     library = duckdb()
     # Arrow's datasets load pandas, which nothing else here needs.
     dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(storage, now_ms, verify)
     asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
-    batches = asked.batches(sql)
+    batches = asked.batches(sql, watch, memory_limit_bytes)
     _OPEN.add(batches)
     schema = next(batches)
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -139,18 +152,25 @@ class _Asked:
         self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
         self._cut = tuple(v for v in views if v not in self._views)
 
-    def batches(self, sql: str) -> Generator[Any]:
+    def batches(self, sql: str, watch: QueryWatch, memory_limit: int | None) -> Generator[Any]:
         """Yield the schema of the answer, then its batches."""
+        limits = {} if memory_limit is None else {"memory_limit": f"{memory_limit}B"}
         try:
-            with closing(self._duckdb.connect(":memory:")) as connection:
+            with (
+                closing(self._duckdb.connect(":memory:", config=limits)) as connection,
+                watch.watch(connection),
+            ):
                 self._make_views(connection)
                 relation = connection.sql(self._one_question(connection, sql))
                 # Where its schema is asked for, a relation has run, up to its first rows.
                 with pa.RecordBatchReader.from_stream(relation) as reader:
                     yield reader.schema
-                    yield from reader
+                    for batch in reader:
+                        if watch.problem is not None:
+                            raise watch.problem
+                        yield batch
         except (self._duckdb.Error, pa.ArrowException, OSError) as error:
-            raise self._named(error) from error
+            raise watch.problem or self._named(error) from error
 
     def _make_views(self, connection: Any) -> None:
         for number, view in enumerate(self._views):
@@ -188,6 +208,13 @@ class _Asked:
             problem: StateStoreError = self._rows.problem
             return problem
         first = said(error)
+        # Arrow passes DuckDB's errors on as OSError: only their text tells which one it was.
+        if "Out of Memory Error" in first:
+            return InvalidArgumentError(
+                "the query needs more memory than it may use "
+                f"({first.partition('; ')[0]}); read fewer rows or columns, or set a greater "
+                "memory limit"
+            )
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
             first = f"{first.partition('; ')[0]}; there is {self._known()}{self._unasked()}"
         return InvalidArgumentError(f"the query cannot be answered: {first}")
@@ -233,11 +260,24 @@ def query(
     checkpoint: int | str,
     now_ms: int | None = None,
     verify: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit: int | str | None = None,
+    cancelled: threading.Event | None = None,
 ) -> RowStream:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
-    now_ms = clock_ms(now_ms)
-    manifest = catalog.load(checkpoint)
-    return RowStream(run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify))
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InvalidArgumentError(f"a time limit is more than 0 seconds, not {time_limit_s!r:.80}")
+    rows = run_query(
+        catalog.storage,
+        catalog.load(checkpoint),
+        sql,
+        now_ms=clock_ms(now_ms),
+        verify=verify,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=None if memory_limit is None else bytes_of(memory_limit),
+        cancelled=cancelled,
+    )
+    return RowStream(rows)
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,3 +117,44 @@ def test_a_key_of_all_states_as_json(run: Run, fraud: Path) -> None:
     ]
     assert [s["operator"] for s in document["skipped"]] == ["totals-by-shop"]
     assert (document["id"], document["key"]) == (1, "-5")
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+
+
+def test_a_query_has_limits(run: Run, fraud: Path) -> None:
+    done = run("query", ENDLESS, "--time-limit", "500ms", "--store", fraud)
+    assert done.exit_code == 2
+    assert "longer than its time limit of 0.5 s" in done.stderr
+    sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
+    done = run("query", sql, "--memory-limit", "100MB", "--store", fraud)
+    assert done.exit_code == 2
+    assert "more memory than it may use" in done.stderr
+    within = ("--time-limit", "1h", "--memory-limit", "512MiB")
+    assert run("query", "SELECT 1", *within, "--store", fraud).exit_code == 0
+    for wrong in (("--time-limit", "soon"), ("--memory-limit", "0")):
+        assert run("query", "SELECT 1", *wrong, "--store", fraud).exit_code == 2
+
+
+def test_ctrl_c_ends_a_query(fraud: Path) -> None:
+    """Once DuckDB is at work, in a thread of its own."""
+    command = (
+        "import os, signal, threading; from statestore.cli.main import main\n"
+        "def stop():\n"
+        "    while not any(one.name.startswith('ThreadPool') for one in threading.enumerate()):\n"
+        "        stopped.wait(0.01)\n"
+        "    stopped.wait(2)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "stopped = threading.Event()\n"
+        "threading.Thread(target=stop, daemon=True).start()\n"
+        "raise SystemExit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command, "query", ENDLESS, "--store", fraud],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -179,6 +181,64 @@ def test_an_answer_is_a_stream(store: StateStore) -> None:
     answer = store.query("SELECT a.n FROM totals a, totals b, totals c")
     assert answer.read_next_batch().num_rows > 0
     answer.close()
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+
+
+def test_a_time_limit_stops_a_query(store: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"longer than its time limit of 0\.3 s"):
+        store.query(ENDLESS, time_limit_s=0.3)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(InvalidArgumentError, match="more than 0 seconds"):
+            store.query("SELECT 1", time_limit_s=wrong)
+
+
+def test_a_time_limit_includes_the_time_between_batches(store: StateStore) -> None:
+    with store.query("SELECT range FROM range(10000000)", time_limit_s=2) as answer:
+        assert answer.read_next_batch().num_rows > 0
+        time.sleep(2.5)
+        with pytest.raises(InvalidArgumentError, match="time limit"):
+            answer.read_all()
+
+
+def test_a_memory_limit_stops_a_query(store: StateStore) -> None:
+    sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
+    with pytest.raises(InvalidArgumentError, match="more memory than it may use"):
+        store.query(sql, memory_limit="100MB")
+    with pytest.raises(InvalidArgumentError, match="no number of bytes"):
+        store.query("SELECT 1", memory_limit="much")
+
+
+def test_another_thread_cancels_a_query(store: StateStore) -> None:
+    cancelled = threading.Event()
+    timer = threading.Timer(0.5, cancelled.set)
+    timer.start()
+    with pytest.raises(InvalidArgumentError, match="cancelled"):
+        store.query(ENDLESS, cancelled=cancelled)
+    timer.join()
+
+
+def test_a_scan_of_a_state_stops_at_its_next_batch(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    files: set[str] = set()
+
+    class Cancelling(CountingStorage):
+        def count(self, name: str, start: int, data: bytes) -> None:
+            if name.endswith(".parquet"):
+                files.add(name)
+                cancelled.set()
+
+    store = StateStore.over(
+        Cancelling(str(tmp_path / "store")), table_format="parquet", layout="partitioned"
+    )
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=64)
+    files.clear()
+    cancelled.clear()
+    with pytest.raises(InvalidArgumentError, match="cancelled"):
+        store.query("SELECT sum(n) FROM n", cancelled=cancelled).read_all()
+    assert 0 < len(files) < len(entry.handles) / 2
 
 
 def cut(path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from statestore.cli.arguments import limit_option
+from statestore.cli.arguments import limit_option, query_limit_options
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
@@ -20,6 +23,8 @@ from statestore.restore.export import json_value
 from statestore.restore.query import View
 
 __all__ = ["Answered", "ListedViews", "query_states"]
+
+T = TypeVar("T")
 
 
 @click.command(
@@ -44,6 +49,7 @@ __all__ = ["Answered", "ListedViews", "query_states"]
 )
 @click.option("--tables", is_flag=True, help="List the views, their columns and rows, instead.")
 @limit_option
+@query_limit_options(seconds=None, memory=None)
 @click.option(
     "--verify",
     is_flag=True,
@@ -56,6 +62,8 @@ def query_states(
     checkpoint: str,
     tables: bool,
     limit: int,
+    time_limit: float,
+    memory_limit: int | None,
     verify: bool,
 ) -> Answered | ListedViews:
     """Ask the states of a checkpoint in SQL."""
@@ -69,16 +77,42 @@ def query_states(
         return ListedViews(store=store.url, checkpoint_id=number, views=views, left_out=lacking)
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
     asked = number if checkpoint == "latest" else checkpoint
-    with store.query(sql, asked, verify=verify) as answer:
-        rows, is_cut = _first(answer, limit)
-        return Answered(
-            store=store.url,
-            checkpoint_id=number,
-            columns=tuple((field.name, str(field.type)) for field in answer.schema),
-            rows=rows,
-            is_cut=is_cut,
-            left_out=lacking,
-        )
+
+    def answer_query(cancelled: threading.Event) -> Answered:
+        with store.query(
+            sql,
+            asked,
+            verify=verify,
+            time_limit_s=time_limit or None,
+            memory_limit=memory_limit,
+            cancelled=cancelled,
+        ) as answer:
+            rows, is_cut = _first(answer, limit)
+            return Answered(
+                store=store.url,
+                checkpoint_id=number,
+                columns=tuple((field.name, str(field.type)) for field in answer.schema),
+                rows=rows,
+                is_cut=is_cut,
+                left_out=lacking,
+            )
+
+    return _interruptible(answer_query)
+
+
+def _interruptible(function: Callable[[threading.Event], T]) -> T:
+    """Return the function's result; cancel it on Ctrl-C.
+
+    It runs in another thread: Python handles Ctrl-C only after DuckDB returns to the main thread.
+    """
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(function, cancelled)
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            cancelled.set()
+            raise
 
 
 def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
