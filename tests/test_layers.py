@@ -92,7 +92,7 @@ HOMES = {
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),
-    "starlette": ("statestore.ui.app",),
+    "starlette": ("statestore.ui.app", "statestore.ui.requests"),
     "uvicorn": ("statestore.ui.app",),
     "jinja2": ("statestore.ui.pages",),
     "markupsafe": ("statestore.ui",),

@@ -1,17 +1,21 @@
 """The pages over HTTP. Nothing here changes a store.
 
-Off this machine every request needs the token; names of other hosts are refused, so that no page
-of another site reaches a store through a browser. A browser is told to load nothing from elsewhere
-and to run no script but ours.
+Off this machine every request needs the token. Names of other hosts and requests of other sites'
+pages are refused, so that no page of another site reaches a store through a browser. A browser is
+told to load nothing from elsewhere and to run no script but ours. SQL runs only by POST, with a
+token that a page of this server has.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any, Final
 
 from statestore.errors import (
@@ -28,25 +32,46 @@ from statestore.restore.plan import Weight
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, hot_keys, state
 from statestore.ui.pages import View, static, written
-from statestore.ui.questions import compare, history, key, sql
+from statestore.ui.questions import (
+    QueryLimits,
+    compare,
+    history,
+    key,
+    sql,
+    sql_answer,
+)
 from statestore.ui.rescale import RATE, rescale
 from statestore.ui.timeline import newest, timeline
 
 try:
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
-    from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+    from starlette.responses import (
+        HTMLResponse,
+        JSONResponse,
+        PlainTextResponse,
+        RedirectResponse,
+        Response,
+    )
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from statestore.ui.requests import (
+        RunningQueries,
+        TooManyQueriesError,
+        foreign_reason,
+        read_form,
+    )
 except ImportError as error:
     raise MissingDependencyError(
         "the pages of a store need more packages: pip install 'statestore[ui]'"
     ) from error
 
-__all__ = ["POLICY", "application", "is_local", "serve"]
+__all__ = ["POLICY", "QueryLimits", "application", "host_names", "is_local", "serve"]
 
 POLICY: Final = "; ".join(
     (
@@ -63,7 +88,8 @@ POLICY: Final = "; ".join(
 _HEADERS: Final = (
     ("content-security-policy", POLICY),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    # Without a referrer a browser would say "null" for the origin of our own form.
+    ("referrer-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
 )
@@ -75,17 +101,33 @@ _STATUS: Final[Mapping[type[StateStoreError], int]] = {
     ParallelismError: 400,
     InvalidArgumentError: 400,
 }
+_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
+_OLD_FORM: Final = "the server was started again after this page was loaded; ask once more"
+_TOO_MANY: Final = "as many queries are running as may run at once; try again in some seconds"
+_RETRY_SECONDS: Final = "5"
+_SHUTDOWN_SECONDS: Final = 0.5
+_MOST_NUMBER: Final = 2**63 - 1
+"""The greatest checkpoint id, and more than any other number in a URL means."""
 _TYPES: Final = {"ui.js": "text/javascript", "ui.css": "text/css"}
 
 Query = Mapping[str, str]
 
 
-def application(store: StateStore, *, hosts: tuple[str, ...], token: str | None) -> Starlette:
+def application(
+    store: StateStore,
+    *,
+    hosts: tuple[str, ...],
+    token: str | None,
+    limits: QueryLimits,
+) -> Starlette:
     """Return the pages of a store as an ASGI application.
 
     ``hosts`` are the names under which it may be asked for, ``*`` for any; with a ``token``
-    each request has to bring it, in ``?token=`` once and then as a cookie.
+    each request has to bring it, in ``?token=`` once and then as a cookie. ``limits`` are those of
+    SQL. The attribute ``state.queries`` has the queries that run.
     """
+    queries = RunningQueries(limits.concurrent)
     pages: dict[str, Callable[[Request, Query], View]] = {
         "/": lambda request, query: timeline(store, _number(query, "before")),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
@@ -114,33 +156,52 @@ def application(store: StateStore, *, hosts: tuple[str, ...], token: str | None)
             query.get("state", ""),
         ),
         "/checkpoint/{which}/sql": lambda request, query: sql(
-            store, _which(request), query.get("sql", "")
+            store, _which(request), query.get("sql", ""), form_token=queries.form_token
         ),
     }
     routes = [Route(path, _page(store, made)) for path, made in pages.items()]
+    run_sql = _sql_runner(store, queries, limits)
+    routes.append(Route("/checkpoint/{which}/sql", run_sql, methods=["POST"]))
     routes.append(Route("/newest", lambda request: JSONResponse({"id": _newest(store)})))
     routes.append(Route("/static/{name}", _static))
     middleware = [
         Middleware(_Headers),
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+        Middleware(_OwnPagesOnly),
         *([Middleware(_WithToken, token=token)] if token else []),
     ]
-    return Starlette(routes=routes, middleware=middleware)
+    app = Starlette(routes=routes, middleware=middleware)
+    app.state.queries = queries
+    return app
 
 
 def serve(
-    store: StateStore, host: str, port: int, *, token: str | None, say: Callable[[str], None]
+    store: StateStore,
+    host: str,
+    port: int,
+    *,
+    token: str | None,
+    limits: QueryLimits,
+    say: Callable[[str], None],
 ) -> None:
     """Serve a store until the process is told to stop; ``say`` hears where.
+
+    Queries are cancelled then, and other pages are cut off after half a second. Threads that still
+    read for them may be left.
 
     Raises InvalidArgumentError for a host of other machines without a token, and when the port
     cannot be had.
     """
     if not is_local(host) and not token:
         raise InvalidArgumentError(f"{host} is not this machine alone: give a token")
-    hosts = ("localhost", "127.0.0.1", "[::1]") if is_local(host) else ("*",)
-    app = application(store, hosts=hosts, token=token)
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
+    app = application(store, hosts=host_names(host), token=token, limits=limits)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,  # type: ignore[arg-type]
+    )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
@@ -151,9 +212,20 @@ def serve(
         ) from error
     at = f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
-    say(f"{store.url}: http://{at}:{listening.getsockname()[1]}/{query}")
     with listening, suppress(KeyboardInterrupt):  # the way to end it
-        uvicorn.Server(config).run(sockets=[listening])
+        say(f"{store.url}: http://{at}:{listening.getsockname()[1]}/{query}")
+        _Server(config, app.state.queries).run(sockets=[listening])
+
+
+def host_names(host: str) -> tuple[str, ...]:
+    """Return the names in a URL under which a server that listens on ``host`` may be asked for.
+
+    A name of another site that leads here (DNS rebinding) is not one of them. On all addresses any
+    name may be meant; there the token protects, which a browser does not send under another name.
+    """
+    if host in _ANY_ADDRESS:
+        return ("*",)
+    return (*_LOCAL_NAMES, f"[{host}]" if ":" in host else host.lower())
 
 
 def is_local(host: str) -> bool:
@@ -170,14 +242,66 @@ def _page(
     def answer(request: Request) -> Response:
         """Return the page, or its main part alone when the script of a page asks for it."""
         layout = "part.html" if request.headers.get("x-part") else "page.html"
-        try:
-            view, status = made(request, request.query_params), 200
-        except StateStoreError as error:
-            status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-            view = View("Not shown", "error.html", {"problem": str(error)})
-        return HTMLResponse(written(view, store.url, layout=layout), status)
+        return _response(store, lambda: made(request, request.query_params), layout=layout)
 
     return answer
+
+
+def _response(
+    store: StateStore,
+    made: Callable[[], View],
+    *,
+    status: int = 200,
+    layout: str = "page.html",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a view as a response; for an error the page that says it, with the error's status."""
+    try:
+        view = made()
+    except StateStoreError as error:
+        view, status = _error_view(error)
+    return HTMLResponse(written(view, store.url, layout=layout), status, headers)
+
+
+def _error_view(error: StateStoreError) -> tuple[View, int]:
+    """Return the page that says an error, and its status."""
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    return View("Not shown", "error.html", {"problem": str(error)}), status
+
+
+def _sql_runner(
+    store: StateStore, queries: RunningQueries, limits: QueryLimits
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return what runs the statement that a form sends."""
+
+    async def run_sql(request: Request) -> Response:
+        which, form = _which(request), await read_form(request)
+        text = form.get("sql", "")
+
+        def answered(cancelled: threading.Event) -> View:
+            answer = sql_answer(store, which, text, limits=limits, cancelled=cancelled)
+            return sql(store, which, text, form_token=queries.form_token, answer=answer)
+
+        async def refused(status: int, problem: str, **headers: str) -> Response:
+            def view() -> View:
+                return sql(store, which, text, form_token=queries.form_token, problem=problem)
+
+            return await run_in_threadpool(_response, store, view, status=status, headers=headers)
+
+        if not queries.is_token(form.get("form_token", "")):
+            return await refused(403, _OLD_FORM)
+        try:
+            view = await queries.run(request, answered)
+        except TooManyQueriesError:
+            return await refused(503, _TOO_MANY, **{"retry-after": _RETRY_SECONDS})
+        except InvalidArgumentError as error:
+            return await refused(400, str(error))
+        except StateStoreError as error:
+            view, status = _error_view(error)
+            return HTMLResponse(written(view, store.url), status)
+        return HTMLResponse(written(view, store.url))
+
+    return run_sql
 
 
 def _static(request: Request) -> Response:
@@ -203,9 +327,12 @@ def _number(query: Query, name: str) -> int | None:
     if not text:
         return None
     try:
-        return parse_integer(text)
+        number = parse_integer(text)
     except ValueError:
         raise InvalidArgumentError(f"{name} is a number, not {text!r:.80}") from None
+    if abs(number) > _MOST_NUMBER:
+        raise InvalidArgumentError(f"{name} is {text!r:.80}; the greatest number is {_MOST_NUMBER}")
+    return number
 
 
 class _Headers:
@@ -225,6 +352,41 @@ class _Headers:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+class _OwnPagesOnly:
+    """Refuses requests of other sites' pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap an application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the application does, or with 403."""
+        if scope["type"] == "http":
+            request = Request(scope)
+            reason = foreign_reason(request.method, request.headers)
+            if reason is not None:
+                refusal = PlainTextResponse(f"refused: {reason}; open this page yourself", 403)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    """A server that cancels its queries at the first Ctrl-C, to end soon."""
+
+    def __init__(self, config: uvicorn.Config, queries: RunningQueries) -> None:
+        """Take the queries that may run."""
+        super().__init__(config)
+        self._queries = queries
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        self._queries.cancel_all()
+        # A page that is cut off from now on is not an error.
+        logging.getLogger("uvicorn.error").disabled = True
+        super().handle_exit(sig, frame)
 
 
 class _WithToken:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from statestore.cli.arguments import key_of
@@ -11,10 +13,26 @@ from statestore.files.values import shown_values
 from statestore.store import StateStore
 from statestore.ui.pages import View
 
-__all__ = ["ROWS", "compare", "history", "key", "sql"]
+__all__ = ["ROWS", "QueryLimits", "SqlAnswer", "compare", "history", "key", "sql", "sql_answer"]
 
 ROWS: Final = 1000
 """The most rows of an answer to SQL."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """Limits of the SQL on the pages.
+
+    Attributes:
+        time_limit_s: Seconds that a query may take; None for no limit.
+        memory_bytes: What DuckDB may use for a query, in bytes.
+        concurrent: How many queries run at once.
+    """
+
+    time_limit_s: float | None
+    memory_bytes: int
+    concurrent: int
+
 
 _GROUPS: Final = 100
 
@@ -55,27 +73,65 @@ def compare(store: StateStore, a: str = "", b: str = "") -> View:
     return View("Compare", "compare.html", facts, tab="compare")
 
 
-def sql(store: StateStore, which: int | str, text: str = "") -> View:
-    """Return the first rows of an answer, or why there is none, and what a query can name."""
+@dataclass(frozen=True)
+class SqlAnswer:
+    """The first rows of an answer; ``is_cut`` is true if there are more."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    is_cut: bool
+
+
+def sql(
+    store: StateStore,
+    which: int | str,
+    text: str = "",
+    *,
+    form_token: str,
+    answer: SqlAnswer | None = None,
+    problem: str = "",
+) -> View:
+    """Return the form for SQL and what a query can name.
+
+    Args:
+        store: The store.
+        which: The checkpoint.
+        text: The statement in the form.
+        form_token: The token that the form sends with the statement.
+        answer: The answer to show below the form.
+        problem: Why there is no answer.
+    """
     manifest = store.manifest(which)
-    facts: dict[str, Any] = {
+    facts = {
         "text": text,
+        "form_token": form_token,
         "left_out": manifest.left_out,
         "views": store.views(which),
-        "names": (),
-        "rows": (),
-        "is_cut": False,
-        "problem": "",
+        "answer": answer,
+        "problem": problem,
     }
-    if text:
-        try:
-            with store.query(text, which) as answer:
-                rows = list(_first(answer))
-                facts |= {"names": answer.schema.names, "rows": rows[:ROWS]}
-                facts["is_cut"] = len(rows) > ROWS
-        except InvalidArgumentError as error:
-            facts["problem"] = str(error)
     return View("SQL", "sql.html", facts, "sql", manifest.checkpoint_id)
+
+
+def sql_answer(
+    store: StateStore,
+    which: int | str,
+    text: str,
+    *,
+    limits: QueryLimits,
+    cancelled: threading.Event,
+) -> SqlAnswer:
+    """Run a statement and return its first rows; raise what ``StateStore.query`` raises."""
+    with store.query(
+        text,
+        which,
+        time_limit_s=limits.time_limit_s,
+        memory_limit=limits.memory_bytes,
+        cancelled=cancelled,
+    ) as answer:
+        rows = tuple(_first(answer))
+        names = tuple(answer.schema.names)
+    return SqlAnswer(names, rows[:ROWS], is_cut=len(rows) > ROWS)
 
 
 def _first(answer: Any) -> Iterator[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from selenium.webdriver.chrome.service import Service
 
 from statestore import StateStore
 from statestore.flink.graph import JobGraph
-from statestore.ui.app import application
+from statestore.ui.app import QueryLimits, application
 
 SCRIPT = "<script>window.owned = true</script>"
 GRAPH = """
@@ -38,6 +38,7 @@ name = "out"
 uid = "out"
 inputs = [{ from = "Totals by user", partitioner = "forward" }]
 """
+LIMITS = QueryLimits(time_limit_s=60, memory_bytes=2**30, concurrent=2)
 OFFSETS = [[{"topic": "t", "partition": n, "offset": 10 * n}] for n in range(3)]
 
 
@@ -85,8 +86,13 @@ def pages() -> Iterator[Pages]:
     """Serves stores; returns the address of each."""
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def serve(store: StateStore, token: str | None = None, host: str = "127.0.0.1") -> str:
-        app = application(store, hosts=(host,), token=token)
+    def serve(
+        store: StateStore,
+        token: str | None = None,
+        host: str = "127.0.0.1",
+        limits: QueryLimits = LIMITS,
+    ) -> str:
+        app = application(store, hosts=(host,), token=token, limits=limits)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         own = socket.create_server(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})

@@ -21,7 +21,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.timeline import SHOWN, timeline
-from tests.ui.conftest import SCRIPT, Pages, take
+from tests.ui.conftest import LIMITS, SCRIPT, Pages, take
+from tests.ui.test_sql import ask
 
 assert isinstance(serve_store, Verb)
 EXAMPLES = serve_store.examples
@@ -91,8 +92,37 @@ def test_what_is_not_there_is_said(
 
 
 def test_sql_that_is_refused_is_said_on_its_page(pages: Pages, store: StateStore) -> None:
-    _, body, _ = get(pages(store), "/checkpoint/1/sql?sql=DROP%20TABLE%20total")
+    status, body, _ = ask(pages(store), "DROP TABLE total")
+    assert status == 400
     assert 'role="alert"' in body
+    assert "a query only asks" in body
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/checkpoint/{LONG}",
+        f"/checkpoint/1/rescale?parallelism={LONG}",
+        f"/checkpoint/1/rescale?rate={'9' * 400}",
+        f"/checkpoint/1/rescale?rate={LONG}",
+        "/checkpoint/1/rescale?rate=-1",
+        f"/?before={LONG}",
+        f"/compare?a=1&b={LONG}",
+        f"/checkpoint/{LONG}/sql",
+        f"/checkpoint/{LONG}/key?key=u1",
+    ],
+)
+def test_a_number_that_is_too_large_is_said(pages: Pages, store: StateStore, path: str) -> None:
+    status, body, _ = get(pages(store), path)
+    assert status == 400
+    assert 'role="alert"' in body
+
+
+def test_a_key_may_be_any_text(pages: Pages, store: StateStore) -> None:
+    assert get(pages(store), f"/checkpoint/1/key?key={LONG}")[0] == 200
 
 
 def test_a_damaged_checkpoint_is_shown_as_such(pages: Pages, store: StateStore) -> None:
@@ -129,7 +159,6 @@ def test_answers_say_what_the_checkpoint_lacks(pages: Pages, store: StateStore) 
     asked = urlencode({"operator": state.uid, "state": state.name})
     for path in (
         f"{new}/key?key=nobody",
-        f"{new}/sql?{urlencode({'sql': 'SELECT 1 AS n'})}",
         f"{new}/rescale",
         f"{new}/state?{asked}",
         f"/compare?a=1&b={checkpoint.id}",
@@ -138,6 +167,7 @@ def test_answers_say_what_the_checkpoint_lacks(pages: Pages, store: StateStore) 
         assert f"Left out: {lost.label} (damaged)" in get(pages(store), path)[1]
         old = path.replace(new, "/checkpoint/1").replace(f"b={checkpoint.id}", "b=1")
         assert 'class="left-out"' not in get(pages(store), old)[1], old
+    assert f"Left out: {lost.label} (damaged)" in ask(pages(store), "SELECT 1 AS n")[1]
 
 
 def test_what_the_store_holds_is_escaped(pages: Pages, store: StateStore) -> None:
@@ -184,7 +214,7 @@ def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str)
 
 def test_other_machines_need_a_token(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match="give a token"):
-        serve(store, "0.0.0.0", 0, token=None, say=print)
+        serve(store, "0.0.0.0", 0, token=None, limits=LIMITS, say=print)
     assert [is_local(one) for one in ("::1", "127.0.0.2", "localhost", "10.0.0.1", "host")] == [
         *(True, True, True, False, False)
     ]
@@ -194,4 +224,4 @@ def test_a_port_that_is_taken_is_said(pages: Pages, store: StateStore) -> None:
     port = urlsplit(pages(store)).port
     assert port is not None
     with pytest.raises(InvalidArgumentError, match=f"port {port} of 127.0.0.1 cannot be had"):
-        serve(store, "127.0.0.1", port, token=None, say=print)
+        serve(store, "127.0.0.1", port, token=None, limits=LIMITS, say=print)

@@ -5,6 +5,7 @@ The pages are above the command, as the demo is: they are loaded when they are a
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from statestore.cli.arguments import query_limit_options
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
 from statestore.cli.drawing import size
 from statestore.cli.output import Page, Result, progress_bar
@@ -44,17 +46,41 @@ __all__ = ["Reported", "serve_store", "write_store_report"]
     help="The port; 0 is any that is free. [8765]",
 )
 @click.option("--token", help="What each request has to bring. [none here, else a random one]")
+@query_limit_options(seconds=30, memory="1GiB")
+@click.option(
+    "--queries",
+    type=click.IntRange(min=1),
+    default=2,
+    metavar="N",
+    help="The most queries that run at once; another one is refused. [2]",
+)
 @pass_invocation
-def serve_store(invocation: Invocation, host: str, port: int, token: str | None) -> int:
+def serve_store(
+    invocation: Invocation,
+    host: str,
+    port: int,
+    token: str | None,
+    time_limit: float,
+    memory_limit: int,
+    queries: int,
+) -> int:
     """Serve the store to a browser."""
     app = import_module("statestore.ui.app")
     store = invocation.store()
+    limits = app.QueryLimits(time_limit or None, memory_limit, queries)
     if token is None and not app.is_local(host):
         token = secrets.token_urlsafe(24)
     app.serve(
-        store, host, port, token=token, say=lambda text: print(text, file=sys.stderr, flush=True)
+        store,
+        host,
+        port,
+        token=token,
+        limits=limits,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    return 0
+    # Python would wait for threads that still read for a page. They change nothing.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @click.command(

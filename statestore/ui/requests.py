@@ -1,0 +1,128 @@
+"""Requests that need care: those that another site's page starts, and those that run SQL.
+
+A browser sends requests to this server for any page that asks for it, with the user's cookies. It
+says in ``Sec-Fetch-Site`` and ``Origin`` whose page that is. A link from elsewhere that a user
+follows is accepted; it only shows a page.
+
+SQL runs a few statements at once, each until its client leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+__all__ = ["RunningQueries", "TooManyQueriesError", "foreign_reason", "read_form"]
+
+T = TypeVar("T")
+
+_MOST_FORM_BYTES = 1_000_000
+_OWN_SITES = ("same-origin", "none")  # "none": typed, or opened from a bookmark
+
+
+def foreign_reason(method: str, headers: Mapping[str, str]) -> str | None:
+    """Return why a request comes from another site; None if it does not.
+
+    Args:
+        method: The method of the request.
+        headers: Its headers, by lower-case name.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        return f"a page of {origin!r:.80} sent this request"
+    site = headers.get("sec-fetch-site", "none")
+    if site in _OWN_SITES or _is_followed_link(method, headers):
+        return None
+    return f"a page of another site sent this request ({site!r:.80})"
+
+
+def _is_followed_link(method: str, headers: Mapping[str, str]) -> bool:
+    return (
+        method == "GET"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+        and "sec-purpose" not in headers  # a prefetch, which no user has asked for
+    )
+
+
+class TooManyQueriesError(Exception):
+    """As many queries as may run at once are running."""
+
+
+class RunningQueries:
+    """The queries that run now.
+
+    Attributes:
+        form_token: What a form must send, so that only a page of this server can run a query.
+    """
+
+    def __init__(self, concurrent: int) -> None:
+        """Allow so many queries at once."""
+        self.form_token = secrets.token_urlsafe(32)
+        self._free = concurrent
+        self._threads = ThreadPoolExecutor(concurrent, thread_name_prefix="sql")
+        self._cancellations: set[threading.Event] = set()
+
+    def is_token(self, text: str) -> bool:
+        """Return whether a form sent the token."""
+        return hmac.compare_digest(text.encode(), self.form_token.encode())
+
+    async def run(self, request: Request, function: Callable[[threading.Event], T]) -> T:
+        """Return the function's result, from another thread.
+
+        The event that the function gets is set when the client leaves or the server stops. Raises
+        TooManyQueriesError, and what the function raises.
+        """
+        if not self._free:
+            raise TooManyQueriesError
+        cancelled = threading.Event()
+        self._free -= 1
+        self._cancellations.add(cancelled)
+        left = asyncio.create_task(_wait_until_client_left(request))
+        try:
+            loop = asyncio.get_running_loop()
+            result = loop.run_in_executor(self._threads, function, cancelled)
+            await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                cancelled.set()
+            return await result
+        finally:
+            left.cancel()
+            self._cancellations.remove(cancelled)
+            self._free += 1
+
+    def cancel_all(self) -> None:
+        """Cancel what runs."""
+        for cancelled in [*self._cancellations]:
+            cancelled.set()
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, the last of each name.
+
+    Raises HTTPException for a text that is not UTF-8 (400), and for a form of more than 1 MB (413).
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_FORM_BYTES:
+            raise HTTPException(413, "a form has 1 MB at most")
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    except ValueError as error:
+        raise HTTPException(400, f"the form cannot be read: {error}") from error
+    return {name: values[-1] for name, values in fields.items()}
+
+
+async def _wait_until_client_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,247 @@
+"""SQL of the pages: who can start it, its limits, and how it is stopped."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from statestore import StateStore
+from statestore.ui.app import QueryLimits, host_names
+from tests.ui.conftest import Pages
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+PATH = "/checkpoint/latest/sql"
+Answer = tuple[int, str, http.client.HTTPMessage]
+
+
+def send(
+    address: str, method: str, path: str, body: str = "", headers: dict[str, str] | None = None
+) -> Answer:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text, answer.headers
+
+
+def token_of(address: str) -> str:
+    found = re.search(r'name="form_token" value="([^"]+)"', send(address, "GET", PATH)[1])
+    assert found
+    return found[1]
+
+
+def ask(address: str, sql: str, token: str | None = None, **headers: str) -> Answer:
+    own = token_of(address) if token is None else token
+    form = urlencode({"sql": sql, "form_token": own})
+    return send(address, "POST", PATH, form, headers)
+
+
+def begin(address: str, sql: str) -> socket.socket:
+    """Send a form and return the connection, without waiting for the answer."""
+    form = urlencode({"sql": sql, "form_token": token_of(address)})
+    place = urlsplit(address)
+    assert place.hostname is not None
+    connection = socket.create_connection((place.hostname, place.port))
+    head = f"POST {PATH} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(form)}\r\n\r\n"
+    connection.sendall((head + form).encode())
+    return connection
+
+
+def until_status(address: str, status: int) -> Answer:
+    """Ask until the answer has a status: queries begin and end a moment after they are told to."""
+    deadline = time.monotonic() + 30
+    while (answer := ask(address, "SELECT 17 AS n"))[0] != status:
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.02)
+    return answer
+
+
+def test_a_form_with_the_token_runs(pages: Pages, store: StateStore) -> None:
+    status, body, _ = ask(pages(store), "SELECT count(*) + 4000 AS n FROM total")
+    assert status == 200
+    assert "<td>4104</td>" in body
+
+
+def test_a_link_fills_in_the_text_and_runs_nothing(pages: Pages, store: StateStore) -> None:
+    status, body, _ = send(pages(store), "GET", f"{PATH}?{urlencode({'sql': 'SELECT 40 + 2'})}")
+    assert status == 200
+    assert ">SELECT 40 + 2</textarea>" in body
+    assert 'id="answer"' not in body
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ü"])
+def test_without_the_token_nothing_runs(pages: Pages, store: StateStore, token: str) -> None:
+    """The text stays in the form, which has the right token then."""
+    address = pages(store)
+    status, body, _ = ask(address, "SELECT 40 + 2", token)
+    assert status == 403
+    assert 'id="answer"' not in body
+    assert ">SELECT 40 + 2</textarea>" in body
+    assert token_of(address) in body
+
+
+def test_each_server_has_another_token(pages: Pages, store: StateStore) -> None:
+    old = token_of(pages(store))
+    new = pages(store)
+    assert ask(new, "SELECT 1", old)[0] == 403
+    assert len(old) >= 32
+
+
+FOREIGN = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+]
+LINK = {
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_requests_of_another_sites_page_are_refused(
+    pages: Pages, store: StateStore, headers: dict[str, str]
+) -> None:
+    address = pages(store)
+    for path in ("/", PATH, "/newest", "/static/ui.js", "/compare?a=1&b=2"):
+        assert send(address, "GET", path, headers=headers)[0] == 403, path
+    assert ask(address, "SELECT 1", **headers)[0] == 403
+
+
+def test_a_link_elsewhere_leads_to_a_page_and_sends_no_form(
+    pages: Pages, store: StateStore
+) -> None:
+    address = pages(store)
+    assert send(address, "GET", PATH, headers=LINK)[0] == 200
+    assert send(address, "GET", PATH, headers=LINK | {"Sec-Purpose": "prefetch"})[0] == 403
+    assert ask(address, "SELECT 1", **LINK)[0] == 403
+
+
+def test_requests_of_its_own_pages_are_answered(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    own = {"Origin": address, "Sec-Fetch-Site": "same-origin"}
+    assert ask(address, "SELECT 1", **own)[0] == 200
+    assert send(address, "GET", "/", headers={"Sec-Fetch-Site": "none"})[0] == 200
+
+
+def test_the_names_of_a_server_are_those_of_its_address() -> None:
+    local = ("localhost", "127.0.0.1", "[::1]")
+    assert host_names("10.1.2.3") == (*local, "10.1.2.3")
+    assert host_names("fe80::1") == (*local, "[fe80::1]")
+    assert host_names("Build.example") == (*local, "build.example")
+    assert host_names("0.0.0.0") == host_names("::") == ("*",)
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "", "[::2]"])
+def test_another_name_of_the_server_is_refused(pages: Pages, store: StateStore, name: str) -> None:
+    address = pages(store)
+    assert send(address, "GET", "/newest", headers={"Host": name})[0] == 400
+
+
+def test_a_time_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
+    limits = QueryLimits(time_limit_s=0.5, memory_bytes=2**30, concurrent=1)
+    address = pages(store, limits=limits)
+    status, body, _ = ask(address, ENDLESS)
+    assert status == 400
+    assert "longer than its time limit of 0.5 s" in body
+    assert ask(address, "SELECT 1")[0] == 200
+
+
+def test_a_memory_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
+    limits = QueryLimits(time_limit_s=300, memory_bytes=100_000_000, concurrent=1)
+    sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
+    status, body, _ = ask(pages(store, limits=limits), sql)
+    assert status == 400
+    assert "more memory than it may use" in body
+
+
+def test_more_queries_than_may_run_are_refused_and_a_client_that_leaves_ends_its_own(
+    pages: Pages, store: StateStore
+) -> None:
+    """The time limit is far away: only the clients' leaving can end these queries."""
+    limits = QueryLimits(time_limit_s=3600, memory_bytes=2**30, concurrent=2)
+    address = pages(store, limits=limits)
+    clients = [begin(address, ENDLESS) for _ in range(2)]
+    _, body, headers = until_status(address, 503)
+    assert int(headers["retry-after"]) > 0
+    assert 'role="alert"' in body
+    assert send(address, "GET", "/")[0] == 200
+    for client in clients:
+        client.close()
+    assert "<td>17</td>" in until_status(address, 200)[1]
+
+
+def test_many_requests_leave_the_pages_answering(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    with ThreadPoolExecutor(45) as pool:
+        foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+        path = f"{PATH}?{urlencode({'sql': ENDLESS})}"
+        answers = pool.map(lambda _: send(address, "GET", path, headers=foreign)[0], range(45))
+        assert {*answers} == {403}
+    assert send(address, "GET", "/")[0] == 200
+
+
+def test_a_form_that_is_too_large_or_no_text_is_refused(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    assert ask(address, "x" * 1_000_001)[0] == 413
+    assert send(address, "POST", PATH, "sql=%ff")[0] == 400
+    assert send(address, "POST", "/checkpoint/9/sql", f"form_token={token_of(address)}")[0] == 404
+
+
+SLOW_PAGE = """
+import sys, time
+from statestore.cli.main import main
+from statestore.ui import app
+app.timeline = lambda *arguments: time.sleep(600)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
+def test_ctrl_c_ends_the_server_at_once(store: StateStore, work: str) -> None:
+    """Without an error, also while queries run or a page reads from a storage that hangs."""
+    command = [sys.executable, "-c", SLOW_PAGE, "ui", "--store", store.url, "--port", "0"]
+    with (
+        subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert process.stderr is not None
+        address = process.stderr.readline().rpartition(" ")[2].strip().rstrip("/")
+        assert send(address, "GET", "/newest")[0] == 200
+        clients = []
+        if work == "queries":
+            clients = [begin(address, ENDLESS) for _ in range(2)]
+            until_status(address, 503)
+        elif work == "a page":
+            hanging = pool.submit(send, address, "GET", "/")
+            time.sleep(0.5)
+            assert not hanging.done()
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        # One second when the machine is idle.
+        assert time.monotonic() - begun < (1 if os.getloadavg()[0] < 1 else 10)
+        assert process.stderr.read() == ""
+        for client in clients:
+            client.close()
