@@ -525,7 +525,7 @@ class StateStore:
         Returns:
             The answer, a ``pyarrow.RecordBatchReader`` that ``to_pandas()``, ``to_polars()`` and
             ``to_arrow()`` make a frame of. It is read as it is taken, and need not be read to its
-            end.
+            end. Values that Arrow does not hold exactly, such as TIMETZ and INTERVAL, are text.
 
         Raises:
             MissingDependencyError: without DuckDB.

@@ -232,27 +232,121 @@ def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def shown_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column for somebody to look at: all of its times are text when Python
-    lacks one of them.
+def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False) -> list[Any]:
+    """Return the values of a column for display.
+
+    All of its times are text if Python lacks one of them: ISO 8601 in the years 1 to 9999, else as
+    DuckDB writes them, such as ``290309-12-22 (BC) 00:00:00``. Times of day are text too.
+
+    Args:
+        column: The column.
+        of_duckdb: Whether DuckDB made it. Its greatest dates and timestamps are ``infinity``.
     """
-    try:
-        found: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):
-        found = column.cast(_with_text(column.type)).to_pylist()
-    return found
+    if not _has_times_beyond_python(column.type):
+        try:
+            found: list[Any] = column.to_pylist()
+        except (OverflowError, ValueError):
+            pass  # a date or timestamp that Python lacks
+        else:
+            return found
+    numbers = column.cast(_with_numbers(column.type)).to_pylist()
+    return [_with_time_texts(value, column.type, of_duckdb) for value in numbers]
 
 
-def _with_text(kind: pa.DataType) -> pa.DataType:
-    """Return a type with text in the place of times."""
+def _has_times_beyond_python(kind: pa.DataType) -> bool:
+    """Return whether Python may change a value of a type without an error.
+
+    Python makes 00:00 of 24:00. Without pandas, it has no nanoseconds.
+    """
+    types = pa.types
+    if types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
+        return True
+    return any(_has_times_beyond_python(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _with_numbers(kind: pa.DataType) -> pa.DataType:
+    """Return a type with integers, which Arrow stores, in place of its times."""
     types = pa.types
     if types.is_struct(kind):
-        return pa.struct([(field.name, _with_text(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _with_numbers(field.type)) for field in kind])
     if types.is_map(kind):
-        return pa.map_(_with_text(kind.key_type), _with_text(kind.item_type))
+        return pa.map_(_with_numbers(kind.key_type), _with_numbers(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_with_numbers(kind.value_type), kind.list_size)
     if types.is_list(kind):
-        return pa.list_(_with_text(kind.value_type))
-    return pa.string() if types.is_temporal(kind) else kind
+        return pa.list_(_with_numbers(kind.value_type))
+    if types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
+
+
+def _with_time_texts(value: Any, kind: pa.DataType, of_duckdb: bool) -> Any:
+    """Return a value with its times, which are integers here, as text."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        return {
+            field.name: _with_time_texts(value[field.name], field.type, of_duckdb) for field in kind
+        }
+    if types.is_map(kind):
+        pair = (kind.key_type, kind.item_type)
+        return [
+            tuple(_with_time_texts(*part, of_duckdb) for part in zip(entry, pair, strict=True))
+            for entry in value
+        ]
+    if types.is_list(kind) or types.is_fixed_size_list(kind):
+        return [_with_time_texts(item, kind.value_type, of_duckdb) for item in value]
+    if not types.is_temporal(kind):
+        return value
+    if of_duckdb and not types.is_time(kind) and abs(value) == 2 ** (kind.bit_width - 1) - 1:
+        return "infinity" if value > 0 else "-infinity"
+    return _time_text(value, kind)
+
+
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _time_text(number: int, kind: pa.DataType) -> str:
+    """Return a date, timestamp or time of day as text; ``number`` is what Arrow stores."""
+    if pa.types.is_date32(kind):
+        return _date_text(number)[0]
+    unit = _UNITS[kind.unit]
+    if pa.types.is_time(kind):
+        return _clock_text(number, unit)
+    days, rest = divmod(number, 86_400 * unit)
+    day, is_iso = _date_text(days)
+    if is_iso:
+        clock, _, fraction = _clock_text(rest, unit).partition(".")
+        fraction = f".{fraction:0<6}" if fraction else ""  # as datetime.isoformat() has it
+        return f"{day}T{clock}{fraction}{'Z' if kind.tz else ''}"
+    return f"{day} {_clock_text(rest, unit)}{'+00' if kind.tz else ''}"
+
+
+def _date_text(days: int) -> tuple[str, bool]:
+    """Return the day so many days after 1970-01-01, and whether ISO 8601 has it.
+
+    These are the proleptic Gregorian calendar's eras of 400 years, each from a March 1.
+    """
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += era * 400 + (month >= 10)
+    month = month + 3 if month < 10 else month - 9
+    text = f"-{month:02}-{day + 1:02}"
+    if year < 1:
+        return f"{1 - year:04}{text} (BC)", False
+    return f"{year:04}{text}", year <= 9999
+
+
+def _clock_text(number: int, unit: int) -> str:
+    seconds, fraction = divmod(number, unit)
+    minutes, second = divmod(seconds, 60)
+    text = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    digits = f"{unit + fraction}"[1:].rstrip("0")
+    return f"{text}.{digits}" if digits else text
 
 
 def _unreadable(rows: pa.Table | pa.RecordBatch) -> str:

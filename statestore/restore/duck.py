@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 
-__all__ = ["QueryWatch", "duckdb", "said", "shut_in", "unsliced"]
+__all__ = ["QueryWatch", "duckdb", "for_arrow", "quoted", "said", "shut_in", "unsliced"]
 
 _POLL_SECONDS = 0.05
 _SETTINGS = (
@@ -30,6 +30,18 @@ _SETTINGS = (
     "SET autoload_known_extensions = false",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
+)
+
+_NESTED = ("struct", "tuple", "map", "list", "array")
+# Ids of the types whose values DuckDB exports to Arrow without a change.
+_EXACT_IN_ARROW = frozenset(
+    {
+        *("boolean", "float", "double", "decimal", "varchar", "blob", "uuid", "enum", "null"),
+        *("tinyint", "smallint", "integer", "bigint", "hugeint"),
+        *("utinyint", "usmallint", "uinteger", "ubigint"),
+        *("date", "time", "time_ns", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns"),
+        *("timestamp with time zone", "timestamptz_ns"),
+    }
 )
 
 
@@ -64,6 +76,51 @@ def unsliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
+def for_arrow(relation: Any) -> Any:
+    """Return a relation with types that Arrow holds exactly; other types are cast to VARCHAR.
+
+    Without the cast DuckDB changes values: the greatest UHUGEINT becomes -1, TIMETZ loses its zone,
+    a long INTERVAL overflows, and BIT becomes bytes in DuckDB's own encoding.
+    """
+    if all(map(_is_exact_in_arrow, relation.types)):
+        return relation
+    columns = (
+        # By position: an answer may have a name twice.
+        f"#{at}{'' if _is_exact_in_arrow(kind) else f'::{_arrow_type(kind)}'} AS {quoted(name)}"
+        for at, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
+    )
+    return relation.project(", ".join(columns))
+
+
+def _is_exact_in_arrow(kind: Any) -> bool:
+    if kind.id in _NESTED:
+        parts = kind.children[:1] if kind.id == "array" else kind.children  # then its length
+        return all(_is_exact_in_arrow(part) for _, part in parts)
+    return kind.id in _EXACT_IN_ARROW
+
+
+def _arrow_type(kind: Any) -> str:
+    """Return a type in SQL, with VARCHAR for the types that Arrow does not hold exactly."""
+    if _is_exact_in_arrow(kind):
+        return str(kind)
+    if kind.id == "struct":
+        fields = (f"{quoted(name)} {_arrow_type(field)}" for name, field in kind.children)
+        return f"STRUCT({', '.join(fields)})"
+    if kind.id == "tuple":
+        return f"TUPLE({', '.join(_arrow_type(field) for _, field in kind.children)})"
+    if kind.id == "map":
+        return f"MAP({', '.join(_arrow_type(part) for _, part in kind.children)})"
+    if kind.id in ("list", "array"):
+        size = kind.children[1][1] if kind.id == "array" else ""
+        return f"{_arrow_type(kind.children[0][1])}[{size}]"
+    return "VARCHAR"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as SQL quotes it."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
 def said(error: Exception) -> str:
     """Return what an error of DuckDB says, on one line, without the statement that it quotes."""
     text = str(error).partition("\nLINE ")[0]
@@ -92,7 +149,7 @@ class QueryWatch:
     """Interrupts a DuckDB connection when its time is over or its query is cancelled.
 
     DuckDB forgets an interrupt that arrives between two of its steps. So a thread repeats the
-    interrupt until the query has ended. Without a limit and a cancellation there is no thread.
+    interrupt until the query has ended. The thread runs only if a limit or an event is given.
     """
 
     def __init__(self, time_limit_s: float | None, cancelled: threading.Event | None) -> None:

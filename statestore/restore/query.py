@@ -31,7 +31,7 @@ from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.restore.duck import QueryWatch, duckdb, said, shut_in
+from statestore.restore.duck import QueryWatch, duckdb, for_arrow, quoted, said, shut_in
 from statestore.restore.target import bytes_of
 from statestore.storage import Storage
 
@@ -120,6 +120,7 @@ def run_query(
     With a clock, ``now_ms``, a view has no rows that have expired by then and that its state hides.
     With ``verify`` the SHA-256 of each file that is read is checked before its first row. A stream
     that is not read to its end is closed with what it holds, at the end of the program too.
+    Values that Arrow does not hold exactly, such as TIMETZ and INTERVAL, are text.
 
     The query stops ``time_limit_s`` seconds after this call, when DuckDB needs more than
     ``memory_limit_bytes``, or soon after another thread has set ``cancelled``.
@@ -161,7 +162,7 @@ class _Asked:
                 watch.watch(connection),
             ):
                 self._make_views(connection)
-                relation = connection.sql(self._one_question(connection, sql))
+                relation = for_arrow(connection.sql(self._one_question(connection, sql)))
                 # Where its schema is asked for, a relation has run, up to its first rows.
                 with pa.RecordBatchReader.from_stream(relation) as reader:
                     yield reader.schema
@@ -235,11 +236,6 @@ class _Asked:
 
     def _example(self) -> str:
         return self._views[0].sql if self._views else "a state"
-
-
-def quoted(name: str) -> str:
-    """Return an identifier as SQL quotes it."""
-    return '"{}"'.format(name.replace('"', '""'))
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -138,7 +138,7 @@ def _first(answer: Any) -> Iterator[tuple[Any, ...]]:
     """Yield rows of an answer, one more than are shown; the rest is not read."""
     left = ROWS + 1
     for batch in answer:
-        columns = [shown_values(column) for column in batch.slice(0, left).columns]
+        columns = [shown_values(column, of_duckdb=True) for column in batch.slice(0, left).columns]
         yield from zip(*columns, strict=True)
         left -= batch.num_rows
         if left <= 0:

@@ -1,10 +1,10 @@
-"""Requests that need care: those that another site's page starts, and those that run SQL.
+"""Refuse requests of other sites' pages, and run the SQL of our own pages.
 
 A browser sends requests to this server for any page that asks for it, with the user's cookies. It
 says in ``Sec-Fetch-Site`` and ``Origin`` whose page that is. A link from elsewhere that a user
 follows is accepted; it only shows a page.
 
-SQL runs a few statements at once, each until its client leaves.
+Few queries run concurrently. A query stops when its client leaves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _is_followed_link(method: str, headers: Mapping[str, str]) -> bool:
 
 
 class TooManyQueriesError(Exception):
-    """As many queries as may run at once are running."""
+    """The maximum number of concurrent queries is running."""
 
 
 class RunningQueries:
@@ -66,7 +66,7 @@ class RunningQueries:
     """
 
     def __init__(self, concurrent: int) -> None:
-        """Allow so many queries at once."""
+        """Allow ``concurrent`` queries."""
         self.form_token = secrets.token_urlsafe(32)
         self._free = concurrent
         self._threads = ThreadPoolExecutor(concurrent, thread_name_prefix="sql")

@@ -158,3 +158,20 @@ def test_ctrl_c_ends_a_query(fraud: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
+
+
+def test_values_of_every_type_are_printed(run: Run, fraud: Path) -> None:
+    sql = "SELECT time_tz, uhugeint, bit, interval, time, * FROM test_all_types() LIMIT 2"
+    done = run("query", sql, "--store", fraud)
+    assert done.exit_code == 0, done.stderr
+    for text in ("24:00:00-15:59:59", str(2**128 - 1), "83 years 3 months 999 days"):
+        assert text in done.stdout
+    done = run("query", sql, "--store", fraud, "--output", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][1][:5] == [
+        "24:00:00-15:59:59",
+        str(2**128 - 1),
+        "10101",
+        "83 years 3 months 999 days 00:16:39.999999",
+        "24:00:00",
+    ]

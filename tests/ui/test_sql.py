@@ -73,6 +73,14 @@ def test_a_form_with_the_token_runs(pages: Pages, store: StateStore) -> None:
     assert "<td>4104</td>" in body
 
 
+def test_values_of_every_type_are_shown(pages: Pages, store: StateStore) -> None:
+    status, body, _ = ask(pages(store), "SELECT * FROM test_all_types()")
+    assert status == 200
+    for text in ("24:00:00", "24:00:00-15:59:59", str(2**128 - 1), "10101", "infinity"):
+        assert text in body
+    assert "out of range" not in body
+
+
 def test_a_link_fills_in_the_text_and_runs_nothing(pages: Pages, store: StateStore) -> None:
     status, body, _ = send(pages(store), "GET", f"{PATH}?{urlencode({'sql': 'SELECT 40 + 2'})}")
     assert status == 200

@@ -119,7 +119,7 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
     """Return the first rows, and whether there are more; what is not asked for is not read."""
     rows: list[tuple[Any, ...]] = []
     for batch in answer:
-        columns = [shown_values(column) for column in batch.columns]
+        columns = [shown_values(column, of_duckdb=True) for column in batch.columns]
         rows.extend(zip(*columns, strict=True))
         if limit and len(rows) > limit:
             return tuple(rows[:limit]), True
