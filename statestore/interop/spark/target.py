@@ -34,7 +34,6 @@ class Target:
 
         CommitConflictError when another export is being written there, or did not finish.
         """
-        refuse_inside_store(self.storage, "a query's state")
         if not self.storage.is_empty():
             if CheckpointLocation(self.storage).is_unfinished:
                 raise self._under_way()
@@ -48,6 +47,7 @@ class Target:
                     f"{self.storage.url} is within {other}: a query's state is exported to a "
                     "folder of its own"
                 )
+        refuse_inside_store(self.storage, "a query's state")
 
     def begin(self) -> None:
         """Make it unusable; CommitConflictError when somebody else does, or has done.
