@@ -34,9 +34,13 @@ class LayerCache:
 
     def __init__(self, limit_bytes: int = SHARED_BYTES) -> None:
         """Begin with no layers."""
-        self._left = limit_bytes
+        self._limit = self._left = limit_bytes
         self._tables: dict[tuple[str, ...], pa.Table | None] = {}
         self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[LayerCache], tuple[int]]:
+        """Begin with no layers in another process: it reads those that it needs itself."""
+        return type(self), (self._limit,)
 
     def rows_of(self, layer: LayerReads, read: Read) -> pa.Table | None:
         """Return all rows of a layer, sorted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections import Counter
 from itertools import pairwise
@@ -350,3 +351,17 @@ def test_there_is_no_store_yet(store: StateStore) -> None:
         with pytest.raises(StoreNotFoundError, match=store.url):
             call()
     assert not Path(store.url).exists()
+
+
+def test_restored_states_can_be_pickled(tmp_path: Path) -> None:
+    """As to another process, also after small layers of changes were read."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", pa.table({"k": ["a", "b"], "v": [1, 2]}), key="k")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.changes("u", "s", pa.table({"k": ["b"], "v": [3]}))
+    state = store.restore(parallelism=2).keyed("u", "s")
+    read = [state.to_arrow(subtask).read_all() for subtask in range(2)]
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        other = pickle.loads(pickle.dumps(state, protocol))
+        assert [other.to_arrow(subtask).read_all() for subtask in range(2)] == read
