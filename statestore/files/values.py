@@ -243,11 +243,8 @@ def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False)
         of_duckdb: Whether DuckDB made it. Its greatest dates and timestamps are ``infinity``.
     """
     if not _has_times_beyond_python(column.type):
-        try:
+        with suppress(OverflowError, ValueError):  # a date or timestamp that Python lacks
             found: list[Any] = column.to_pylist()
-        except (OverflowError, ValueError):
-            pass  # a date or timestamp that Python lacks
-        else:
             return found
     numbers = column.cast(_with_numbers(column.type)).to_pylist()
     return [_with_time_texts(value, column.type, of_duckdb) for value in numbers]
