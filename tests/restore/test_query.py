@@ -228,6 +228,7 @@ def test_a_scan_of_a_state_stops_at_its_next_batch(tmp_path: Path) -> None:
             if name.endswith(".parquet"):
                 files.add(name)
                 cancelled.set()
+                time.sleep(0.05)  # a slow store: the scan takes seconds
 
     store = StateStore.over(
         Cancelling(str(tmp_path / "store")), table_format="parquet", layout="partitioned"
