@@ -106,7 +106,7 @@ def test_half_of_a_character_is_no_name() -> None:
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "_metadata")
-    with pytest.raises(StorageError, match=r"_metadata is no file: it is a FIFO"):
+    with pytest.raises(StorageError, match=r"_metadata is not a file: it is a FIFO"):
         open_savepoint(str(tmp_path))
 
 
