@@ -117,7 +117,7 @@ def test_some_of_the_changes_may_come_with_their_key_group(tmp_path: Path) -> No
 
 def test_other_key_groups_need_no_check(tmp_path: Path) -> None:
     """``regroup`` makes them anew; without it the error says why they may differ."""
-    store = opened(tmp_path)
+    store = opened(tmp_path / "store")
     put(store, "keyed", pa.table({"k": [*"abcdef"], "v": range(6)}), FORMS["table"])
     rows = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:

@@ -50,7 +50,7 @@ def job(text: str = JOB, **changes: Any) -> JobGraph:
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path), table_format="parquet")
+    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
 
 
 def take(store: StateStore, graph: JobGraph) -> None:
@@ -287,7 +287,7 @@ def test_the_data_source_reads_an_operator_as_it_was_stored(store: StateStore) -
     options = {"store": store.url, "operator": "totals", "state": "sums"}
     assert len(resolve(options).per_subtask) == 4
     wide = job(**{"lelism = 4": "lelism = 2", "max_parallelism = 8": "max_parallelism = 2"})
-    other = StateStore.open(f"{store.url}/other", table_format="parquet")
+    other = StateStore.open(f"{store.url}-other", table_format="parquet")
     with other.snapshot(graph=wide, parallelism=7) as checkpoint:
         checkpoint.keyed("totals", "sums", ROWS, key="user")
     assert len(resolve(options | {"store": other.url}).per_subtask) == 2
