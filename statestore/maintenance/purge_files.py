@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -59,11 +60,11 @@ def matching(rows: pa.Table, selections: Iterable[Selection]) -> np.ndarray:
     """Return which rows are selected, as one flag per row."""
     flags = np.zeros(rows.num_rows, np.bool_)
     for selection in selections:
-        names = selection.schema.names
-        own = rows.select(names)
-        columns = _common(schema_of_arrow(own.schema), schema_of_arrow(selection.schema))
-        wanted = pa.Table.from_batches([selection]).cast(columns)
-        places, _ = found(own.cast(columns), wanted)
+        own, wanted = rows.select(selection.schema.names), pa.Table.from_batches([selection])
+        if not own.schema.equals(wanted.schema):
+            columns = _common(schema_of_arrow(own.schema), schema_of_arrow(wanted.schema))
+            own, wanted = own.cast(columns), wanted.cast(columns)
+        places, _ = found(own, wanted)
         flags[places] = True
     return flags
 
@@ -295,6 +296,7 @@ def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -
         return FileRows(_count_in((one.select(names).cast(columns) for one in batches), selections))
 
 
+@lru_cache(maxsize=64)  # the files of a state have the same columns
 def _stored_columns(schema: pa.Schema) -> Schema:
     """Return the columns of a file that a state can have."""
     fields: list[Field] = []
