@@ -52,7 +52,10 @@ class Fence:
         """Say which release would claim; nothing is claimed yet."""
         self._storage, self._release = storage, release
         self._claim: Claim | None = None
-        self._process = 0
+        self._process = os.getpid()
+        self._make_locks()
+
+    def _make_locks(self) -> None:
         self._lock = threading.Lock()
         self.one_commit = threading.Lock()
         """Held from the last look for other checkpoints until the manifest is put."""
@@ -66,8 +69,12 @@ class Fence:
         Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
         FormatVersionError when the newest claim cannot be read, or StorageError.
         """
+        if self._process != os.getpid():
+            # A thread of the parent may have held the locks, and there is no such thread here.
+            self._process, self._claim = os.getpid(), None
+            self._make_locks()
         with self._lock:
-            claim = self._claim if self._process == os.getpid() else None
+            claim = self._claim
             while claim is None:
                 newest = self._newest()
                 if aloud and newest is not None and not _has_ended(newest):
@@ -162,7 +169,7 @@ class Fence:
         name, raw = writer_path(generation), claim_to_json(claim)
         if not put_once(self._storage, name, raw):
             return None
-        self._claim, self._process = claim, os.getpid()
+        self._claim = claim
         return claim
 
     def _newest(self) -> Claim | None:

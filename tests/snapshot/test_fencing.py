@@ -203,6 +203,19 @@ def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.Monkey
     assert store.manifest().writer.generation == 2
 
 
+def test_a_process_that_is_forked_during_a_commit_does_not_wait_for_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locks that another thread of the parent held are never released in the child."""
+    store = opened(url)
+    take(store)
+    fence = store.parts.fence
+    with fence.one_commit, fence._lock, monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: 77)
+        take(store)
+    assert store.checkpoints() == (1, 2)
+
+
 def test_a_claim_whose_answer_was_lost_is_ones_own(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
