@@ -85,6 +85,22 @@ def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> Non
     assert set(countries.column("country").to_pylist()) == {"FR"}
 
 
+def test_a_search_says_what_it_has_searched(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"))
+    for _ in range(2):
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
+            checkpoint.keyed("u", "t", [{"other": "a"}], key="other", max_parallelism=128)
+    words = ("forget", "--key", "k=nobody", "--check", "--store", tmp_path / "store")
+    lines = [line.strip() for line in run(*words).stdout.splitlines()[1:]]
+    assert lines == [
+        "2 data files",
+        "2 unrelated data files",
+        "4 documents",
+        "4 Delta log files",
+    ]
+
+
 def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
     words = ("forget", "--key", "country=DE", "--key", "shop=17.0", "--gc", "--store", damaged)
     found = document(run(*words, "--output", "json"))

@@ -210,10 +210,10 @@ def search_to_json(search: KeySearch) -> dict[str, Any]:
 
 _SORTS = {
     DATA_FILES: "data file",
-    LOG_FILES: "file of Delta logs",
+    LOG_FILES: "Delta log file",
     DOCUMENTS: "document",
     NO_VALUES: "checksum or empty file",
-    OTHER_STATES: "data file of other states, not searched for this key",
+    OTHER_STATES: "unrelated data file",
 }
 
 
