@@ -31,7 +31,7 @@ from statestore.files.given import (
 )
 from statestore.files.keyed import KeyedTarget, write_grouped, write_pieces
 from statestore.files.merge import time_column
-from statestore.files.runs import key_groups_of, null_key_error, null_keys
+from statestore.files.runs import ONE_ARRAY_BYTES, key_groups_of, null_key_error, null_keys
 from statestore.files.sorting import slices_of, sorted_pieces
 from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.files.values import ROWS, fitted_table, table_of_dicts
@@ -65,8 +65,6 @@ __all__ = [
 Rows: TypeAlias = pa.Table | StreamedRows
 Own: TypeAlias = tuple[Assignment, int]
 """Who owns which key groups, and the subtask whose rows are written."""
-
-_ONE_ARRAY_BYTES = 2**30
 
 
 def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
@@ -213,7 +211,7 @@ def _written(
 
 def _fits(rows: Rows, options: ParquetOptions) -> bool:
     """Return whether rows in order of key group can be in memory beside the given ones."""
-    most = min(options.memory_bytes, _ONE_ARRAY_BYTES)
+    most = min(options.memory_bytes, ONE_ARRAY_BYTES)
     return isinstance(rows, pa.Table) and rows.nbytes <= most
 
 

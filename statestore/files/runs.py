@@ -26,6 +26,7 @@ from statestore.keys.arrow import key_groups
 from statestore.keys.values import fields_may_be_null
 
 __all__ = [
+    "ONE_ARRAY_BYTES",
     "RUN_BYTES",
     "RowOrder",
     "checked",
@@ -45,7 +46,8 @@ Places = npt.NDArray[np.intp]
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
 
-_ONE_ARRAY_BYTES = 2**30
+ONE_ARRAY_BYTES = 2**30
+"""Rows of so many bytes are not put into one array: offsets of text end at 2 GiB."""
 
 FLOAT_ORDER = (False, False)
 """How written files sort floats: -0.0 is not after 0.0, and NaN is not first but last."""
@@ -130,12 +132,12 @@ def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
 
 def combined(rows: pa.Table) -> pa.Table:
     """Return the rows in one chunk. Large rows are not copied: one array has at most 2 GiB."""
-    return rows.combine_chunks() if rows.nbytes < _ONE_ARRAY_BYTES else rows
+    return rows.combine_chunks() if rows.nbytes < ONE_ARRAY_BYTES else rows
 
 
 def taken(rows: pa.Table, places: Places) -> pa.Table:
     """Return the rows at some places. Large rows are not copied: one array has at most 2 GiB."""
-    if rows.nbytes < _ONE_ARRAY_BYTES:
+    if rows.nbytes < ONE_ARRAY_BYTES:
         return rows.take(pa.array(places))
     ends = np.flatnonzero(np.diff(places, append=-1) != 1) + 1
     begins = np.concatenate(([0], ends[:-1]))

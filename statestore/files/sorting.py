@@ -23,7 +23,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError
 from statestore.files.equality import as_bytes, equal_rows, equal_values, leaf_columns
 from statestore.files.marks import are_changes
-from statestore.files.runs import Places, combined, in_order, order_of, taken
+from statestore.files.runs import ONE_ARRAY_BYTES, Places, combined, in_order, order_of, taken
 from statestore.files.values import shown
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
@@ -54,8 +54,6 @@ _COPIES = 4
 
 _FAN_IN = 64
 """The most runs that are merged at a time: each one has an open file and a part of the budget."""
-
-_ONE_ARRAY_BYTES = 2**30
 
 
 def key_group_pieces(
@@ -116,7 +114,7 @@ class ExternalSort:
 
     def __init__(self, state: KeyedState, memory_bytes: int) -> None:
         """Use about ``memory_bytes`` of memory."""
-        self.limit = min(max(memory_bytes // _COPIES, 1), _ONE_ARRAY_BYTES)
+        self.limit = min(max(memory_bytes // _COPIES, 1), ONE_ARRAY_BYTES)
         # While a piece is merged, the one before it is written.
         self._merged_bytes = self.limit // 3
         self._state = state

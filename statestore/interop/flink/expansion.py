@@ -13,7 +13,7 @@ from statestore.errors import DamagedFileError
 __all__ = ["BLOCK_BYTES", "Expansion"]
 
 BLOCK_BYTES: Final = 1 << 30
-"""The largest block that is decompressed; a row of a store has as many bytes at most."""
+"""The largest block that is decompressed: more than the largest row that a store takes."""
 
 _FREE: Final = 256 << 20
 _TIMES: Final = 256
