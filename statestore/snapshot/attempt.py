@@ -81,9 +81,16 @@ class History:
 
         Raises MalformedManifestError when the newest manifest cannot be read.
         """
-        manifest, ids = self.newest(), self._operators.ids_of(uid)
-        if manifest is None:
-            return None
+        manifest = self.newest()
+        return None if manifest is None else self.keyed_in(manifest, uid, name)
+
+    def keyed_in(self, manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
+        """Return a keyed state as a checkpoint has it, None when that lacks it.
+
+        Operator ids tell whose state it is: the operator may have had another label then, and
+        another operator may have had this one.
+        """
+        ids = self._operators.ids_of(uid)
         for entry in manifest.keyed:
             known = manifest.operators.id_of(entry.state.uid) in ids
             if known and entry.state.name == name:

@@ -11,7 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    StateNotFoundError,
+)
 from statestore.files import arrow
 from statestore.files.against import Against
 from statestore.files.changes import (
@@ -281,10 +286,20 @@ def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEn
     if base == LATEST:
         return attempt.history.newest_keyed(uid, name)
     try:
-        return attempt.history.load(base).keyed_entry(uid, name)
+        manifest = attempt.history.load(base)
     except CheckpointNotFoundError as error:
         error.add_note(
             f"changes of state {name!r} of operator {uid!r} build on it: take a full snapshot, or "
             "restore a checkpoint that is kept and give its number as base"
         )
         raise
+    stored = attempt.history.keyed_in(manifest, uid, name)
+    if stored is not None:
+        return stored
+    other = manifest.keyed_entry(uid, name)
+    raise StateNotFoundError(
+        f"{other.state} in checkpoint {manifest.checkpoint_id} is of another operator, as operator "
+        f"ids tell: {manifest.operators.id_of(uid)} there, {attempt.operators.id_of(uid)} in this "
+        "job. Write the state in full with checkpoint.keyed(…); or, if it is the same operator, "
+        "give it its uid, or the snapshot the graph of the job"
+    )

@@ -26,6 +26,7 @@ from statestore.errors import (
 )
 from statestore.files.digest import rows_digest
 from statestore.files.writer import ParquetOptions
+from statestore.flink import JobGraph
 from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
 from statestore.snapshot.compaction import Compactor
@@ -428,3 +429,43 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert (entry.layers, content(store)) == ((), rows)
     delta = spark.read.format("delta").load(str(tmp_path / "store" / entry.table.path))
     assert {row.k: row.v for row in delta.collect()} == rows
+
+
+def without_uids(*names: str) -> JobGraph:
+    """A job of a source and operators after it, whose ids come from their places in the graph."""
+    operators = "".join(
+        f'{{name="{name}", inputs=[{{from="source", partitioner="hash"}}]}},' for name in names
+    )
+    return JobGraph.from_toml(
+        f'job.parallelism=2\noperator=[{{name="source", uid="source"}},{operators}]'
+    )
+
+
+@pytest.mark.parametrize("base", ["latest", 1])
+def test_changes_build_on_the_state_of_a_renamed_operator(tmp_path: Path, base: int | str) -> None:
+    store = opened(tmp_path)
+    with store.snapshot(graph=without_uids("old")) as checkpoint:
+        checkpoint.keyed("old", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
+    with store.snapshot(graph=without_uids("new")) as checkpoint:
+        checkpoint.changes("new", "s", table({"b": 3}), base=base)
+    (entry,) = store.manifest().keyed
+    assert (entry.state.uid, len(entry.layers)) == ("new", 1)
+    rows = store.restore(parallelism=1).keyed("new", "s").to_arrow(0).read_all()
+    assert {row["k"]: row["v"] for row in rows.to_pylist()} == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize("compares", [True, False])
+def test_changes_never_build_on_the_state_of_another_operator(
+    tmp_path: Path, compares: bool
+) -> None:
+    """Operator x became y, and a new x came: the stored x is not its state."""
+    store = opened(tmp_path)
+    with store.snapshot(graph=without_uids("x")) as checkpoint:
+        checkpoint.keyed("x", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
+    other = r"is of another operator.*Write the state in full"
+    with store.snapshot(graph=without_uids("y", "x")) as checkpoint:
+        write = checkpoint.changes_against if compares else checkpoint.changes
+        with pytest.raises(StateNotFoundError, match=other):
+            write("x", "s", table({"c": 3}), base=1, key="k")
+        checkpoint.carry("y", "s")
+    assert [entry.state.uid for entry in store.manifest().keyed] == ["y"]
