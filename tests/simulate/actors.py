@@ -18,17 +18,19 @@ from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
     LateCommitError,
+    LeftOutStateError,
     StateNotFoundError,
     StateStoreError,
     StorageError,
 )
+from statestore.flink import JobGraph
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.documents import COUNT, KEY, Checkpoint, Rows
 from tests.simulate.scheduler import EPOCH_MS, HOUR_MS, Task
 from tests.simulate.world import World
 
-__all__ = ["NAME", "UID", "Actor", "Run", "put", "row", "take"]
+__all__ = ["NAME", "UID", "Actor", "Run", "label_of", "put", "row", "take"]
 
 UID, NAME = "u", "s"
 
@@ -59,6 +61,19 @@ def row(key: str) -> dict[str, Any]:
     return {KEY: key, COUNT: 1}
 
 
+def graph_of(label: str) -> JobGraph:
+    """Return a job whose stateful operator has no uid: ``label`` is its name alone."""
+    return JobGraph.from_toml(
+        'job.parallelism=1\noperator=[{name="source", uid="source"},'
+        f'{{name="{label}", inputs=[{{from="source", partitioner="hash"}}]}}]'
+    )
+
+
+def label_of(checkpoint: Checkpoint | None) -> str:
+    """Return the label under which a checkpoint has the state."""
+    return (checkpoint and checkpoint.label) or UID
+
+
 def take(
     run: Run,
     store: StateStore,
@@ -69,19 +84,23 @@ def take(
     checkpoint_id: int | None = None,
     batch: tuple[str, int] | None = None,
     rest: bool = False,
+    label: str = UID,
 ) -> str | None:
     """Take one checkpoint with some more rows than the newest has; return the writer's token.
 
-    With ``rest`` it takes over what else the newest has, as a query's progress. None is returned if
-    the store says that it has the ``batch`` already; then the rows are in the newest.
+    With ``rest`` it takes over what else the newest has, as a query's progress. With another
+    ``label`` than the uid the state is of an operator without uid, whose name that is. None is
+    returned if the store says that it has the ``batch`` already; then the rows are in the newest.
     """
     run.writing += 1
+    graph = None if label == UID else graph_of(label)
     try:
-        made = store.snapshot(parallelism=1, checkpoint_id=checkpoint_id, batch=batch)
+        made = store.snapshot(parallelism=1, graph=graph, checkpoint_id=checkpoint_id, batch=batch)
         if made.already_committed:
             run.world.checker.counted(where, list(keys))
             return None
-        return put(run, made, where, keys, run.world.checker.latest(where), how=how, rest=rest)
+        newest = run.world.checker.latest(where)
+        return put(run, made, where, keys, newest, how=how, rest=rest, label=label)
     finally:
         run.writing -= 1
 
@@ -95,6 +114,7 @@ def put(
     *,
     how: str,
     rest: bool,
+    label: str = UID,
 ) -> str | None:
     """Write a checkpoint that was begun when ``newest`` was the newest; as :func:`take`."""
     seen, token = run.world.checker.seen(where), None
@@ -106,15 +126,15 @@ def put(
             seen.meant[token] = rows
             if newest is None or how == "full":
                 groups = 2 if newest is None else None
-                checkpoint.keyed(UID, NAME, [*rows.values()], key=KEY, max_parallelism=groups)
+                checkpoint.keyed(label, NAME, [*rows.values()], key=KEY, max_parallelism=groups)
             else:
                 if how == "against":
                     checkpoint.changes_against(
-                        UID, NAME, [*rows.values()], base=newest.number, key=KEY
+                        label, NAME, [*rows.values()], base=newest.number, key=KEY
                     )
                 else:
                     checkpoint.changes(
-                        UID, NAME, [row(key) for key in keys], base=newest.number, key=KEY
+                        label, NAME, [row(key) for key in keys], base=newest.number, key=KEY
                     )
             if rest and newest is not None:
                 checkpoint.carry_rest()
@@ -152,7 +172,7 @@ class Run:
         from tests.simulate.verbs import VERBS  # they use this module
 
         task.doing = f"{actor.verb} by {actor.name}"
-        if actor.verb == "purge":
+        if actor.verb in ("purge", "forget"):
             self.unfinished.append(actor)
         try:
             VERBS[actor.verb](self, actor)
@@ -167,7 +187,11 @@ class Run:
             self.errors.append(f"{task.doing}: {error}")
 
     def _refuse_alarm(self, actor: Actor, task: Task, error: StateStoreError) -> None:
-        """Of what is whole, and while nothing fails, nobody is told that it is broken."""
+        """See that no intact store is called broken while nothing fails, and that no job is told
+        that its state is missing: an operator keeps its state under every name.
+        """
+        if actor.verb == "job" and isinstance(error, StateNotFoundError | LeftOutStateError):
+            self.world.checker.wrong("refused", f"the state of every job is there: {error}")
         faults = any(one.met & {"fail", "lost", "stale"} for one in self.world.scheduler.tasks)
         if faults or any(seen.lost for seen in self.world.checker.stores.values()):
             return

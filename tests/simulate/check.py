@@ -7,7 +7,8 @@
 * The newest checkpoint never goes back. Only who expires or purges gives a checkpoint up.
 * No writer commits above one that has replaced it.
 * A writer that was told that its checkpoint is not there is right.
-* What was purged is in no kept checkpoint.
+* What was purged or forgotten is in no kept checkpoint, whatever the operator is called in it.
+* A state is there once: a renamed operator has it under its new name alone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, NoReturn
 
-from tests.simulate.documents import COUNT, Checkpoint, Rows, checkpoint_of, document_of, rows_of
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.simulate.documents import (
+    COUNT,
+    KEY,
+    Checkpoint,
+    Rows,
+    checkpoint_of,
+    document_of,
+    rows_of,
+)
 from tests.simulate.scheduler import Scheduler, Stopped
 
 __all__ = ["Checker", "Raw", "Seen"]
@@ -28,7 +41,7 @@ CHECKPOINT = re.compile(r"checkpoints/([0-9]{10})\.(json|expired)")
 HOLD = re.compile(r"(savepoints|pins)/([^/.][^/]*)\.json")
 COPIED = re.compile(r"-([0-9a-f]{16})-[0-9a-f]{16}\.parquet$")  # how a copy's bytes begin
 MARGIN_MS = 600_000  # clocks differ: so long before its end a lease is not counted on
-GIVES_UP = ("expire", "purge", "query", "quiet")
+GIVES_UP = ("expire", "purge", "forget", "query", "quiet")
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,13 @@ class Checker:
             self._whole(store, number)
         self._buried(store)
 
+    def files_with(self, store: str, key: str) -> list[str]:
+        """Return the data files of a store, named or not, that have a row of a key or are cut."""
+        raw = self._raw()
+        names = [name for name in raw.names() if name.startswith(f"{store}/")]
+        data = [(name, raw.read(name)) for name in names if name.endswith(".parquet")]
+        return sorted(name for name, content in data if key in _keys_in(content, key))
+
     def missing_holds(self, store: str) -> list[str]:
         """Return holds that somebody was told of, that nobody let go of, and that are gone."""
         seen = self.seen(store)
@@ -287,6 +307,9 @@ class Checker:
 
     def _meant(self, store: str, found: Checkpoint) -> None:
         seen, rows = self.seen(store), found.rows
+        labels = [operator["uid"] for operator in found.operators if operator["keyed"]]
+        if len(labels) > 1:
+            self.wrong("split", f"checkpoint {found.number} of {store} has the state of {labels}")
         meant = seen.meant.get(found.token, self._derived(store, found))
         if rows is None:
             return
@@ -310,13 +333,13 @@ class Checker:
     def _derived(self, store: str, found: Checkpoint) -> Rows | None:
         """Return the rows that a checkpoint made of another one must have."""
         command = found.origin.get("command")
-        if command not in ("compact", "rekey", "purge"):
+        if command not in ("compact", "rekey", "purge", "forget"):
             return None
         seen = self.seen(store)
         parent = seen.known.get(int(found.origin["checkpoint"]))
         if parent is None or parent.rows is None:
             return None
-        if command != "purge":
+        if command in ("compact", "rekey"):
             return parent.rows
         return {key: row for key, row in parent.rows.items() if not key.startswith("purged")}
 
@@ -351,6 +374,15 @@ class Checker:
             return self._raw().read(name)
         except (KeyError, OSError):
             return None
+
+
+def _keys_in(content: bytes, cut: str) -> set[str]:
+    """Return the keys of a data file, none if it has elements; ``cut`` if its end is missing."""
+    try:
+        rows = pq.ParquetFile(BytesIO(content)).read(use_threads=False)
+    except pa.ArrowInvalid:
+        return {cut}
+    return set(rows[KEY].to_pylist()) if KEY in rows.column_names else set()
 
 
 def _json(data: bytes | None) -> dict[str, Any] | None:

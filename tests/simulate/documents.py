@@ -35,6 +35,7 @@ class Checkpoint:
     operators: list[dict[str, Any]]
     created_at_ms: int
     batches: dict[str, dict[str, int]]
+    label: str | None
     rows: Rows | None = field(default=None)
 
 
@@ -71,6 +72,7 @@ def checkpoint_of(data: bytes, read: Callable[[str], bytes | None]) -> Checkpoin
         operators=document["operators"],
         created_at_ms=document["created_at_ms"],
         batches=document.get("batches") or {},
+        label=next((one["uid"] for one in document["operators"] if one["keyed"]), None),
     )
 
 

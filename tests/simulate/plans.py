@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from statestore.format.names import GREATEST_GIVEN_ID
-from tests.simulate.actors import Actor
+from tests.simulate.actors import UID, Actor
 from tests.simulate.simulation import Chance, Plan
 
 __all__ = ["MIXES", "drawn"]
@@ -218,6 +218,54 @@ def _late_purges(random: Random) -> list[Actor]:
     ]
 
 
+def _renamed(random: Random) -> list[Actor]:
+    """An operator without uid has other names in newer job graphs; each attempt has one."""
+    how = random.choice(("full", "changes"))
+    jobs = [
+        _job(random, number, how=how, label=random.choice(("old", "new", "newer")))
+        for number in range(1, random.randint(2, 3) + 1)
+    ]
+    others = [
+        _actor(random, "purge", 1, by=random.choice(("oldest", "newest"))),
+        _actor(random, "purge", 2, by="newest"),
+        _actor(random, "forget", 1),
+        _actor(random, "edit", 1),
+        _actor(random, "rekey", 1),
+        _actor(random, "compact", 1),
+        _actor(random, "savepoint", 1, back=random.randint(0, 2)),
+        _actor(random, "expire", 1, retain=random.randint(1, 2)),
+        _actor(random, "gc", 1),
+        _actor(random, "reader", 1, back=random.randint(0, 1)),
+    ]
+    return [*jobs, *random.sample(others, random.randint(1, 4))]
+
+
+def _forgets(random: Random) -> list[Actor]:
+    """A subject is forgotten beside jobs, holds and expiries; by two at once, and by a purge."""
+    others = [
+        _job(random, 1),
+        _actor(random, "forget", 2),
+        _actor(random, "purge", 1),
+        _actor(random, "compact", 1),
+        _actor(random, "edit", 1),
+        _actor(random, "gc", 1),
+        _actor(random, "expire", 1, retain=1),
+        _actor(random, "reader", 1, back=random.randint(0, 2)),
+    ]
+    keeps = _actor(random, "savepoint", 1, back=random.randint(0, 2))
+    return [_actor(random, "forget", 1), keeps, *_some(random, others, 0)]
+
+
+def _forgotten_at_once(random: Random) -> list[Actor]:
+    """A subject is forgotten, its files are deleted at once, and another run finishes that."""
+    back = (("back", random.randint(0, 2)),)
+    return [
+        Actor("savepoint", "savepoint1", 0.0, 0, "a", back),
+        Actor("forget", "forget1", 1.0, 0, "a", (("gc", True),)),
+        Actor("forget", "forget2", 26.0, 0, "a", (("gc", True),)),
+    ]
+
+
 def _salvages(random: Random) -> list[Actor]:
     broken = Actor("damage", "damage1", 0.0)
     return [broken, _actor(random, "salvage", 1), _job(random, 1, how="full")]
@@ -285,7 +333,7 @@ def _all(random: Random) -> list[Actor]:
 @dataclass(frozen=True)
 class Mix:
     """How actors are drawn, on which storages, after how many checkpoints; which kinds of events,
-    and how often.
+    and how often. ``label`` is the name that an operator without uid begins with.
     """
 
     actors: Draw
@@ -293,6 +341,7 @@ class Mix:
     kinds: tuple[str, ...] = ("local", "s3")
     events: tuple[str, ...] = KINDS
     often: float = 1
+    label: str = UID
 
 
 MIXES = {
@@ -317,6 +366,9 @@ MIXES = {
     "clones": Mix(_clones, (1,)),
     "purges": Mix(_purges, (3,)),
     "late purges": Mix(_late_purges, (3,), events=("wait", "wait", "wait", "kill"), often=4),
+    "renamed": Mix(_renamed, (1, 2, 3), label="old"),
+    "forgets": Mix(_forgets, (3,)),
+    "forgotten at once": Mix(_forgotten_at_once, (3,), events=("wait", "kill"), often=4),
     "salvages": Mix(_salvages, (2,)),
     "rekeys": Mix(_rekeys, (1, 2)),
     "late rekeys": Mix(_late_rekeys, (1,), events=("wait", "wait", "kill"), often=4),
@@ -336,6 +388,6 @@ def drawn(seed: int, mixes: tuple[str, ...] = tuple(MIXES)) -> tuple[str, Plan, 
     name = random.choice(mixes)
     mix = MIXES[name]
     kind, setup = random.choice(mix.kinds), random.choice(mix.setups)
-    plan = Plan(kind, setup, tuple(mix.actors(random)))
+    plan = Plan(kind, setup, tuple(mix.actors(random)), label=mix.label)
     rate = min(random.choice((1 / 120, 1 / 40, 1 / 12)) * mix.often, 0.2)
     return name, plan, Chance(random, rate, random.randint(1, 5), mix.events)

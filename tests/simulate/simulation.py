@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from statestore.errors import StateStoreError
-from tests.simulate.actors import Actor, Run, take
+from tests.simulate.actors import UID, Actor, Run, label_of, take
 from tests.simulate.check import DATA
+from tests.simulate.documents import KEY
 from tests.simulate.scheduler import HOUR_MS, Event, Task
 from tests.simulate.verbs import VERBS
 from tests.simulate.world import Image, World
@@ -24,15 +25,20 @@ DAY_MS = 25 * HOUR_MS  # more than the minimum age
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a run takes place, how many checkpoints there are before, who acts, what happens."""
+    """Where a run takes place, how many checkpoints there are before, who acts, what happens.
+
+    ``label`` is the uid of the operator, or the name that an operator without uid begins with.
+    """
 
     kind: str
     setup: int
     actors: tuple[Actor, ...]
     events: tuple[Event, ...] = ()
+    label: str = UID
 
     def __str__(self) -> str:
-        lines = [f"on {self.kind}, {self.setup} checkpoints before"]
+        name = "" if self.label == UID else f" of an operator without uid, {self.label!r}"
+        lines = [f"on {self.kind}, {self.setup} checkpoints{name} before"]
         lines += [f"  {actor}" for actor in self.actors]
         lines += [f"  * {event}" for event in self.events]
         return "\n".join(lines)
@@ -137,23 +143,24 @@ def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
     scheduler.run()
 
 
-_PREPARED: dict[tuple[str, int], Image] = {}
+_PREPARED: dict[tuple[str, int, str], Image] = {}
 
 
 def _prepare(run: Run, plan: Plan) -> None:
     """Take the checkpoints that are there before anybody acts; once, and from then on copied."""
-    place = plan.kind, plan.setup
+    place = plan.kind, plan.setup, plan.label
     if place in _PREPARED:
         run.world.bring(_PREPARED[place])
         return
     for number in range(plan.setup):
-        _alone(run, lambda number=number: _set_up(run, number))  # type: ignore[misc]
+        _alone(run, lambda number=number: _set_up(run, number, plan.label))  # type: ignore[misc]
     _PREPARED[place] = run.world.image()
 
 
-def _set_up(run: Run, number: int) -> None:
+def _set_up(run: Run, number: int, label: str) -> None:
     keys = ("purged", "first") if number == 0 else (f"before-{number}",)
-    take(run, run.world.store("a"), "a", keys, how="full" if number == 0 else "changes")
+    how = "full" if number == 0 else "changes"
+    take(run, run.world.store("a"), "a", keys, how=how, label=label)
 
 
 def _quiet(run: Run) -> None:
@@ -164,13 +171,17 @@ def _quiet(run: Run) -> None:
     for store, seen in sorted(world.checker.stores.items()):
         if not seen.known or scheduler.stopped:
             continue
+        _alone(run, lambda store=store: _searched(run, store), "quiet")  # type: ignore[misc]
+        if scheduler.stopped:
+            return
         if store == "a":
             _alone(run, lambda: _goes_on(run), "quiet")
         for hours in (1, 1):
             scheduler.now_ms += hours * DAY_MS
             _alone(run, lambda store=store: _swept(run, store), "quiet")  # type: ignore[misc]
-        if not scheduler.stopped:
-            _alone(run, lambda store=store: _nothing_dead(run, store), "quiet")  # type: ignore[misc]
+        for look in (_nothing_dead, _searched):
+            if not scheduler.stopped:
+                _alone(run, lambda look=look, store=store: look(run, store), "quiet")  # type: ignore[misc]
 
 
 def _once_more(run: Run, actor: Actor) -> None:
@@ -186,7 +197,8 @@ def _goes_on(run: Run) -> None:
     try:
         if any(one.startswith(BLOCKS) for one in run.world.checker.seen("a").lost):
             run.world.store("a").maintenance.repair()
-        take(run, run.world.store("a"), "a", ("quiet",), rest=True)
+        label = label_of(run.world.checker.latest("a"))
+        take(run, run.world.store("a"), "a", ("quiet",), rest=True, label=label)
     except StateStoreError as error:
         run.world.checker.wrong("stuck", f"no writer can commit any more: {error}")
 
@@ -223,3 +235,16 @@ def _nothing_dead(run: Run, store: str) -> None:
     for upload in world.bucket.uploads.values():
         if upload.key.startswith(f"{store}/"):
             checker.wrong("parts stay", f"parts of {upload.key} were never ended, and stay")
+
+
+def _searched(run: Run, store: str) -> None:
+    """See that a search says of a key that was purged what the files say."""
+    checker = run.world.checker
+    if not checker.seen(store).purged or checker.seen(store).lost:
+        return
+    for key in sorted(checker.seen(store).purged):
+        with run.world.scheduler.quietly():
+            files = checker.files_with(store, key)
+        search = run.world.store(store).maintenance.find_subject({KEY: key})
+        if search.is_gone != (not files):
+            checker.wrong("search", f"{search.found} is said to have {key} in {store}, not {files}")

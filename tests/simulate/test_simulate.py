@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,11 @@ from statestore.catalog.fence import Fence
 from statestore.catalog.holds import Holds
 from statestore.format.batches import Batch
 from statestore.format.manifest import Manifest
-from statestore.maintenance import gc, rekey
+from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
+from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
+from statestore.snapshot.attempt import History
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
@@ -110,6 +113,36 @@ def broken_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(begin, "_with_named", done)
 
 
+def broken_purge(patch: pytest.MonkeyPatch) -> None:
+    """A purge goes by the label of the operator, and not by its id."""
+    patch.setattr(KeySubject, "includes", lambda self, manifest, state: state.uid == self.operator)
+
+
+def broken_forget(patch: pytest.MonkeyPatch) -> None:
+    """A subject is looked for in the newest checkpoint only."""
+    real = ColumnSubject.__init__
+
+    def noted(self: ColumnSubject, values: Any, manifests: Sequence[Manifest]) -> None:
+        real(self, values, manifests)
+        patch.setattr(
+            ColumnSubject, "includes", lambda self, manifest, state: manifest == manifests[-1]
+        )
+
+    patch.setattr(ColumnSubject, "__init__", noted)
+
+
+def broken_search(patch: pytest.MonkeyPatch) -> None:
+    """A search reads documents alone."""
+    patch.setattr(search._Search, "_add_rows", lambda self, name: None)
+
+
+def broken_labels(patch: pytest.MonkeyPatch) -> None:
+    """Changes build on the state that has the operator's label, and not on that of its id."""
+    patch.setattr(
+        History, "keyed_in", lambda self, manifest, uid, name: manifest.keyed_entry(uid, name)
+    )
+
+
 def broken_youth(patch: pytest.MonkeyPatch) -> None:
     """A shared file is as old in the new store as it is in the other one."""
 
@@ -142,6 +175,10 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
         (broken_base, "at once", 1),
         (broken_claim, "brought back", 1),
         (broken_batches, "batches", 1),
+        (broken_purge, "renamed", 1),
+        (broken_forget, "forgets", 1),
+        (broken_search, "forgets", 1),
+        (broken_labels, "renamed", 1),
     ],
 )
 def test_it_finds(

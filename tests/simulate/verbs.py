@@ -17,8 +17,8 @@ from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_pat
 from statestore.maintenance import copy as command
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store_parts import OpenStore
-from tests.simulate.actors import NAME, UID, Actor, Run, put, row, take
-from tests.simulate.documents import Checkpoint, Rows
+from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
+from tests.simulate.documents import KEY, Checkpoint, Rows
 from tests.simulate.live import query
 
 __all__ = ["VERBS"]
@@ -30,6 +30,7 @@ def job(run: Run, actor: Actor) -> None:
     """Take some checkpoints, each with a row more; start again when another job took over."""
     pause = actor.option("pause", 0.0)
     how, ids = actor.option("how", "full"), actor.option("ids", 0)
+    label = actor.option("label", UID)
     if actor.option("empty", False) is False and not run.world.checker.seen(actor.store).known:
         return
     store = run.world.store(actor.store)
@@ -43,6 +44,7 @@ def job(run: Run, actor: Actor) -> None:
                     (f"{actor.name}-{number}",),
                     how=how,
                     checkpoint_id=ids or None,
+                    label=label,
                 )
                 break
             except (CommitConflictError, StorageError):
@@ -122,7 +124,7 @@ def savepoint(run: Run, actor: Actor) -> None:
     run.makers[path] += 1
 
     def is_left() -> bool:
-        others = run.makers[path] > 1 or _others(run, actor, "purge")
+        others = run.makers[path] > 1 or _others(run, actor, "purge", "forget")
         return not there and path in seen.holds and not others
 
     try:
@@ -157,7 +159,7 @@ def reader(run: Run, actor: Actor) -> None:
     known = checker.seen(actor.store).known[pinned.checkpoint_id]
     if pinned.checkpoint_id in store.checkpoints():
         restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=1)
-        rows = restored.keyed(UID, NAME).to_arrow(0).read_all().to_pylist()
+        rows = restored.keyed(label_of(known), NAME).to_arrow(0).read_all().to_pylist()
         found = {one["k"] for one in rows}
         if found != set(known.rows or {}):
             checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
@@ -172,22 +174,33 @@ def compact(run: Run, actor: Actor) -> None:
 
 def edit(run: Run, actor: Actor) -> None:
     """Put one row into the newest."""
-    key = f"{actor.name}-edit"
-    done = run.world.store(actor.store).maintenance.edit(UID, NAME, put=[row(key)])
+    key, label = f"{actor.name}-edit", label_of(run.world.checker.latest(actor.store))
+    done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
     assert done.new_id is not None
     _derived(run, actor.store, done.new_id, key)
 
 
 def purge(run: Run, actor: Actor) -> None:
-    """Remove the key that is to be purged."""
-    run.world.store(actor.store).maintenance.purge(UID, "purged", ignore_pins=True)
+    """Remove the key that is to be purged, by the operator's newest label or by its oldest."""
+    known = run.world.checker.seen(actor.store).known
+    number = (min if actor.option("by", "newest") == "oldest" else max)(known, default=0)
+    store = run.world.store(actor.store)
+    store.maintenance.purge(label_of(known.get(number)), "purged", ignore_pins=True)
+    run.world.checker.is_purged(actor.store, "purged")
+
+
+def forget(run: Run, actor: Actor) -> None:
+    """Remove the key that is to be purged from all operators."""
+    maintenance = run.world.store(actor.store).maintenance
+    maintenance.forget({KEY: "purged"}, ignore_pins=True, gc=actor.option("gc", False))
     run.world.checker.is_purged(actor.store, "purged")
 
 
 def rekey(run: Run, actor: Actor) -> None:
     """Put the state over three key groups, with a folder that runs share."""
     work = Path(run.world.folder, f"work-{actor.store}") if actor.option("work", True) else None
-    run.world.store(actor.store).maintenance.rekey(UID, max_parallelism=3, work=work)
+    label = label_of(run.world.checker.latest(actor.store))
+    run.world.store(actor.store).maintenance.rekey(label, max_parallelism=3, work=work)
 
 
 def copy(run: Run, actor: Actor) -> None:
@@ -298,10 +311,10 @@ def _which(run: Run, actor: Actor) -> int | str:
     return visible[max(len(visible) - 1 - back, 0)] if back and visible else "latest"
 
 
-def _others(run: Run, actor: Actor, verb: str) -> bool:
-    """Whether somebody else does such a thing too."""
-    tasks = run.world.scheduler.tasks
-    return any(one.name != actor.name and one.doing.startswith(f"{verb} ") for one in tasks)
+def _others(run: Run, actor: Actor, *verbs: str) -> bool:
+    """Return whether another actor does one of these too."""
+    doings = [one.doing for one in run.world.scheduler.tasks if one.name != actor.name]
+    return any(doing.startswith(f"{verb} ") for doing in doings for verb in verbs)
 
 
 def _rows(run: Run, store: str, number: int) -> Rows | None:
@@ -320,8 +333,7 @@ def _brought(run: Run, actor: Actor, target: str, number: int | None, wanted: Ro
     seen = checker.seen(target)
     assert number is not None
     if not (number in seen.visible or any(held == number for held, _ in seen.holds.values())):
-        others = any(_others(run, actor, verb) for verb in ("expire", "purge"))
-        if not others:
+        if not _others(run, actor, "expire", "purge", "forget"):
             checker.wrong("not there", f"copy reported checkpoint {number} of {target}")
         return
     if wanted is not None and (rows := _rows(run, target, number)) is not None and rows != wanted:
@@ -344,6 +356,7 @@ VERBS: dict[str, Callable[[Run, Actor], None]] = {
             compact,
             edit,
             purge,
+            forget,
             rekey,
             copy,
             fork,
