@@ -172,8 +172,6 @@ def _quiet(run: Run) -> None:
         if not seen.known or scheduler.stopped:
             continue
         _alone(run, lambda store=store: _searched(run, store), "quiet")  # type: ignore[misc]
-        if scheduler.stopped:
-            return
         if store == "a":
             _alone(run, lambda: _goes_on(run), "quiet")
         for hours in (1, 1):
