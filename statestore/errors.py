@@ -27,7 +27,8 @@
     ├── StorageError                              15  see the cause; retry later
     ├── MissingDependencyError (ImportError)      16  install what the message names
     ├── ProcessorError                            17  mend the code that it names
-    └── IncompleteError                           18  see what was left out, before it is used
+    ├── IncompleteError                           18  see what was left out, before it is used
+    └── QueryStoppedError                         19  ask for less, or allow the query more
 
 A class carries a stable ``kind`` (never renamed, for programs) and its ``exit_code`` (for shells).
 Context is added on the way up with :meth:`BaseException.add_note`. Every error survives pickling,
@@ -55,6 +56,7 @@ __all__ = [
     "NullKeyError",
     "ParallelismError",
     "ProcessorError",
+    "QueryStoppedError",
     "SchemaMismatchError",
     "SettingsError",
     "StateNotFoundError",
@@ -247,3 +249,10 @@ class IncompleteError(StateStoreError):
 
     kind = "incomplete"
     exit_code = 18
+
+
+class QueryStoppedError(StateStoreError):
+    """A query in SQL was stopped: it was cancelled, or it reached its time or memory limit."""
+
+    kind = "query-stopped"
+    exit_code = 19

@@ -529,8 +529,9 @@ class StateStore:
 
         Raises:
             MissingDependencyError: without DuckDB.
-            InvalidArgumentError: for a statement that is refused, exceeds a limit or is cancelled;
-                also while the answer is read.
+            InvalidArgumentError: for a statement that is refused; also while the answer is read.
+            QueryStoppedError: for a query that exceeds a limit or is cancelled; also while the
+                answer is read.
             MissingFileError, DamagedFileError or StorageError: also while the answer is read.
         """
         return query_command.query(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
+from statestore.errors import MissingDependencyError, QueryStoppedError
 
 __all__ = ["QueryWatch", "duckdb", "for_arrow", "quoted", "said", "shut_in", "unsliced"]
 
@@ -161,12 +161,14 @@ class QueryWatch:
         self._thread: threading.Thread | None = None
 
     @property
-    def problem(self) -> StateStoreError | None:
+    def problem(self) -> QueryStoppedError | None:
         """Why the query must stop; None while it may run."""
         if self._cancelled is not None and self._cancelled.is_set():
-            return InvalidArgumentError("the query was cancelled")
+            return QueryStoppedError(
+                "the query was cancelled before its last row was read; ask again to have its answer"
+            )
         if self._deadline is not None and time.monotonic() > self._deadline:
-            return InvalidArgumentError(
+            return QueryStoppedError(
                 f"the query took longer than its time limit of {self._limit:g} s and was stopped; "
                 "read fewer rows, or set a greater limit"
             )

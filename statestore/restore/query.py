@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
-from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
 from statestore.files.elements import stored_schema
 from statestore.files.frames import RowStream
 from statestore.files.merge import clock_ms
@@ -127,8 +127,10 @@ def run_query(
 
     Raises:
         MissingDependencyError: DuckDB is not installed.
-        InvalidArgumentError: The statement is not one query, DuckDB cannot answer it, it exceeded a
-            limit, or it was cancelled. Also raised while the answer is read.
+        InvalidArgumentError: The statement is not one query, or DuckDB cannot answer it. Also
+            raised while the answer is read.
+        QueryStoppedError: The query exceeded a limit, or it was cancelled. Also raised while the
+            answer is read.
         MissingFileError, DamagedFileError or StorageError: A file cannot be read. Also raised while
             the answer is read.
     """
@@ -211,7 +213,7 @@ class _Asked:
         first = said(error)
         # Arrow passes DuckDB's errors on as OSError: only their text tells which one it was.
         if "Out of Memory Error" in first:
-            return InvalidArgumentError(
+            return QueryStoppedError(
                 "the query needs more memory than it may use "
                 f"({first.partition('; ')[0]}); read fewer rows or columns, or set a greater "
                 "memory limit"

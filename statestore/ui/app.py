@@ -23,6 +23,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MissingDependencyError,
     ParallelismError,
+    QueryStoppedError,
     StateNotFoundError,
     StateStoreError,
     StoreNotFoundError,
@@ -294,7 +295,7 @@ def _sql_runner(
             view = await queries.run(request, answered)
         except TooManyQueriesError:
             return await refused(503, _TOO_MANY, **{"retry-after": _RETRY_SECONDS})
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, QueryStoppedError) as error:
             return await refused(400, str(error))
         except StateStoreError as error:
             view, status = _error_view(error)

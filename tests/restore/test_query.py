@@ -23,6 +23,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MissingDependencyError,
     MissingFileError,
+    QueryStoppedError,
 )
 from statestore.files.digest import rows_digest
 from statestore.files.writer import ParquetOptions
@@ -187,7 +188,7 @@ ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000)
 
 
 def test_a_time_limit_stops_a_query(store: StateStore) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"longer than its time limit of 0\.3 s"):
+    with pytest.raises(QueryStoppedError, match=r"longer than its time limit of 0\.3 s"):
         store.query(ENDLESS, time_limit_s=0.3)
     for wrong in (0, -1, float("nan")):
         with pytest.raises(InvalidArgumentError, match="more than 0 seconds"):
@@ -198,13 +199,13 @@ def test_a_time_limit_includes_the_time_between_batches(store: StateStore) -> No
     with store.query("SELECT range FROM range(10000000)", time_limit_s=2) as answer:
         assert answer.read_next_batch().num_rows > 0
         time.sleep(2.5)
-        with pytest.raises(InvalidArgumentError, match="time limit"):
+        with pytest.raises(QueryStoppedError, match="time limit"):
             answer.read_all()
 
 
 def test_a_memory_limit_stops_a_query(store: StateStore) -> None:
     sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
-    with pytest.raises(InvalidArgumentError, match="more memory than it may use"):
+    with pytest.raises(QueryStoppedError, match="more memory than it may use"):
         store.query(sql, memory_limit="100MB")
     with pytest.raises(InvalidArgumentError, match="no number of bytes"):
         store.query("SELECT 1", memory_limit="much")
@@ -214,7 +215,7 @@ def test_another_thread_cancels_a_query(store: StateStore) -> None:
     cancelled = threading.Event()
     timer = threading.Timer(0.5, cancelled.set)
     timer.start()
-    with pytest.raises(InvalidArgumentError, match="cancelled"):
+    with pytest.raises(QueryStoppedError, match="cancelled"):
         store.query(ENDLESS, cancelled=cancelled)
     timer.join()
 
@@ -237,7 +238,7 @@ def test_a_scan_of_a_state_stops_at_its_next_batch(tmp_path: Path) -> None:
         entry = checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=64)
     files.clear()
     cancelled.clear()
-    with pytest.raises(InvalidArgumentError, match="cancelled"):
+    with pytest.raises(QueryStoppedError, match="cancelled"):
         store.query("SELECT sum(n) FROM n", cancelled=cancelled).read_all()
     assert 0 < len(files) < len(entry.handles) / 2
 
