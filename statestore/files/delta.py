@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,7 @@ from statestore.files.delta_entry import (
 )
 from statestore.files.delta_log import add_checkpoint, cut
 from statestore.files.delta_process import refuse_forked
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
@@ -76,14 +78,18 @@ class DeltaTables:
         refuse_forked(storage.url)
         self._storage = storage
 
-    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+    def publish(
+        self, entry: Entry, checkpoint_id: int, left_out: Sequence[LeftOutState] = ()
+    ) -> TableRef:
         """Make the entry's files the table's newest version; return the table with that version.
 
-        Raises CommitConflictError when somebody else changed the table meanwhile,
-        UnsupportedTypeError for a column that no table is made of, or StorageError.
+        Its description repeats what ``left_out`` says of the state. Raises CommitConflictError when
+        somebody else changed the table meanwhile, UnsupportedTypeError for a column that no table
+        is made of, or StorageError.
         """
         try:
-            version = self._publish(entry, checkpoint_id)
+            label = label_of(entry, checkpoint_id, left_out)
+            version = self._publish(entry, checkpoint_id, label)
         except CommitFailedError as error:
             raise _changed(entry) from error
         except (DeltaError, OSError) as error:
@@ -93,10 +99,10 @@ class DeltaTables:
             ) from error
         return replace(entry.table, version=version)
 
-    def _publish(self, entry: Entry, checkpoint_id: int) -> int:
+    def _publish(self, entry: Entry, checkpoint_id: int, label: Mapping[str, str]) -> int:
         table = self._load(entry)
         if table is None or not _is_published(table, entry, checkpoint_id):
-            table = self._commit(table, entry, checkpoint_id)
+            table = self._commit(table, entry, checkpoint_id, label)
         if not _has(table, entry):
             raise _changed(entry)
         version = table.version()
@@ -118,7 +124,13 @@ class DeltaTables:
     def _name(self, entry: Entry, version: int) -> str:
         return f"{entry.table.path}/_delta_log/{version:020}.json"
 
-    def _commit(self, table: DeltaTable | None, entry: Entry, checkpoint_id: int) -> DeltaTable:
+    def _commit(
+        self,
+        table: DeltaTable | None,
+        entry: Entry,
+        checkpoint_id: int,
+        label: Mapping[str, str],
+    ) -> DeltaTable:
         """Put the entry that follows ``table``, or the first one; return the table with it.
 
         A file that the table keeps is added again only if its statistics lack a bound, or if the
@@ -126,15 +138,15 @@ class DeltaTables:
         """
         refuse_hidden_times(entry)
         if table is not None and _VECTORS in _features(table):
-            table = self._emptied(entry, checkpoint_id)
+            table = self._emptied(entry, label)
         files = [] if table is None else _files(table)
         described: set[str] = set()
         if table is not None and _fits(table, entry):
             add_checkpoint(self._storage, entry.table.path, table)
-            definition = [_labelled(table, entry, checkpoint_id)]
+            definition = [_labelled(table, label)]
             described = {file["path"] for file in files if _is_described(file)}
         else:
-            definition = define_table(entry, checkpoint_id)
+            definition = define_table(entry, label)
         named = {handle.path: handle for handle in entry.handles}
         present = {file["path"] for file in files}
         actions = [
@@ -156,13 +168,12 @@ class DeltaTables:
         table.update_incremental()
         return table
 
-    def _emptied(self, entry: Entry, checkpoint_id: int) -> DeltaTable:
+    def _emptied(self, entry: Entry, label: Mapping[str, str]) -> DeltaTable:
         """Replace the definition of a table and remove its files.
 
         Only delta-rs knows the deletion vectors that another writer gave to the files, and a file
         is removed together with its vector. The entry that follows adds the files without vectors.
         """
-        label = label_of(entry, checkpoint_id)
         create_table_with_add_actions(
             self._url(entry),
             DeltaSchema.from_json(json.dumps(table_schema(entry).to_json())),
@@ -245,13 +256,13 @@ def said(error: Exception) -> str:
     return text.partition(": ParsedLogPath")[0]
 
 
-def _labelled(table: DeltaTable, entry: Entry, checkpoint_id: int) -> Action:
-    """Return the table's metadata with the name and the description of a checkpoint."""
+def _labelled(table: DeltaTable, label: Mapping[str, str]) -> Action:
+    """Return the table's metadata with another name and description."""
     metadata = table.metadata()
     return {
         "metaData": {
             "id": metadata.id,
-            **label_of(entry, checkpoint_id),
+            **label,
             "format": {"provider": "parquet", "options": {}},
             "schemaString": table.schema().to_json(),
             "partitionColumns": metadata.partition_columns,

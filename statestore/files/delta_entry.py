@@ -24,6 +24,7 @@ from statestore.files.delta_log import INTERVAL
 from statestore.files.reader import open_data
 from statestore.files.statistics import file_statistics, statistics_columns
 from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.left_out import LeftOutState, left_out_text
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import DataType, Field, Schema
@@ -71,14 +72,19 @@ def encode(actions: Iterable[Action]) -> bytes:
     return "".join(f"{json.dumps(action, ensure_ascii=False)}\n" for action in actions).encode()
 
 
-def label_of(entry: Entry, checkpoint_id: int) -> dict[str, str]:
-    """Return the table's name and description, which say which checkpoint it shows."""
+def label_of(entry: Entry, checkpoint_id: int, left_out: Iterable[LeftOutState]) -> dict[str, str]:
+    """Return the table's name and description: which checkpoint it shows, and which part of the
+    state the table lacks, by the checkpoint's records of missing state.
+    """
+    uid, name = entry.state.uid, entry.state.name
+    lacking = left_out_text(record for record in left_out if record.lacks(uid, name))
     return {
         "name": f"{entry.state}, checkpoint {checkpoint_id}",
         "description": (
             f"statestore: the rows of {entry.state} as of checkpoint {checkpoint_id}. Changes of "
             "later incremental checkpoints are not in this table; restore, query and "
             'spark.read.format("keyed_state") have them.'
+            + (f" The table is only part of the state. Left out: {lacking}." if lacking else "")
         ),
     }
 
@@ -108,9 +114,8 @@ def transaction(entry: Entry, checkpoint_id: int) -> Action:
     return {"txn": identity | {"lastUpdated": _now_ms()}}
 
 
-def define_table(entry: Entry, checkpoint_id: int) -> list[Action]:
+def define_table(entry: Entry, label: Mapping[str, str]) -> list[Action]:
     """Return the protocol and the metadata of a new table, as delta-rs makes them."""
-    label = label_of(entry, checkpoint_id)
     with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
         create_table_with_add_actions(
             folder,

@@ -24,7 +24,7 @@ from statestore.files.delta_entry import (
     remove_file,
 )
 from statestore.files.delta_log import log_file
-from statestore.format.manifest import Entry
+from statestore.format.manifest import Entry, Manifest
 from statestore.storage import Storage, put_once
 
 __all__ = ["DeltaLog", "LostEntry", "lost_entries"]
@@ -114,9 +114,11 @@ class DeltaLog:
         put_once(self.storage, name, data)
 
 
-def lost_entries(log: DeltaLog, entries: Mapping[int, tuple[int, Entry]]) -> Iterator[LostEntry]:
+def lost_entries(
+    log: DeltaLog, entries: Mapping[int, tuple[Manifest, Entry]]
+) -> Iterator[LostEntry]:
     """Yield what is missing below the newest entry, oldest first, up to the first that is not
-    known; ``entries`` has the state that is the table at a version, with its checkpoint's id.
+    known; ``entries`` has the state that is the table at a version, with its checkpoint.
 
     Raises CorruptionError when another entry, or a data file, cannot be read.
     """
@@ -136,7 +138,7 @@ def lost_entries(log: DeltaLog, entries: Mapping[int, tuple[int, Entry]]) -> Ite
 
 
 def _lost(
-    log: DeltaLog, version: int, table: _Table, published: tuple[int, Entry] | None
+    log: DeltaLog, version: int, table: _Table, published: tuple[Manifest, Entry] | None
 ) -> LostEntry:
     """Return what a missing entry held, and bring the table to its version."""
     name = log.name(version, "json")
@@ -157,15 +159,16 @@ def _lost(
     )
 
 
-def _actions(log: DeltaLog, table: _Table, checkpoint_id: int, entry: Entry) -> list[Action]:
+def _actions(log: DeltaLog, table: _Table, manifest: Manifest, entry: Entry) -> list[Action]:
     """Return what leads from the table before to that of the entry.
 
     The definition is left out if the one before is the same but for the checkpoint's label.
     """
-    definition = define_table(entry, checkpoint_id)
+    label = label_of(entry, manifest.checkpoint_id, manifest.left_out)
+    definition = define_table(entry, label)
     (metadata,) = (action["metaData"] for action in definition if "metaData" in action)
     if table.metadata is not None and _definition(table.metadata) == _definition(metadata):
-        definition = [{"metaData": table.metadata | label_of(entry, checkpoint_id)}]
+        definition = [{"metaData": table.metadata | label}]
     named = {handle.path for handle in entry.handles}
     removed = [
         remove_file(path, add["size"], add.get("partitionValues") or {})
@@ -177,7 +180,7 @@ def _actions(log: DeltaLog, table: _Table, checkpoint_id: int, entry: Entry) -> 
         for handle in entry.handles
         if handle.path not in table.files
     ]
-    return [commit_info(entry, checkpoint_id), *definition, *removed, *added]
+    return [commit_info(entry, manifest.checkpoint_id), *definition, *removed, *added]
 
 
 def _definition(metadata: Action) -> object:

@@ -8,10 +8,12 @@ them all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.files.delta import DeltaTables
+from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest, TableRef
 from statestore.storage import Storage
 
@@ -30,11 +32,15 @@ class StateTable(Protocol):
 
     format: str
 
-    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+    def publish(
+        self, entry: Entry, checkpoint_id: int, left_out: Sequence[LeftOutState] = ()
+    ) -> TableRef:
         """Make the entry's files the table's content, if the format keeps a log; return the table.
 
         Doing it again for the same checkpoint and files changes nothing and returns the same
-        version. Raises CommitConflictError when another writer changed the table meanwhile.
+        version. If the format has a place for it, the table says which part of the state is in
+        ``left_out``, which the checkpoint lacks. Raises CommitConflictError when another writer
+        changed the table meanwhile.
         """
 
 
@@ -43,7 +49,9 @@ class ParquetTable:
 
     format = "parquet"
 
-    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+    def publish(
+        self, entry: Entry, checkpoint_id: int, left_out: Sequence[LeftOutState] = ()
+    ) -> TableRef:
         """Return the table as the entry names it."""
         return entry.table
 
@@ -61,9 +69,11 @@ class TablesAsStored:
         refuse_tables(storage, manifest)
         self._storage = storage
 
-    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+    def publish(
+        self, entry: Entry, checkpoint_id: int, left_out: Sequence[LeftOutState] = ()
+    ) -> TableRef:
         """Make the entry's files the content of its table; return the table with its version."""
-        return open_table(entry.table.format, self._storage).publish(entry, checkpoint_id)
+        return open_table(entry.table.format, self._storage).publish(entry, checkpoint_id, left_out)
 
 
 def refuse_tables(storage: Storage, manifest: Manifest) -> None:

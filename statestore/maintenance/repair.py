@@ -142,22 +142,21 @@ class _Repair:
         self.repaired.append(Finding(name, what))
 
     def _logs(self, manifests: list[Manifest]) -> None:
-        tables: dict[str, dict[int, tuple[int, Entry]]] = {}
+        tables: dict[str, dict[int, tuple[Manifest, Entry]]] = {}
         for manifest in manifests:
             for entry in manifest.entries:
                 if entry.table.format == "delta":
                     versions = tables.setdefault(entry.table.path, {})
                     if entry.table.version is not None:
-                        published = (manifest.checkpoint_id, entry)
                         # The first checkpoint that names the version has published it.
-                        versions.setdefault(entry.table.version, published)
+                        versions.setdefault(entry.table.version, (manifest, entry))
         for path, entries in sorted(tables.items()):
             try:
                 self._log(DeltaLog(self._storage, path), entries)
             except CorruptionError as error:
                 self.left.append(Finding(f"{path}/_delta_log", str(error)))
 
-    def _log(self, log: DeltaLog, entries: dict[int, tuple[int, Entry]]) -> None:
+    def _log(self, log: DeltaLog, entries: dict[int, tuple[Manifest, Entry]]) -> None:
         for lost in lost_entries(log, entries):
             if lost.data is None:
                 self.left.append(Finding(lost.file, lost.what))

@@ -109,7 +109,8 @@ class Commit:
             read_all(one.handles for one in logged if len(one.parts) == 1)
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
-            published = self._with_lists(self._publish(entries))
+            left_out = self._left_out()
+            published = self._with_lists(self._publish(entries, left_out))
         timed = self.replaced
         return Manifest(
             store_id=attempt.catalog.store_id,
@@ -123,7 +124,7 @@ class Commit:
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self.origin,
             ranges=self._ranges(entries),
-            left_out=self._left_out(),
+            left_out=left_out,
             batches=with_batch(attempt.inherited_batches, attempt.batch, attempt.checkpoint_id),
         )
 
@@ -199,7 +200,7 @@ class Commit:
                 )
         return self._attempt.ranges
 
-    def _publish(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _publish(self, entries: Sequence[Entry], left_out: Sequence[LeftOutState]) -> list[Entry]:
         """Publish the tables of all states without changes, of which a log knows nothing; return
         the states with their tables. A table's commit is mostly waiting, so it is done in threads.
         """
@@ -207,18 +208,19 @@ class Commit:
         return _each(
             entries,
             lambda entry: not (isinstance(entry, KeyedEntry) and entry.layers),
-            lambda entry: replace(entry, table=self._publish_one(entry)),
+            lambda entry: replace(entry, table=self._publish_one(entry, left_out)),
         )
 
-    def _publish_one(self, entry: Entry) -> TableRef:
+    def _publish_one(self, entry: Entry, left_out: Sequence[LeftOutState]) -> TableRef:
+        table, number = self._attempt.table, self._attempt.checkpoint_id
         for _ in range(_PUBLISH_TRIES - 1):
             try:
-                return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
+                return table.publish(entry, number, left_out)
             except CommitConflictError:
                 # Who checked before it was replaced may still add a version, once. It will not
                 # commit, and must not keep the newest writer from it.
                 self._attempt.fence.check()
-        return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
+        return table.publish(entry, number, left_out)
 
 
 def _each(

@@ -40,3 +40,40 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
     assert found == {k: (g, k if g == group else 2 * k) for k, (g, _) in found.items()}
     assert len(found) == 40
     assert store.maintenance.verify(3, deep=True).broken == ()
+
+
+def test_a_table_says_which_part_of_the_state_it_lacks(tmp_path: Path) -> None:
+    """I16: until the state is written in full; a reader of the table alone sees no manifest."""
+    store = StateStore.open(str(tmp_path / "store"), layout="partitioned")
+    rows = pa.table({"key": range(40), "n": range(40)})
+    with store.snapshot(parallelism=1) as checkpoint:
+        for name in ("totals", "others"):
+            checkpoint.keyed("job", name, rows, key="key", max_parallelism=4)
+    entry = store.manifest().keyed_entry("job", "totals")
+    Path(store.url, entry.table.path, entry.handles[1].path).unlink()
+
+    def description(name: str) -> str:
+        return DeltaTable(f"{store.url}/operators/job/keyed/{name}").metadata().description
+
+    store.maintenance.salvage(1)
+    (record,) = store.manifest().left_out
+    lacking = f"The table is only part of the state. Left out: {record}."
+    assert lacking in description("totals")
+    assert "job/totals:1-1 (" in lacking
+    assert "only part" not in description("others")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.carry_rest()
+    assert lacking in description("totals")
+
+    store.maintenance.copy("latest", StateStore.open(str(tmp_path / "copied")))
+    copied = DeltaTable(str(tmp_path / "copied" / "operators/job/keyed/totals"))
+    assert lacking in copied.metadata().description
+
+    lost = store.manifest().keyed_entry("job", "totals").table
+    Path(store.url, lost.path, f"_delta_log/{1:020}.json").unlink()
+    store.maintenance.repair()
+    assert lacking in description("totals")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("job", "totals", rows, key="key", max_parallelism=4)
+        checkpoint.carry_rest()
+    assert "only part" not in description("totals")

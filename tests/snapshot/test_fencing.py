@@ -334,7 +334,7 @@ def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.Monk
     """I4: a table's log would show what no checkpoint has."""
     published: list[int] = []
 
-    def publish(self: ParquetTable, entry: Any, checkpoint_id: int) -> Any:
+    def publish(self: ParquetTable, entry: Any, checkpoint_id: int, left_out: Any) -> Any:
         published.append(checkpoint_id)
         return entry.table
 
@@ -377,7 +377,7 @@ def test_the_fence_is_checked_again_right_before_the_manifest(
 ) -> None:
     """I6: publishing tables takes long enough to be replaced meanwhile."""
 
-    def publish(self: ParquetTable, entry: Any, checkpoint_id: int) -> Any:
+    def publish(self: ParquetTable, entry: Any, checkpoint_id: int, left_out: Any) -> Any:
         opened(url).snapshot(parallelism=2).give_up()
         return entry.table
 
