@@ -35,6 +35,7 @@ from jobs.metrics import Listeners
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import Manifest
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,
@@ -63,7 +64,7 @@ def redistribute_offsets(
     kafka = check(settings, old, progress)
     reported: Sequence[Sequence[object] | None] = old if kafka is None else kafka.lists
     new = per_subtask_offsets(reported, settings.parallelism, mode=mode)
-    report = _report(settings, store.url, checkpoint.checkpoint_id, mode, len(old), new)
+    report = _report(settings, store.url, checkpoint.manifest, mode, len(old), new)
     if kafka is not None:
         report["kafka"] = kafka.report
     if settings.check_only:
@@ -79,14 +80,14 @@ def redistribute_offsets(
 def _report(
     settings: OffsetsSettings,
     store: str,
-    checkpoint: int,
+    manifest: Manifest,
     mode: RedistributionMode,
     old_parallelism: int,
     new: Sequence[Sequence[SourceOffset]],
 ) -> Report:
     return {
         "store": store,
-        "checkpoint": checkpoint,
+        "checkpoint": manifest.checkpoint_id,
         "operator": settings.offsets.uid,
         "state": settings.offsets.name,
         "mode": mode.value,
@@ -99,6 +100,11 @@ def _report(
                 "starting_offsets": json.loads(starting_offsets_json(offsets)),
             }
             for subtask, offsets in enumerate(new)
+        ],
+        "left_out": [
+            str(record)
+            for record in manifest.left_out
+            if record.lacks(settings.offsets.uid, settings.offsets.name)
         ],
     }
 
@@ -143,6 +149,7 @@ def _text(report: Report) -> str:
     state = f"{report['mode']} state {report['state']!r} of operator {report['operator']!r}"
     parallelism = f"parallelism {report['old_parallelism']} -> {report['parallelism']}"
     lines = [f"checkpoint {report['checkpoint']}, {state}, {parallelism}", columns(header, rows)]
+    lines += [f"left out  {record}" for record in report["left_out"]]
     if idle:
         lines.append(f"without a partition: subtask {', '.join(idle)}")
     if kafka := report.get("kafka"):

@@ -41,6 +41,7 @@ __all__ = [
     "define_table",
     "encode",
     "label_of",
+    "missing_part",
     "partition_columns",
     "refuse_hidden_times",
     "remove_file",
@@ -67,6 +68,9 @@ REQUIRED = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", 
 """The properties that a table must keep. Whoever works with it may change the others."""
 
 
+_MISSING = " The table is only part of the state. Left out: "
+
+
 def encode(actions: Iterable[Action]) -> bytes:
     """Return an entry's bytes: a line of JSON for each action, not escaped (see statistics.py)."""
     return "".join(f"{json.dumps(action, ensure_ascii=False)}\n" for action in actions).encode()
@@ -84,9 +88,17 @@ def label_of(entry: Entry, checkpoint_id: int, left_out: Iterable[LeftOutState])
             f"statestore: the rows of {entry.state} as of checkpoint {checkpoint_id}. Changes of "
             "later incremental checkpoints are not in this table; restore, query and "
             'spark.read.format("keyed_state") have them.'
-            + (f" The table is only part of the state. Left out: {lacking}." if lacking else "")
+            + (f"{_MISSING}{lacking}." if lacking else "")
         ),
     }
+
+
+def missing_part(description: str | None) -> str | None:
+    """Return what a table lacks of the state that it shows, as its description says; None if that
+    says nothing.
+    """
+    _, found, lacking = (description or "").partition(_MISSING)
+    return lacking.removesuffix(".") if found else None
 
 
 def commit_info(entry: Entry, checkpoint_id: int) -> Action:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,30 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from statestore.files.delta import refuse_escaped, said
+from statestore.files.delta_entry import missing_part
 from statestore.files.delta_process import refuse_forked
 from statestore.storage import Storage, open_storage
 
-__all__ = ["input_bytes"]
+__all__ = ["InputFiles", "input_files"]
 
 _MAGIC = (b"PAR1", b"PARE")  # PARE: with an encrypted footer
 _SHORTEST = 12  # the magic twice, and the length of the footer
 
 
-def input_bytes(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[int, ...]:
-    """The bytes of each data file of a Parquet file, a folder of them, or a Delta table.
+@dataclass(frozen=True)
+class InputFiles:
+    """The bytes of each data file of an input.
+
+    ``missing`` names what a Delta table lacks of the state that it shows, as its description says;
+    None if that says nothing.
+    """
+
+    sizes: tuple[int, ...]
+    missing: str | None = None
+
+
+def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> InputFiles:
+    """Return the data files of a Parquet file, a folder of them, or a Delta table.
 
     In order of path; below a folder, files and folders that begin with ``_`` or ``.`` are not data
     (a folder ``_x=1`` is a partition). A Delta table without rows gives none.
@@ -42,16 +56,16 @@ def input_bytes(url: str, storage_options: Mapping[str, Any] | None = None) -> t
     if path is not None and not Path(path).exists():
         raise _missing(url)
     if path is not None and not Path(path).is_dir():
-        return _single(path, storage_options)
+        return InputFiles(_single(path, storage_options))
     if storage.list("_delta_log"):
-        return _delta_bytes(storage)
+        return _delta_files(storage)
     names = storage.list("")
     if not names and path is None:
-        return _single(storage.url, storage_options)
+        return InputFiles(_single(storage.url, storage_options))
     data = [name for name in names if _is_data(name)]
     if not data:
         raise InvalidArgumentError(f"{url} holds no data files: name a folder of Parquet files")
-    return tuple(_parquet_bytes(storage, name) for name in data)
+    return InputFiles(tuple(_parquet_bytes(storage, name) for name in data))
 
 
 def _missing(url: str) -> NotFoundError:
@@ -90,13 +104,14 @@ def _parquet_bytes(storage: Storage, name: str) -> int:
     )
 
 
-def _delta_bytes(storage: Storage) -> tuple[int, ...]:
-    """The sizes of the files of a table's newest version."""
+def _delta_files(storage: Storage) -> InputFiles:
+    """Return the files of a table's newest version."""
     refuse_escaped(storage.url, "name the table by a path without them")
     refuse_forked(storage.url)
     try:
         table = DeltaTable(storage.url, storage_options=storage.delta_options())
         actions = pa.table(table.get_add_actions(flatten=False))
+        missing = missing_part(table.metadata().description)
     except TableNotFoundError as error:
         raise InvalidArgumentError(
             f"{storage.url}/_delta_log holds no commit: this is no Delta table"
@@ -107,4 +122,4 @@ def _delta_bytes(storage: Storage) -> tuple[int, ...]:
             "Spark, or name another input"
         ) from error
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
-    return tuple(size for _, size in sorted(files))
+    return InputFiles(tuple(size for _, size in sorted(files)), missing)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
-from statestore.files.inputs import input_bytes
+from statestore.files.inputs import input_files
 from statestore.flink import adaptive
 from statestore.flink.adaptive import (
     BYTES_PER_TASK,
@@ -39,12 +39,14 @@ class BatchInput:
     """One input: where it is, the bytes of each of its files, and whether every task reads it.
 
     Of a :class:`ConsumedInput` ``url`` is its place among the inputs, and ``sizes`` are the bytes
-    of its subpartitions, partition by partition.
+    of its subpartitions, partition by partition. ``missing`` names the part of a state that a Delta
+    table of a store lacks, as its description says; None if it says nothing.
     """
 
     url: str
     sizes: tuple[int, ...]
     broadcast: bool
+    missing: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -107,7 +109,7 @@ def decide(
     Raises:
         InvalidArgumentError: for bounds that are not possible, or for an input with fewer files
             than the least parallelism.
-        StateStoreError: as :func:`~statestore.files.inputs.input_bytes`.
+        StateStoreError: as :func:`~statestore.files.inputs.input_files`.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")
@@ -160,7 +162,8 @@ def _described(number: int, one: ConsumedInput) -> BatchInput:
 def _read(
     url: str, is_broadcast: bool, storage_options: Mapping[str, Any] | None
 ) -> tuple[BatchInput, ConsumedInput]:
-    sizes = input_bytes(url, storage_options)
+    files = input_files(url, storage_options)
+    sizes = files.sizes
     # A table without files is read whole by every task: there is nothing to deal.
     everyone = is_broadcast or not sizes
     consumed = ConsumedInput(
@@ -170,7 +173,7 @@ def _read(
         inter_correlated=False,
         intra_correlated=False,
     )
-    return BatchInput(url, sizes, is_broadcast), consumed
+    return BatchInput(url, sizes, is_broadcast, files.missing), consumed
 
 
 def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int) -> None:

@@ -24,6 +24,7 @@ from statestore.files.merge import read_state
 from statestore.files.reader import open_data, row_groups_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
+from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
@@ -305,12 +306,16 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class SkewReport:
-    """What is skewed in a checkpoint: above ``factor`` times the even share of bytes or rows."""
+    """What is skewed in a checkpoint: above ``factor`` times the even share of bytes or rows.
+
+    ``left_out`` is the state that the checkpoint lacks of its source, so that no weight has it.
+    """
 
     checkpoint_id: int
     by: Weight
     factor: float
     operators: tuple[SkewedOperator, ...]
+    left_out: tuple[LeftOutState, ...] = ()
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each skewed key group; ``times`` is that of the even share."""
@@ -396,7 +401,8 @@ def skew(
                 if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
             ]
             operators.append(_operator(one, entries, by, factor, tuple(hot)))
-    return SkewReport(manifest.checkpoint_id, by, factor, tuple(operators))
+    lacking = left_out_of(manifest.left_out, uid, name)
+    return SkewReport(manifest.checkpoint_id, by, factor, tuple(operators), lacking)
 
 
 def _operator(

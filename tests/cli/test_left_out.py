@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 
 from statestore import StateStore
+from statestore.cli.output import page
+from statestore.cli.verbs.watch import JsonLines, LiveScreen, TextLines, followed
 from statestore.format.left_out import LeftOutState
 
 Run = Callable[..., Result]
@@ -58,6 +61,7 @@ COMMANDS = {
     "restore": ("restore", "--parallelism", "1", "--to", "restored"),
     "restore, dry run": ("restore", "--parallelism", "1", "--dry-run"),
     "plan": ("plan", "--parallelism", "3"),
+    "skew": ("skew",),
     "get, all states": ("get", "u1"),
     "query": ("query", "SELECT count(*) FROM sums"),
     "query, tables": ("query", "--tables"),
@@ -153,3 +157,48 @@ def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
         run("history", "u1", *SUMS, "--store", partial.url, "--output", "json").stdout
     )
     assert [len(one["left_out"]) for one in document["checkpoints"]] == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "screen"])
+def test_watch_names_what_a_checkpoint_lacks(
+    partial: StateStore, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forms = {"text": TextLines(), "json": JsonLines(), "screen": LiveScreen(page(), partial.url)}
+    screen = forms[form]
+    watched = next(
+        followed(partial, interval_s=1, stop_after=None, say=print, wait=lambda seconds: None)
+    )
+    screen.show(watched)
+    if isinstance(screen, LiveScreen):
+        Console(width=200).print(screen._drawn())
+    said = capsys.readouterr().out
+    if form == "json":
+        assert [one["operator"] for one in records(json.loads(said))] == ["kinds", "totals"]
+    else:
+        assert "kinds (not read)" in said
+        assert "totals/sums:0-3 (9 rows were damaged)" in said
+
+
+def test_skew_names_what_is_missing_of_the_states_that_it_looks_at(
+    partial: StateStore, run: Run
+) -> None:
+    others = run("skew", "--operator", "totals", "--state", "others", "--store", partial.url)
+    assert (others.exit_code, "left out" in others.stdout) == (0, False)
+    sums = run("skew", *SUMS, "--store", partial.url)
+    assert "left out  totals/sums:0-3" in sums.stdout
+    assert "kinds" not in sums.stdout
+
+
+def test_decide_repeats_what_the_description_of_a_table_says(partial: StateStore, run: Run) -> None:
+    """It needs no store: of a table it knows what Delta's log says."""
+    with partial.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([LOST])
+        checkpoint.keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
+        checkpoint.carry_rest()
+    sums, others = (f"{partial.url}/operators/totals/keyed/{name}" for name in ("sums", "others"))
+    said = run("decide", sums, others)
+    assert said.exit_code == 0
+    assert said.stdout.count("left out  totals/sums:0-3 (9 rows were damaged)\n") == 1
+    document = json.loads(run("decide", sums, others, "--output", "json").stdout)
+    missing = [one["missing"] for one in document["inputs"]]
+    assert missing == ["totals/sums:0-3 (9 rows were damaged)", None]

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
 from statestore.files import inputs
-from statestore.files.inputs import input_bytes
+from statestore.files.inputs import input_files
 from statestore.storage import LocalStorage
 
 
@@ -22,6 +22,10 @@ def parquet(path: Path, rows: int = 10) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"x": range(rows)}), path)
     return path.stat().st_size
+
+
+def sizes_of(url: str) -> tuple[int, ...]:
+    return input_files(url).sizes
 
 
 def delta(path: Path, rows: int, mode: Any = "append") -> None:
@@ -47,7 +51,7 @@ def log_of(path: Path) -> Path:
 def test_a_folder_gives_its_files_in_order(tmp_path: Path) -> None:
     names = {"b.parquet": 1000, "a.parquet": 10, "k=1/_p=2/c.parquet": 500, "no-suffix": 20}
     expected = {name: parquet(tmp_path / name, rows) for name, rows in names.items()}
-    got = input_bytes(str(tmp_path))
+    got = sizes_of(str(tmp_path))
     assert got == tuple(expected[name] for name in sorted(expected))
     assert len(set(got)) > 2
 
@@ -56,26 +60,26 @@ def test_what_spark_does_not_read_is_not_counted(tmp_path: Path) -> None:
     size = parquet(tmp_path / "a.parquet")
     for name in ("_SUCCESS", ".a.parquet.crc", "_temporary/0/b.parquet", ".hidden/c.parquet"):
         parquet(tmp_path / name, 1000)
-    assert input_bytes(str(tmp_path)) == (size,)
+    assert sizes_of(str(tmp_path)) == (size,)
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_single_file_is_an_input_too(tmp_path: Path, prefix: str) -> None:
     size = parquet(tmp_path / "a.parquet", 100)
     parquet(tmp_path / "b.parquet", 5)
-    assert input_bytes(f"{prefix}{tmp_path}/a.parquet") == (size,)
+    assert sizes_of(f"{prefix}{tmp_path}/a.parquet") == (size,)
 
 
 def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = parquet(tmp_path / "t" / "a.parquet")
     monkeypatch.chdir(tmp_path)
-    assert input_bytes("t") == input_bytes("t/a.parquet") == (size,)
+    assert sizes_of("t") == sizes_of("t/a.parquet") == (size,)
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing/at/all.parquet"])
 def test_a_path_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFoundError, match=f"nothing at {tmp_path}/{name}"):
-        input_bytes(f"{tmp_path}/{name}")
+        sizes_of(f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize("name", [None, "_SUCCESS", "_old/a.parquet"])
@@ -83,7 +87,7 @@ def test_a_folder_without_data_is_refused(tmp_path: Path, name: str | None) -> N
     if name:
         parquet(tmp_path / name)
     with pytest.raises(InvalidArgumentError, match="no data files"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"a,b\n1,2\n3,4\n5,6\n", b"PAR1" + b"x" * 99])
@@ -92,12 +96,12 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes, sin
     parquet(tmp_path / "a.parquet")
     (tmp_path / "b.csv").write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=r"b\.csv is not a Parquet file"):
-        input_bytes(f"{tmp_path}/b.csv" if single else str(tmp_path))
+        sizes_of(f"{tmp_path}/b.csv" if single else str(tmp_path))
 
 
 def test_other_file_systems_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="http"):
-        input_bytes("http://localhost/x.parquet")
+        sizes_of("http://localhost/x.parquet")
 
 
 def test_a_file_that_vanishes_meanwhile_is_named(
@@ -110,7 +114,7 @@ def test_a_file_that_vanishes_meanwhile_is_named(
 
     monkeypatch.setattr(LocalStorage, "list", listed)
     with pytest.raises(NotFoundError, match=r"gone\.parquet"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
 
 
 def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
@@ -135,10 +139,10 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
                 return ()
 
     monkeypatch.setattr(inputs, "open_storage", lambda url, _: Bucket(url))
-    assert input_bytes("s3://t") == input_bytes("s3://t/a.parquet") == (size,)
+    assert sizes_of("s3://t") == sizes_of("s3://t/a.parquet") == (size,)
     for missing in ("s3://t/b.parquet", "s3://other"):
         with pytest.raises(NotFoundError, match=missing):
-            input_bytes(missing)
+            sizes_of(missing)
 
 
 # --- Delta ----------------------------------------------------------------------------------------
@@ -147,9 +151,9 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
 def test_a_delta_table_gives_the_files_of_its_newest_version(tmp_path: Path) -> None:
     for rows in (10, 1000, 20_000):
         delta(tmp_path, rows)
-    assert sorted(input_bytes(str(tmp_path))) == on_disk(tmp_path)
+    assert sorted(sizes_of(str(tmp_path))) == on_disk(tmp_path)
     delta(tmp_path, 50, "overwrite")
-    got = input_bytes(str(tmp_path))
+    got = sizes_of(str(tmp_path))
     assert list(got) == active(tmp_path)
     assert len(got) == 1
     assert len(on_disk(tmp_path)) == 4
@@ -163,9 +167,9 @@ def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path) -> None:
     for version in (0, 1):
         (log_of(tmp_path) / f"{version:020}.json").unlink()
     expected = active(tmp_path)
-    assert sorted(input_bytes(str(tmp_path))) == expected != on_disk(tmp_path)
+    assert sorted(sizes_of(str(tmp_path))) == expected != on_disk(tmp_path)
     delta(tmp_path, 20_000)
-    assert sorted(input_bytes(str(tmp_path))) == active(tmp_path) != expected
+    assert sorted(sizes_of(str(tmp_path))) == active(tmp_path) != expected
 
 
 def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path) -> None:
@@ -183,12 +187,12 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path)
     first = next(iter(sorted(log_of(tmp_path).glob("*.json"))))
     kept = first.read_bytes()
     first.unlink()
-    assert sorted(input_bytes(str(tmp_path))) == on_disk(tmp_path)
+    assert sorted(sizes_of(str(tmp_path))) == on_disk(tmp_path)
     parts[0].unlink()
     with pytest.raises(CorruptionError, match="cannot be read"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
     first.write_bytes(kept)
-    assert sorted(input_bytes(str(tmp_path))) == on_disk(tmp_path)
+    assert sorted(sizes_of(str(tmp_path))) == on_disk(tmp_path)
 
 
 def test_a_missing_commit_is_named(tmp_path: Path) -> None:
@@ -196,13 +200,13 @@ def test_a_missing_commit_is_named(tmp_path: Path) -> None:
         delta(tmp_path, rows)
     (log_of(tmp_path) / f"{1:020}.json").unlink()
     with pytest.raises(CorruptionError, match="found gap; read the table with Spark"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
 
 
 def test_a_table_without_rows_has_no_bytes(tmp_path: Path) -> None:
     delta(tmp_path, 10)
     DeltaTable(tmp_path).delete()
-    assert input_bytes(str(tmp_path)) == ()
+    assert sizes_of(str(tmp_path)) == ()
 
 
 def commit(path: Path, version: int, *actions: dict[str, Any]) -> None:
@@ -226,16 +230,16 @@ def test_rows_marked_deleted_do_not_remove_their_file(tmp_path: Path) -> None:
     gone = {"path": added["path"], "deletionTimestamp": 1, "dataChange": True}
     marked = {"add": added | {"deletionVector": vector}}
     commit(tmp_path, 1, feature("deletionVectors"), marked, {"remove": gone})
-    assert input_bytes(str(tmp_path)) == (size,)
+    assert sizes_of(str(tmp_path)) == (size,)
     commit(tmp_path, 2, {"remove": gone | {"deletionVector": vector}})
-    assert input_bytes(str(tmp_path)) == ()
+    assert sizes_of(str(tmp_path)) == ()
 
 
 def test_a_table_that_delta_rs_does_not_know_is_left_to_spark(tmp_path: Path) -> None:
     delta(tmp_path, 10)
     commit(tmp_path, 1, feature("somethingNew"))
     with pytest.raises(CorruptionError, match="read the table with Spark"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
 
 
 def test_a_delta_table_that_delta_rs_would_look_for_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -243,14 +247,14 @@ def test_a_delta_table_that_delta_rs_would_look_for_elsewhere_is_refused(tmp_pat
     delta(tmp_path / "other", 10)
     (tmp_path / "other").rename(tmp_path / "a%20b")
     with pytest.raises(InvalidArgumentError, match="a%20b: delta-rs takes"):
-        input_bytes(str(tmp_path / "a%20b"))
+        sizes_of(str(tmp_path / "a%20b"))
 
 
 def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
     log_of(tmp_path).mkdir()
     (log_of(tmp_path) / "notes.txt").write_text("")
     with pytest.raises(InvalidArgumentError, match="no commit"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
@@ -259,4 +263,4 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     (whole,) = log_of(tmp_path).glob("*.checkpoint.parquet")
     whole.write_bytes(os.urandom(whole.stat().st_size))
     with pytest.raises(CorruptionError, match=f"Delta log of {tmp_path} cannot be read"):
-        input_bytes(str(tmp_path))
+        sizes_of(str(tmp_path))

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobs.redistribute_offsets import main
 from statestore import StateStore
+from statestore.format.left_out import LeftOutState
 from tests.jobs.conftest import RunJob
 from tests.syntax import ROOT
 
@@ -66,6 +68,23 @@ def test_every_partition_goes_to_exactly_one(run_job: RunJob, name: str, paralle
         for offset in subtask["offsets"]
     ]
     assert sorted(given) == sorted(offset for old in OLD for offset in old)
+
+
+def test_a_state_that_is_not_whole_is_named(store: StateStore, run_job: RunJob) -> None:
+    """I16: a partition whose offset was lost is read from where the source begins."""
+    lost, other = (
+        LeftOutState(operator=uid, state=None, reason="damaged", command="salvage")
+        for uid in ("orders-source", "sums")
+    )
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.record_left_out([replace(lost, state="offsets"), other])
+        checkpoint.carry_rest()
+    done = run_job(main, SETTINGS)
+    assert done.out.splitlines()[-1] == "left out  orders-source/offsets (damaged)"
+    report = run_job(main, SETTINGS, "--output", "json").report
+    assert report["left_out"] == ["orders-source/offsets (damaged)"]
+    whole = run_job(main, SETTINGS, "--set", "offsets.name=as_union", "--output", "json").report
+    assert whole["left_out"] == []
 
 
 @pytest.mark.usefixtures("store")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from statestore import decide
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from statestore.files.inputs import InputFiles
 from statestore.flink import ConsumedInput
 from statestore.maintenance.decide import DecidedParallelism
 from tests.support.vectors import cases
@@ -77,7 +78,9 @@ def test_whole_files_are_dealt_as_flink_deals_partitions(
     dealt = [known[name] for name in names if known[name]]
 
     def run() -> DecidedParallelism:
-        with patch("statestore.maintenance.decide.input_bytes", lambda url, _: known[url]):
+        with patch(
+            "statestore.maintenance.decide.input_files", lambda url, _: InputFiles(known[url])
+        ):
             return decide(
                 names,
                 broadcast=[name for name in known if name.startswith("all")],
@@ -149,7 +152,9 @@ def test_one_folder_is_decided_as_flink_does() -> None:
         (sizes,) = given_["inputs"][0]["bytes"]
 
         def run(given_: Any = given_, sizes: Any = sizes) -> DecidedParallelism:
-            with patch("statestore.maintenance.decide.input_bytes", lambda *_: tuple(sizes)):
+            with patch(
+                "statestore.maintenance.decide.input_files", lambda *_: InputFiles(tuple(sizes))
+            ):
                 return decide(
                     ["x"],
                     bytes_per_task=given_["per_task"],

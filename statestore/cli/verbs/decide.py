@@ -23,8 +23,9 @@ __all__ = ["Decided", "decide_parallelism"]
         "The parallelism that Flink's adaptive batch scheduler would give a batch job that reads "
         "these inputs, the bytes and files of each, and what the largest task reads. Whole files "
         "are dealt, the i-th share of each input to one task, so there are no more tasks than an "
-        "input has files. Inputs are Parquet files, folders of them, "
-        "or Delta tables, of which the newest version counts. Needs no store."
+        "input has files. Inputs are Parquet files, folders of them, or Delta tables, of which the "
+        "newest version counts. If the description of a Delta table says that a part of the state "
+        "is missing, that part is named. Needs no store."
     ),
     examples=(
         "statestore decide ./fraud/operators/totals-by-user/keyed/totals",
@@ -84,6 +85,7 @@ class Decided(Result):
                 "broadcast": one.broadcast,
                 "size_bytes": one.size_bytes,
                 "files": len(one.sizes),
+                "missing": one.missing,
             }
             for one in self.decided.inputs
         ]
@@ -107,3 +109,5 @@ class Decided(Result):
             page.line(
                 f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
             )
+            if one.missing is not None:
+                page.line(f"    left out  {one.missing}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import key_value
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import (
     Invocation,
     Verb,
@@ -17,6 +18,7 @@ from statestore.cli.command import (
 )
 from statestore.cli.drawing import bar, count, counted, size
 from statestore.cli.output import Page, Result, cell, table_of, value_text
+from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.export import json_value
 from statestore.restore.plan import Weight
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
@@ -107,12 +109,14 @@ class FoundSkew(Result):
             "by": report.by.value,
             "factor": report.factor,
             "operators": [_operator(operator) for operator in report.operators],
+            "left_out": left_out_to_json(report.left_out),
         }
 
     def write(self, page: Page) -> None:
         """Write it as text."""
         report = self.report
         page.line(f"checkpoint {report.checkpoint_id} of {self.store}", "bold")
+        write_left_out(page, report.left_out)
         if not report.operators:
             page.line("no keyed state")
         for operator in report.operators:

@@ -40,7 +40,9 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
+from statestore.format.left_out import left_out_text
 from statestore.format.manifest import Manifest
+from statestore.format.manifest_json import left_out_to_json
 from statestore.store import StateStore
 
 __all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed", "watch_checkpoints"]
@@ -57,11 +59,10 @@ SHOWN = 12
         "The newest checkpoint, then each new one as it is taken: its age, how long it took, by "
         "phase, the rows, bytes and files that were written for it, the changed share (rows "
         "written for each row of the bases; 100% for a state written in full), the layers of "
-        "changes, and what it holds. On a terminal a screen that is drawn anew; elsewhere a short "
-        "line for each, without phases; with --output json an object for each, on one line. A "
-        "store that is not there yet is waited for. Only the list of checkpoints is asked for, and "
-        "the manifest of each "
-        "new one. Ends with Ctrl-C, status 0, after --count, or when nobody reads its stdout any "
+        "changes, what it holds, and what it lacks of its source. On a terminal a screen that is "
+        "drawn anew; elsewhere a short line for each, without phases; with --output json an object "
+        "for each, on one line. A store that is not there yet is waited for. Only the list of "
+        "checkpoints is asked for, and the manifest of each new one. Ends with Ctrl-C, status 0, after --count, or when nobody reads its stdout any "
         "more, as behind head -1."
     ),
     examples=(
@@ -226,6 +227,7 @@ class LiveScreen(JsonLines):
         if newest.manifest is not None:
             parts.append(Text(f"holds    {held_text(newest.manifest)}"))
             parts += [Text(f"{name:<7}  {text}") for name, text in metrics_text(newest.manifest)]
+            parts += [Text(printable(f"left out {record}")) for record in newest.manifest.left_out]
         columns = (
             "id",
             "age",
@@ -286,6 +288,8 @@ def _line(watched: Watched) -> str:
     parts.append(f"holds {held_text(manifest)}")
     if layers := _layers(manifest):
         parts.append(counted(layers, "layer"))
+    if manifest.left_out:
+        parts.append(f"left out  {left_out_text(manifest.left_out)}")
     return "; ".join(parts)
 
 
@@ -310,6 +314,7 @@ def _document(watched: Watched) -> dict[str, Any]:
             "size_bytes": manifest.size_bytes,
             "files": manifest.files,
             "layers": _layers(manifest),
+            "left_out": left_out_to_json(manifest.left_out),
         }
         | changed_rows_document(manifest)
         | metrics_document(manifest)
