@@ -62,8 +62,8 @@ SHOWN = 12
         "changes, what it holds, and what it lacks of its source. On a terminal a screen that is "
         "drawn anew; elsewhere a short line for each, without phases; with --output json an object "
         "for each, on one line. A store that is not there yet is waited for. Only the list of "
-        "checkpoints is asked for, and the manifest of each new one. Ends with Ctrl-C, status 0, after --count, or when nobody reads its stdout any "
-        "more, as behind head -1."
+        "checkpoints is asked for, and the manifest of each new one. Ends with Ctrl-C, status 0, "
+        "after --count, or when nobody reads its stdout any more, as behind head -1."
     ),
     examples=(
         "statestore watch --store ./fraud",
