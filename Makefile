@@ -106,10 +106,12 @@ docs: $(READY) ## write docs/RESCALING.md anew
 site: $(READY) ## build the documentation into build/site; a broken link stops it
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
 
+# Extras that name other extras bring the package itself into the list: it is installed from here.
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
-	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
-		--extra azure,demo,gcs,hdfs,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
-		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml; } > $(VENV)/lock
+	@set -o pipefail; { head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
+		--extra site,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml \
+		| awk '/^statestore @/ { skip = 1; next } /^[^ ]/ { skip = 0 } !skip'; } > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 
 clean: ## remove .venv and all caches

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -122,6 +123,11 @@ def run_command(line: str) -> None:
             done = CliRunner().invoke(cli, arguments, prog_name="statestore")
             assert done.exit_code == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             assert done.stdout, line
+        case ["pip", "install", place]:
+            named = re.fullmatch(r"\.(?:\[(.+)\])?", place)
+            assert named, line
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            assert {*(named[1] or "all").split(",")} <= {*project["optional-dependencies"]}, line
         case ["make", target, *_]:
             assert f"\n{target}:" in (ROOT / "Makefile").read_text()
         case ["python", "-m", module, "--conf-file", settings]:
