@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Final
 from wsgiref.simple_server import WSGIServer
 
-from statestore.errors import MissingDependencyError
+from statestore.extras import needs_extra
 from statestore.format.metrics import Amount
 from statestore.listeners import (
     CheckpointCommitted,
@@ -29,7 +29,7 @@ from statestore.listeners import (
     CompactionListener,
 )
 
-try:
+with needs_extra("metrics", "metrics for Prometheus"):
     from prometheus_client import (
         REGISTRY,
         CollectorRegistry,
@@ -38,10 +38,6 @@ try:
         Histogram,
         start_http_server,
     )
-except ImportError as error:
-    raise MissingDependencyError(
-        "metrics for Prometheus need its client: pip install 'statestore[metrics]'"
-    ) from error
 
 __all__ = ["SECONDS", "PrometheusListener", "Serving", "serve"]
 

@@ -33,7 +33,7 @@ LAYERS = (
     ("statestore.format",),
     ("statestore.flink", "statestore.display"),
     ("statestore.keys",),
-    ("statestore.arguments", "statestore.parsing"),
+    ("statestore.arguments", "statestore.extras", "statestore.parsing"),
     ("statestore.errors", "statestore._version"),
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
@@ -114,6 +114,7 @@ PURE = (
     "statestore._version",
     "statestore.arguments",
     "statestore.display",
+    "statestore.extras",
     "statestore.parsing",
     "statestore.keys.big_numbers",
     "statestore.keys.groups",

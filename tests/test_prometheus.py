@@ -154,7 +154,7 @@ def test_without_the_client_the_error_says_what_to_install() -> None:
         "    print(error, error.exit_code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'statestore[metrics]'" in done.stdout
+    assert "install the extra 'metrics': " in done.stdout
     assert done.stdout.endswith("16\n")
 
 

@@ -23,12 +23,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 from statestore.demo.orders import STATE, UID
-from statestore.errors import MissingDependencyError, StateStoreError, StorageError
+from statestore.errors import StateStoreError, StorageError
+from statestore.extras import needs_extra
 from statestore.spark.session import default_settings
 from statestore.store import StateStore
 
@@ -184,19 +186,15 @@ def produce(place: Place, ledger: Ledger, number: int) -> None:
 
 def _kafka(module: str, name: str) -> Any:
     """Return a class of Kafka's client, which only the demo's beginning needs."""
-    try:
+    with needs_extra("kafka", "the demo of a cluster"):
         import confluent_kafka
         import confluent_kafka.admin
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "Kafka's client is missing: pip install 'statestore[kafka]'"
-        ) from error
     return getattr(confluent_kafka.admin if module else confluent_kafka, name)
 
 
 def _submit(place: Place, parallelism: int) -> dict[str, Any]:
     """Run the job on the cluster; return what it says of itself."""
-    home = os.environ.get("SPARK_HOME") or str(_spark_home())
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     settings = default_settings("parquet") | {
         "spark.executor.memory": EXECUTOR_MEMORY,
         "spark.executor.cores": "1",
@@ -221,13 +219,6 @@ def _submit(place: Place, parallelism: int) -> dict[str, Any]:
         raise StorageError("\n".join(["the job failed; the end of what it said:", *said]))
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
-
-
-def _spark_home() -> Path:
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise MissingDependencyError("Spark is needed here: pip install pyspark")
-    return Path(spec.origin).parent
 
 
 def _run(text: str) -> tuple[int, int]:

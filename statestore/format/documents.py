@@ -198,7 +198,7 @@ def _check_header(header: Header, name: str, form: str, newest: int) -> None:
     if header.format_version > newest:
         raise FormatVersionError(
             f"{name} has format version {header.format_version}; this release reads up to "
-            f"{newest}. Upgrade: pip install --upgrade statestore"
+            f"{newest}. Upgrade statestore: the section Install of its README says how"
         )
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import MissingDependencyError, QueryStoppedError
+from statestore.errors import QueryStoppedError
+from statestore.extras import needs_extra
 
 __all__ = ["QueryWatch", "duckdb", "for_arrow", "quoted", "said", "shut_in", "unsliced"]
 
@@ -47,12 +48,8 @@ _EXACT_IN_ARROW = frozenset(
 
 def duckdb() -> ModuleType:
     """Return the library; MissingDependencyError without it."""
-    try:
+    with needs_extra("query", "SQL"):
         return importlib.import_module("duckdb")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "SQL is answered by DuckDB, which is not installed: pip install 'statestore[query]'"
-        ) from error
 
 
 def shut_in(connection: Any) -> None:

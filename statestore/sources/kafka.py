@@ -6,7 +6,7 @@
     found = reconcile(stored, cluster.topics({"orders"}), Policies(gap="earliest"))
     cluster.commit("orders-reader", found.offsets)
 
-The client is confluent-kafka, loaded when a cluster is made (``pip install 'statestore[kafka]'``).
+The client is confluent-kafka, loaded when a cluster is made (the extra ``kafka``).
 Nothing here waits longer than a time limit: a broker that is gone is a StorageError that names it.
 """
 
@@ -16,12 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from statestore.errors import (
-    CommitConflictError,
-    InvalidArgumentError,
-    MissingDependencyError,
-    StorageError,
-)
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.extras import needs_extra
 from statestore.sources.discovery import LiveRange, LiveTopic
 from statestore.sources.offsets import source_offsets
 
@@ -78,13 +74,9 @@ class KafkaCluster:
         Raises MissingDependencyError without confluent-kafka, and InvalidArgumentError for options
         that librdkafka does not take.
         """
-        try:
+        with needs_extra("kafka", "Kafka"):
             import confluent_kafka
             import confluent_kafka.admin
-        except ImportError as error:
-            raise MissingDependencyError(
-                "Kafka needs confluent-kafka: pip install 'statestore[kafka]'"
-            ) from error
         if not bootstrap:
             raise InvalidArgumentError("bootstrap is empty; give host:port of a broker")
         self.bootstrap, self._seconds = bootstrap, seconds

@@ -25,13 +25,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from delta import configure_spark_with_delta_pip
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
+from statestore.extras import needs_extra
 from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
@@ -89,8 +89,9 @@ def spark_session(
         The session.
 
     Raises:
-        MissingDependencyError: when there is no fitting Java, when a jar cannot be fetched, or when
-            the running session was started without Delta.
+        MissingDependencyError: when there is no fitting Java, when the extra ``delta-spark`` is
+            missing, when a jar cannot be fetched, or when the running session was started without
+            Delta.
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet"):
@@ -107,8 +108,7 @@ def spark_session(
         settings[name] = f"{packages},{value}" if packages else value
     builder = SparkSession.Builder().appName(app_name).master(master)
     if table_format == "delta":
-        wanted = settings.pop(PACKAGES, "")
-        builder = configure_spark_with_delta_pip(builder, wanted.split(",") if wanted else None)
+        builder = _with_delta(builder, settings.pop(PACKAGES, ""))
     for name, value in settings.items():
         builder = builder.config(name, value)
     java_environment(master)
@@ -152,6 +152,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _with_delta(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
+    """Return the builder of a session that has Delta's packages, and more that are wanted."""
+    with needs_extra("delta-spark", "a Spark session with Delta"):
+        from delta import configure_spark_with_delta_pip
+    return configure_spark_with_delta_pip(builder, packages.split(",") if packages else None)
 
 
 def _settings_in(name: str) -> dict[str, str]:

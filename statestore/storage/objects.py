@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 from urllib.parse import quote, unquote
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError, StorageError
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.extras import needs_extra
 from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
 from statestore.storage.requests import (
     Failure,
@@ -98,12 +99,8 @@ class ObjectStorage(ABC):
 
     def _open_filesystem(self) -> None:
         try:
-            self._opened = self._connect()
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"a store on {self.scheme}:// needs more: pip install 'statestore[{self.extra}]' "
-                f"({error})"
-            ) from error
+            with needs_extra(self.extra, f"a store on {self.scheme}://"):
+                self._opened = self._connect()
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
         self._process = os.getpid()

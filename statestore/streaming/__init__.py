@@ -2,12 +2,15 @@
 from a store into Spark's own: :func:`initial_state`.
 """
 
-from statestore.streaming.outputs import initial_state, to_delta, to_kafka
-from statestore.streaming.planned import MicroBatch
-from statestore.streaming.progress import Progress, starting_offsets
-from statestore.streaming.query import StatefulQuery
-from statestore.streaming.states import QueryState
-from statestore.streaming.updates import Changes, Updated, by_key
+from statestore.extras import needs_extra
+
+with needs_extra("spark", "a StatefulQuery"):
+    from statestore.streaming.outputs import initial_state, to_delta, to_kafka
+    from statestore.streaming.planned import MicroBatch
+    from statestore.streaming.progress import Progress, starting_offsets
+    from statestore.streaming.query import StatefulQuery
+    from statestore.streaming.states import QueryState
+    from statestore.streaming.updates import Changes, Updated, by_key
 
 __all__ = [
     "Changes",

@@ -17,11 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from statestore import KeyGroupAssignment, StateStore, errors, key_group_of
+from statestore.extras import needs_extra
 from statestore.files.table import open_table
+
+with needs_extra("spark", "the suite of state tables"):
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
 
 __all__ = ["StateTableSuite"]
 

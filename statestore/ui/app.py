@@ -21,13 +21,13 @@ from typing import Any, Final
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
-    MissingDependencyError,
     ParallelismError,
     QueryStoppedError,
     StateNotFoundError,
     StateStoreError,
     StoreNotFoundError,
 )
+from statestore.extras import needs_extra
 from statestore.parsing import parse_integer
 from statestore.restore.plan import Weight
 from statestore.store import StateStore
@@ -44,7 +44,7 @@ from statestore.ui.questions import (
 from statestore.ui.rescale import RATE, rescale
 from statestore.ui.timeline import newest, timeline
 
-try:
+with needs_extra("ui", "the pages of a store"):
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -67,10 +67,6 @@ try:
         foreign_reason,
         read_form,
     )
-except ImportError as error:
-    raise MissingDependencyError(
-        "the pages of a store need more packages: pip install 'statestore[ui]'"
-    ) from error
 
 __all__ = ["POLICY", "QueryLimits", "application", "host_names", "is_local", "serve"]
 

@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from statestore.errors import MissingDependencyError
+from statestore.extras import needs_extra
 
-try:
+with needs_extra("ui", "the pages of a store"):
     import vl_convert
     from markupsafe import Markup
-except ImportError as error:
-    raise MissingDependencyError(
-        "the pages of a store need more packages: pip install 'statestore[ui]'"
-    ) from error
 
 __all__ = ["HEAT_COLUMNS", "bars", "flow", "heat", "lines", "phases"]
 

@@ -12,12 +12,14 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from statestore._version import __version__
 from statestore.cli.drawing import count, counted, duration, size, when
 from statestore.cli.output import value_text
+from statestore.extras import needs_extra
+
+with needs_extra("ui", "the pages of a store"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
 __all__ = ["View", "static", "written"]
 

@@ -18,8 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from urllib.parse import parse_qs
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from statestore.extras import needs_extra
+
+with needs_extra("ui", "the pages of a store"):
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
 
 __all__ = ["RunningQueries", "TooManyQueriesError", "foreign_reason", "read_form"]
 

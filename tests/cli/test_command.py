@@ -282,7 +282,7 @@ def test_demo_names_what_to_install(run: Run, monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib, "import_module", missing)
     done = run("demo", "here")
     assert done.exit_code == errors.MissingDependencyError.exit_code
-    assert done.stderr.startswith("error: the demo needs pyspark, which is not installed: pip ")
+    assert done.stderr.startswith("error: pyspark is not installed, and is needed for the demo")
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: Any) -> None:

@@ -131,7 +131,7 @@ def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, damaged: Pat
     manifest_of(damaged, 1).write_bytes(document_bytes(document | {"format_version": 99}))
     done = run("list", "--store", damaged)
     assert done.exit_code == 14
-    assert "pip install --upgrade" in done.stderr
+    assert "Upgrade statestore: the section Install of its README" in done.stderr
 
 
 def test_show_as_text(run: Run, fraud: Path) -> None:

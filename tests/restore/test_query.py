@@ -327,7 +327,7 @@ def test_without_duckdb_the_command_is_named(
 ) -> None:
     """Its views are listed all the same."""
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
+    with pytest.raises(MissingDependencyError, match="install the extra 'query': "):
         store.query("SELECT 1")
     assert len(store.views()) == 5
 

@@ -145,7 +145,7 @@ def test_options_that_do_not_fit() -> None:
 
 def test_without_the_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[kafka\]'"):
+    with pytest.raises(MissingDependencyError, match="install the extra 'kafka': "):
         KafkaCluster("localhost:1")
 
 

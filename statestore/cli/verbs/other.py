@@ -14,7 +14,7 @@ import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.output import Page, Result, cell, table_of
-from statestore.errors import MissingDependencyError
+from statestore.extras import needs_extra
 from statestore.settings import Setting
 
 __all__ = ["Configuration", "print_settings", "run_demo"]
@@ -73,12 +73,6 @@ class Configuration(Result):
 @pass_invocation
 def run_demo(invocation: Invocation, directory: str) -> int:
     """Take a snapshot and restore it at another parallelism, to watch."""
-    try:
+    with needs_extra("demo", "the demo"):
         demo = importlib.import_module("statestore.demo")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "statestore":
-            raise
-        raise MissingDependencyError(
-            f"the demo needs {error.name}, which is not installed: pip install 'statestore[demo]'"
-        ) from error
     return int(demo.run(directory, output=invocation.settings.output))

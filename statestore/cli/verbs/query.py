@@ -34,7 +34,7 @@ T = TypeVar("T")
         "The rows of the answer, the first 1,000 unless --limit says otherwise. Every state is a "
         'view, "operator uid"."state name", or the state\'s name alone where no other state has '
         "it, with the columns as stored behind key_group; operator state behind subtask and "
-        "position. Needs DuckDB (pip install 'statestore[query]') and no Spark. A statement only "
+        "position. Needs DuckDB (the extra 'query') and no Spark. A statement only "
         "asks: one SELECT, over the views and nothing else."
     ),
     examples=(

@@ -17,6 +17,7 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.extras import needs_extra
 from statestore.format.manifest_json import left_out_to_json
 from statestore.storage import open_storage
 
@@ -85,9 +86,9 @@ def _module(name: str) -> Any:
 def _session(location: str) -> Any:
     """Start Spark on this machine; with its access to ``s3a://`` where the location needs it."""
     in_bucket = bool(open_storage(location).hadoop_settings())
-    return importlib.import_module("statestore.spark.session").spark_session(
-        app_name="statestore spark", table_format="parquet", s3=in_bucket
-    )
+    with needs_extra("spark", "statestore spark"):
+        session = importlib.import_module("statestore.spark.session")
+    return session.spark_session(app_name="statestore spark", table_format="parquet", s3=in_bucket)
 
 
 def _check(location: str, batch: int | None) -> None:

@@ -4,20 +4,23 @@
 in; the command is ``statestore spark``.
 """
 
-from statestore.interop.spark.export_state import (
-    ExportedCheckpoint,
-    ExportedStore,
-    export_checkpoint,
-)
-from statestore.interop.spark.hand_over import ExportedProgress, export_progress
-from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
-from statestore.interop.spark.show import (
-    ShownLocation,
-    ShownOperator,
-    ShownStore,
-    ShownVariable,
-    show_location,
-)
+from statestore.extras import needs_extra
+
+with needs_extra("spark", "checkpoints of Spark's queries"):
+    from statestore.interop.spark.export_state import (
+        ExportedCheckpoint,
+        ExportedStore,
+        export_checkpoint,
+    )
+    from statestore.interop.spark.hand_over import ExportedProgress, export_progress
+    from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
+    from statestore.interop.spark.show import (
+        ShownLocation,
+        ShownOperator,
+        ShownStore,
+        ShownVariable,
+        show_location,
+    )
 
 __all__ = [
     "ExportedCheckpoint",
