@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.aligned import aligned
-from statestore.files.equality import found
+from statestore.files.equality import found, leaf_columns
 from statestore.files.keyed import KeyedTarget, write_pieces
 from statestore.files.lookup import key_batch, key_group_of
 from statestore.files.marks import are_changes, as_cleared
@@ -259,6 +259,9 @@ _BATCH_ROWS = 2048
 """As many as DuckDB handles at a time: rows may be large."""
 _LEAST_SQL_BYTES = 256 * 2**20
 """With less memory, DuckDB refuses statements that need hardly any."""
+_LEAST_COPYING_BYTES = 64 * 2**20
+_COLUMN_BYTES = 2**20
+"""DuckDB holds several blocks of each column while it writes a table."""
 
 
 def rewrite_by_sql(
@@ -279,10 +282,17 @@ def rewrite_by_sql(
     library = duckdb()
     with temporary_folder("sql") as folder:
         try:
-            with closing(_connected(library, folder, target)) as connection:
+            # Opened thrice: a database keeps its buffers, and files and the sort need memory, too.
+            copying = _copying_bytes(entry.state)
+            running = max(_memory_bytes(target), _LEAST_SQL_BYTES, copying)
+            with closing(_connected(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
                 _load(connection, storage, entry)
+            with closing(_connected(library, folder, running)) as connection:
+                shut_in(connection)
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
+            with closing(_connected(library, folder, copying)) as connection:
+                shut_in(connection)
                 answer = _answer(connection, entry.state)
                 pieces = sorted_pieces(answer, entry.state, _memory_bytes(target))
                 if target is not None:
@@ -296,10 +306,17 @@ def rewrite_by_sql(
             ) from error
 
 
-def _connected(library: Any, folder: Path, target: KeyedTarget | None) -> Any:
+def _copying_bytes(state: KeyedState) -> int:
+    """Return the memory with which DuckDB stores rows of a state, or reads them."""
+    return _LEAST_COPYING_BYTES + _COLUMN_BYTES * sum(
+        len(leaf_columns(pa.array([], field.type))) for field in arrow_schema(state.schema)
+    )
+
+
+def _connected(library: Any, folder: Path, most_bytes: int) -> Any:
     """Open a database in a folder, which spills there what does not fit in memory."""
-    most = max(_memory_bytes(target), _LEAST_SQL_BYTES)
-    return library.connect(str(folder / "state.duckdb"), config={"memory_limit": f"{most}B"})
+    config = {"memory_limit": f"{most_bytes}B"}
+    return library.connect(str(folder / "state.duckdb"), config=config)
 
 
 def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
@@ -319,7 +336,6 @@ def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
         batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)
     )
     _insert_all(connection, VIEW, schema, batches)
-    shut_in(connection)
 
 
 def _insert_all(
