@@ -42,16 +42,33 @@ from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
 
 __all__ = [
+    "OPERATOR_STATE_BYTES",
     "element_digests",
     "elements_in_place",
     "elements_of",
     "elements_table",
     "misplaced",
     "read_elements",
+    "refuse_large_elements",
     "schema_of_elements",
     "stored_schema",
     "write_elements",
 ]
+
+
+OPERATOR_STATE_BYTES = 256 * 2**20
+"""The most bytes of one operator state. A restore may give all of it to every subtask, as Flink
+does, which holds it in memory."""
+
+
+def refuse_large_elements(elements: pa.Table, subject: str) -> None:
+    """Raise InvalidArgumentError for more elements than an operator state can have."""
+    if elements.nbytes > OPERATOR_STATE_BYTES:
+        raise InvalidArgumentError(
+            f"the elements of {subject} have {elements.nbytes} bytes, and operator state can have "
+            f"{OPERATOR_STATE_BYTES}: subtasks hold it in memory. Write keyed state instead, or "
+            "divide the elements among several states"
+        )
 
 
 def elements_table(

@@ -18,7 +18,12 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
-from statestore.files.elements import elements_in_place, elements_table, schema_of_elements
+from statestore.files.elements import (
+    elements_in_place,
+    elements_table,
+    refuse_large_elements,
+    schema_of_elements,
+)
 from statestore.files.engines import engine_of, is_frame, rows_on_driver
 from statestore.files.merge import check_instant
 from statestore.files.types import is_uuid, uuid_columns
@@ -349,8 +354,8 @@ def operator_state(
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
     """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
 
-    Raises InvalidArgumentError when the lists are not one per subtask, and SchemaMismatchError when
-    mode or columns differ from the stored ones.
+    Raises InvalidArgumentError when the lists are not one per subtask, or the elements are too
+    large, and SchemaMismatchError when mode or columns differ from the stored ones.
     """
     stored = history.operator(uid, name)
     if stored is not None and stored.mode is mode and not stored.schema.fields:
@@ -369,6 +374,7 @@ def operator_state(
                 "empty one where there is none"
             )
         table = elements_table(lists, stored.schema if stored else None, subject)
+    refuse_large_elements(table, subject)
     state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
     _refuse_unreadable(state.schema, str(state))
     if stored is not None and (

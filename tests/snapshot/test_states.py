@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import statestore.files.elements as files_elements
 from statestore.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -341,6 +342,20 @@ def test_elements_in_a_place_that_is_none_are_refused(
     """Instead of going to some subtask."""
     with pytest.raises(InvalidArgumentError, match=r"subtask|position"):
         elements(store, "union", pa.table({**columns, "p": [1, 2]}))
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+def test_elements_that_subtasks_cannot_hold_are_refused(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, is_table: bool
+) -> None:
+    rows = [{"p": at, "text": "x" * 100} for at in range(100)]
+    given = pa.Table.from_pylist(rows) if is_table else [rows[:50], rows[50:]]
+    monkeypatch.setattr(files_elements, "OPERATOR_STATE_BYTES", 13_000)
+    elements(store, "split", given)
+    monkeypatch.setattr(files_elements, "OPERATOR_STATE_BYTES", 10_000)
+    with pytest.raises(InvalidArgumentError, match="split state 'n' of operator 'u' have 12"):
+        elements(store, "split", given)
+    assert store.restore().checkpoint_id == 1
 
 
 def elements(store: StateStore, mode: str, given: Any) -> Any:
