@@ -78,10 +78,12 @@ def _source() -> Mapping[str, Any] | None:
     """Return what the installer recorded of the package's origin, as PEP 610 has it."""
     from importlib import metadata  # it takes as long as `import statestore`
 
-    try:
-        text = metadata.distribution("statestore").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return None  # on the path by itself, as in an archive for spark-submit
+    # There may be none, as in an archive for spark-submit. A clone may have the record of a build
+    # in addition to the one of its installation, without an origin.
+    texts = (
+        found.read_text("direct_url.json") for found in metadata.distributions(name="statestore")
+    )
+    text = next(filter(None, texts), None)
     return None if text is None else json.loads(text)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from statestore import extras
 from statestore.errors import MissingDependencyError
 from statestore.extras import install_hint, needs_extra
 
@@ -198,14 +197,18 @@ def test_a_missing_module_of_ours_is_a_bug() -> None:
 def installed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what makes the package look as if it was installed from somewhere."""
 
-    def install(record: dict[str, Any] | None) -> None:
-        folder = tmp_path / "site" / "statestore-9.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: statestore\nVersion: 9\n")
-        if record is not None:
-            (folder / "direct_url.json").write_text(json.dumps(record))
-        monkeypatch.syspath_prepend(str(folder.parent))
+    def install(*records: dict[str, Any] | None) -> None:
+        places = [tmp_path / f"site{number}" for number in range(len(records))]
+        for place, record in zip(places, records, strict=True):
+            folder = place / "statestore-9.dist-info"
+            folder.mkdir(parents=True)
+            text = "Metadata-Version: 2.1\nName: statestore\nVersion: 9\n"
+            (folder / "METADATA").write_text(text)
+            if record is not None:
+                (folder / "direct_url.json").write_text(json.dumps(record))
+        monkeypatch.setattr(sys, "path", [*map(str, places)])
         monkeypatch.setattr(sys, "executable", "/env/bin/python")
+        monkeypatch.setattr("statestore.extras.find_spec", {"pip": "there"}.get)
 
     return install
 
@@ -220,6 +223,11 @@ def test_the_command_names_the_clone(installed_from: Any, tmp_path: Path) -> Non
 def test_an_editable_clone_stays_editable(installed_from: Any, tmp_path: Path) -> None:
     installed_from({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
     assert install_hint("s3") == f"/env/bin/python -m pip install --editable '{tmp_path}[s3]'"
+
+
+def test_the_record_of_a_build_has_no_origin(installed_from: Any, tmp_path: Path) -> None:
+    installed_from(None, {"url": tmp_path.as_uri(), "dir_info": {}})
+    assert install_hint("s3") == f"/env/bin/python -m pip install '{tmp_path}[s3]'"
 
 
 def test_the_command_names_the_wheel(installed_from: Any, tmp_path: Path) -> None:
@@ -267,6 +275,6 @@ def test_an_environment_without_pip_is_uvs(
     installed_from: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed_from({"url": tmp_path.as_uri(), "dir_info": {}})
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr("statestore.extras.find_spec", lambda name: None)
     expected = f"uv pip install --python /env/bin/python '{tmp_path}[ui]'"
     assert install_hint("ui") == expected
