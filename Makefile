@@ -20,11 +20,12 @@ FLINK := $(VENV)/.flink
 AZURITE := $(VENV)/.azurite
 HDFS := $(VENV)/.hdfs
 PYFLINK := $(VENV)/pyflink
+PACKAGING := $(VENV)/packaging
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test durations test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site lock clean
+.PHONY: help demo cluster-demo examples test durations test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -106,6 +107,13 @@ docs: $(READY) ## write docs/RESCALING.md anew
 site: $(READY) ## build the documentation into build/site; a broken link stops it
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
 
+dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, and try the wheel alone
+	rm -rf dist
+	$(PACKAGING)/bin/python -m build --outdir dist .
+	$(PACKAGING)/bin/python -m twine check --strict dist/*
+	$(PACKAGING)/bin/python -m check_wheel_contents dist/*.whl
+	$(PY) -m tests.wheel.run dist/*.whl
+
 # Extras that name other extras bring the package itself into the list: it is installed from here.
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@set -o pipefail; { head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
@@ -160,6 +168,13 @@ $(PYFLINK): $(READY)
 	@echo "for make test-flink: an environment with PyFlink (some minutes the first time)"
 	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new && $@.new/bin/python -m pip install --quiet \
 		--disable-pip-version-check apache-flink==2.3.0 && rm -rf $@ && mv $@.new $@
+
+# What builds and checks a release is no part of the locked environment.
+$(PACKAGING): $(READY)
+	@echo "for make dist: an environment with what builds and checks a release"
+	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new && $@.new/bin/python -m pip install --quiet \
+		--disable-pip-version-check build==1.6.1 check-wheel-contents==0.6.3 twine==7.0.0 \
+		&& rm -rf $@ && mv $@.new $@
 
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"

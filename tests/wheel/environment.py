@@ -1,0 +1,92 @@
+"""A fresh environment with one wheel: made, tried, measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SMOKE = Path(__file__).with_name("smoke.py")
+MB = 1_000_000
+
+# The sizes of the files that each installed distribution recorded, but for compiled Python.
+_SIZES = """
+import json
+from importlib.metadata import distributions
+print(json.dumps({
+    one.name.lower(): sum(
+        file.locate().stat().st_size
+        for file in one.files or ()
+        if file.suffix != ".pyc" and file.locate().is_file()
+    )
+    for one in distributions()
+}))
+"""
+OF_DELTALAKE = frozenset({"arro3-core", "deltalake", "deprecated", "wrapt"})
+OF_THE_ENVIRONMENT = frozenset({"pip", "setuptools"})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of an installation, by distribution."""
+
+    by_name: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.by_name.values())
+
+    @property
+    def small(self) -> int:
+        """All but pyarrow, numpy, and deltalake with what it depends on."""
+        large = {"numpy", "pyarrow", *OF_DELTALAKE}
+        return sum(size for name, size in self.by_name.items() if name not in large)
+
+    def __str__(self) -> str:
+        largest = sorted(self.by_name.items(), key=lambda item: -item[1])[:6]
+        names = ", ".join(f"{name} {size / MB:.1f}" for name, size in largest)
+        rest = f"all but pyarrow, numpy and deltalake {self.small / MB:.1f}"
+        return f"{self.total / MB:.0f} MB installed ({names}; {rest})"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with the wheel and what the wheel depends on."""
+
+    folder: Path
+
+    @classmethod
+    def with_wheel(cls, wheel: Path, folder: Path) -> Environment:
+        """Make it, with packages from the index that pip is configured for."""
+        made = cls(folder)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
+        made._python("-m", "pip", "install", *quiet, str(wheel.resolve()))
+        return made
+
+    def try_out(self, folder: Path) -> None:
+        """Run the smoke test in an empty folder."""
+        self._python(str(SMOKE), cwd=folder)
+
+    def sizes(self) -> Sizes:
+        """Measure what is installed, without what every environment has."""
+        found: dict[str, int] = json.loads(self._python("-c", _SIZES))
+        return Sizes({name: found[name] for name in found.keys() - OF_THE_ENVIRONMENT})
+
+    def _python(self, *arguments: str, cwd: Path | None = None) -> str:
+        # Nothing of the tests' environment gets in.
+        environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(self.folder / "bin" / "python"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            env=environ,
+        )
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout

@@ -1,0 +1,28 @@
+"""Install a wheel alone in a fresh environment, and try it: ``make dist`` does.
+
+python -m tests.wheel.run dist/statestore-0.1.0-py3-none-any.whl
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.wheel.environment import Environment
+
+
+def main(arguments: list[str]) -> int:
+    """Try the wheel and say what it takes; an AssertionError says what failed."""
+    [wheel] = arguments
+    with tempfile.TemporaryDirectory() as folder:
+        environment = Environment.with_wheel(Path(wheel), Path(folder) / "environment")
+        place = Path(folder) / "work"
+        place.mkdir()
+        environment.try_out(place)
+        print(f"{wheel}: the README's example, verify, plan and restore run; {environment.sizes()}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

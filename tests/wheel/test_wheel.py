@@ -1,0 +1,98 @@
+"""What is in the wheel and the sdist, and that the wheel alone is enough for the core."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.wheel.environment import MB, Environment
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = ("conf", "docs", "jobs", "statestore", "tests")
+FILES = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "requirements.lock")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which the demo has run, and other folders have names that begin like ours."""
+    tree = tmp_path_factory.mktemp("clone")
+    ignored = shutil.ignore_patterns("__pycache__", "golden*", "*.png")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=ignored)
+    for file in FILES:
+        shutil.copy(ROOT / file, tree / file)
+    for planted in ("statestore-demo/store", "statestore_demo", "build/lib-of-another-tool"):
+        (tree / planted).mkdir(parents=True)
+        (tree / planted / "planted.json").write_text("{}")
+        (tree / planted / "planted.py").touch()
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as ``pip install .`` builds it, by the setuptools of this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(tree)], check=True)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    package = ROOT / "statestore"
+    ours = {
+        str(file.relative_to(ROOT))
+        for file in package.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert names == ours
+
+
+def test_the_metadata_are_whole(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+        assert name.replace("METADATA", "licenses/LICENSE") in archive.namelist()
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"] == "statestore contributors"
+    assert "rescaling" in metadata["Keywords"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    core = {text for text in metadata.get_all("Requires-Dist", []) if "extra ==" not in text}
+    named = {text.partition(">")[0] for text in core}
+    assert named == {"click", "deltalake", "fsspec", "msgspec", "numpy", "pyarrow", "rich"}
+
+
+def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir"]
+    subprocess.run([*command, str(tmp_path), str(tree)], check=True, capture_output=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    has = {
+        *("README.md", "LICENSE", "Makefile", "requirements.lock", "statestore/store.py"),
+        *("docs/index.md", "conf/restore.toml", "jobs/restore.py", "tests/conftest.py"),
+        *("tests/wheel/test_wheel.py", "statestore/ui/templates/page.html"),
+    }
+    assert has <= names
+    assert not [name for name in names if "planted" in name or name.endswith(".pyc")]
+
+
+@pytest.mark.services
+def test_the_wheel_alone_is_enough_for_the_core(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment.with_wheel(wheel, tmp_path / "environment")
+    place = tmp_path / "work"
+    place.mkdir()
+    environment.try_out(place)
+    sizes = environment.sizes()
+    # As measured: 385 MB, of which pyarrow has 171, deltalake with its own 147, and numpy 57.
+    assert sizes.total < 420 * MB, sizes
+    assert sizes.small < 20 * MB, sizes
