@@ -33,8 +33,7 @@ def say(*arguments: str) -> str:
 
 def run_readme() -> None:
     """Run the first Python of the README, as the wheel's metadata have it."""
-    text = metadata.metadata("statestore").get_payload()
-    assert isinstance(text, str)
+    text = metadata.distribution("statestore").read_text("METADATA") or ""
     example = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert example, "the metadata have no README with an example"
     exec(compile(example[1], "README.md", "exec"), {})
