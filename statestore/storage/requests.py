@@ -46,6 +46,8 @@ Errors = Callable[[str], AbstractContextManager[None]]
 # Four in all: waits of up to 1, 2 and 4 s lie between them, at random, so that writers who were
 # told to slow down together do not come back together. More would make a dead server slow to name.
 ATTEMPTS = 4
+# The longest first wait; each wait after it may be twice as long as the one before.
+WAIT_SECONDS = 1.0
 # A server in reach accepts in a fraction of a second; a lost packet is sent again after 1 and 3 s.
 CONNECT_SECONDS = 5.0
 # Between two pieces of an answer, not for all of it: large files take as long as they take. The
@@ -66,7 +68,7 @@ def again(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception
         except Exception as error:
             if attempt >= attempts or not passes(error):
                 raise
-            time.sleep(random.uniform(0, 2 ** (attempt - 1)))
+            time.sleep(random.uniform(0, WAIT_SECONDS * 2 ** (attempt - 1)))
     raise AssertionError("an answer or an error came before this")
 
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 
 from statestore.storage import S3Storage
 from tests.servers.azure import AzureServer, azure_server
@@ -56,6 +57,23 @@ def url(s3: S3Server) -> str:
 def storage(s3: S3Server, url: str) -> S3Storage:
     """The storage of that prefix."""
     return S3Storage(url, s3.options)
+
+
+@pytest.fixture
+def real_waits() -> None:
+    """Let retries wait as long as they do for users, also with ``short_waits``."""
+
+
+@pytest.fixture
+def short_waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let retries wait only milliseconds: the tests count the retries."""
+    if "real_waits" in request.fixturenames:
+        return
+    monkeypatch.setattr("statestore.storage.requests.WAIT_SECONDS", 0.01)
+    delay = ExponentialBackoff.delay_amount
+    monkeypatch.setattr(
+        ExponentialBackoff, "delay_amount", lambda self, context: delay(self, context) / 100
+    )
 
 
 @pytest.fixture(scope="session")

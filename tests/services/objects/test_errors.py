@@ -64,6 +64,7 @@ def nobody(server: Server) -> dict[str, Any]:
     return options | ({"config_kwargs": impatient} if isinstance(server, S3Server) else {})
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", ["read", "open_write", "list"])
 def test_nobody_listens(server: Server, url: str, nobody: dict[str, Any], name: str) -> None:
     storage = open_storage(url, nobody)

@@ -22,7 +22,11 @@ from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.services.secrecy import failure
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("short_waits"),
+]
 
 MIB = 2**20
 

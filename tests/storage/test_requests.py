@@ -1,0 +1,23 @@
+"""How long a request that fails in passing is repeated."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from statestore.storage.requests import ATTEMPTS, again
+
+
+def test_waits_between_attempts_double_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
+
+    def busy() -> None:
+        raise OSError("busy")
+
+    with pytest.raises(OSError, match="busy"):
+        again(busy, ATTEMPTS, lambda error: True)
+    assert waits == [1, 2, 4]
