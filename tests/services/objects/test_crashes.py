@@ -21,7 +21,7 @@ from statestore.storage.objects import ObjectStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
 from tests.faults.test_processes import dies, that_differ
-from tests.faults.test_reading import COMMANDS, Command
+from tests.faults.test_reading import COMMANDS, Command, restore_to, verify
 from tests.faults.test_snapshot import commit_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -61,7 +61,9 @@ def check(storage: Storage, newest: int) -> None:
 
 
 @injected
-@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.ERROR, pytest.param(FaultKind.ANSWER_LOST, marks=pytest.mark.long)]
+)
 def test_whatever_call_fails_nothing_is_half_visible(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
@@ -79,7 +81,9 @@ def test_whatever_call_fails_nothing_is_half_visible(
 
 
 @injected
-@pytest.mark.parametrize("kind", [FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
+)
 def test_bytes_that_never_arrived_are_in_no_checkpoint(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
@@ -98,11 +102,14 @@ def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> Non
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
+@pytest.mark.parametrize("each_file", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
-    storage: ObjectStorage, server: Any, calls: tuple[Call, ...]
+    storage: ObjectStorage, server: Any, calls: tuple[Call, ...], each_file: bool
 ) -> None:
-    """I4, I5, I6, I10: SIGKILL."""
+    """I4, I5, I6, I10: SIGKILL after the claim, after the last file, and after the commit."""
     commit, calls = commit_in(calls), that_leave_more(calls)
+    if not each_file:
+        calls = (calls[1], *calls[-2:])
     # Who dies after the commit has committed, so the next run finds one more.
     late = [call.number for call in calls if call.number > commit]
     newest = {number: 2 + index for index, number in enumerate(late)}
@@ -115,7 +122,14 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
 
 
 @injected
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=[] if each in (restore_to, verify) else pytest.mark.long)
+        for each in COMMANDS
+    ],
+    ids=lambda command: command.__name__,
+)
 def test_a_command_that_fails_can_be_run_again(
     storage: ObjectStorage, tmp_path: Path, command: Command
 ) -> None:
