@@ -1,0 +1,177 @@
+"""Commands that delete and replace, killed at random moments on a real S3 server: I5, I9, I10.
+
+``kill -9`` of a process of its own, while requests are under way. After each kill the newest
+checkpoint restores equal, every kept file is whole, and the same command run again finishes. The
+store goes on from there: what one death has left, the next command meets.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from tests.servers.s3 import S3Server
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+# Not forked from here: neither Arrow's threads nor delta-rs survive that.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["deltalake", "s3fs", "statestore.store", __name__])
+PATIENCE_S = 120
+ROWS = 200
+
+
+def collect(store: StateStore) -> None:
+    store.maintenance.gc(minimum_age_s=0)
+
+
+def purge(store: StateStore) -> None:
+    store.maintenance.purge("u", "subject")
+
+
+def compact(store: StateStore) -> None:
+    store.maintenance.compact(everything=True)
+
+
+COMMANDS: tuple[Callable[[StateStore], None], ...] = (collect, purge, compact)
+
+
+def opened(url: str, options: dict[str, Any], table_format: str) -> StateStore:
+    return StateStore.open(url, table_format=table_format, storage_options=options, compaction=None)
+
+
+def work(
+    place: tuple[str, dict[str, Any], str],
+    command: Callable[[StateStore], None],
+    begins: Event,
+) -> None:
+    store = opened(*place)
+    store.checkpoints()  # the connection stands
+    begins.set()
+    command(store)
+
+
+@dataclass
+class Killing:
+    """A store whose commands are killed; the rows of its newest checkpoint and of a savepoint.
+
+    ``seconds`` is how long each command takes, so that a kill lands in it.
+    """
+
+    place: tuple[str, dict[str, Any], str]
+    moments: random.Random
+    rows: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    rounds: int = 0
+
+    @property
+    def store(self) -> StateStore:
+        """The store as another process opens it: who was killed may have claimed it."""
+        return opened(*self.place)
+
+    def fill(self) -> None:
+        """Take a checkpoint in full and two with changes, keep one, and expire older ones."""
+        store, first = self.store, self.rounds + 1
+        self.rows |= {f"key-{n}": first for n in range(ROWS)} | {"subject": first}
+        for self.rounds in range(first, first + 3):
+            changed = {f"key-{n}": self.rounds for n in range(self.rounds % 7, ROWS, 7)}
+            self.rows |= changed
+            with store.snapshot(parallelism=2) as checkpoint:
+                written = self.rows if self.rounds == first else changed
+                rows = [{"k": key, "n": number} for key, number in written.items()]
+                if self.rounds == first:
+                    checkpoint.keyed("u", "s", rows, key="k", max_parallelism=16)
+                else:
+                    checkpoint.changes("u", "s", rows)
+            if self.rounds == first + 1:
+                self.kept = dict(self.rows)
+        if store.maintenance.savepoints():
+            store.maintenance.delete_savepoint("kept")
+        store.maintenance.savepoint("kept", store.checkpoints()[-2])
+        store.maintenance.expire(retain=1)
+
+    def kill(self, command: Callable[[StateStore], None]) -> bool:
+        """Kill a command at a random moment; return whether it had not ended by then."""
+        begins = PROCESSES.Event()
+        process = PROCESSES.Process(target=work, args=(self.place, command, begins))
+        process.start()
+        assert begins.wait(PATIENCE_S)
+        known = self.seconds.get(command.__name__, 0.2)
+        begun = time.monotonic()
+        process.join(self.moments.random() * known)
+        process.kill()
+        process.join(PATIENCE_S)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        was_killed = process.exitcode != 0
+        if not was_killed:
+            self.seconds[command.__name__] = min(known, time.monotonic() - begun)
+        return was_killed
+
+    def finish(self, command: Callable[[StateStore], None]) -> None:
+        """See that everything kept is whole, run the command again, and see that it is done."""
+        self.check(may_be_purged=command is purge)
+        begun = time.monotonic()
+        command(self.store)
+        self.seconds.setdefault(command.__name__, time.monotonic() - begun)
+        if command is purge:
+            self.rows.pop("subject")
+            self.kept.pop("subject")
+        self.check(may_be_purged=False)
+        maintenance = self.store.maintenance
+        if command is compact:
+            assert maintenance.compact(everything=True, dry_run=True).states == ()
+        if command is collect:
+            left = maintenance.gc(minimum_age_s=0, dry_run=True)
+            assert (left.removed.files, left.leftovers, left.manifests) == (0, 0, ())
+        if command is purge:
+            collect(self.store)
+            search = self.store.maintenance.find_key("u", "subject")
+            assert search.problem is None
+            assert search.is_gone
+            self.check(may_be_purged=False)
+
+    def check(self, *, may_be_purged: bool) -> None:
+        """See that the newest checkpoint and the savepoint have their rows, and that every kept
+        file is whole. A purge that was killed may have removed the subject from some.
+        """
+        for checkpoint, rows in (("latest", self.rows), ("kept", self.kept)):
+            found = self.restored(checkpoint)
+            if may_be_purged:
+                found.setdefault("subject", rows["subject"])
+            assert found == rows
+        assert self.store.maintenance.verify(deep=True).is_intact
+
+    def restored(self, checkpoint: str) -> dict[str, int]:
+        keyed = self.store.restore(checkpoint=checkpoint, parallelism=1).keyed("u", "s")
+        return {row["k"]: row["n"] for row in keyed.to_arrow(0).read_all().to_pylist()}
+
+
+@pytest.mark.parametrize(
+    ("table_format", "count"),
+    [
+        ("parquet", 6),
+        pytest.param("parquet", 150, marks=pytest.mark.long),
+        pytest.param("delta", 150, marks=pytest.mark.long),
+    ],
+)
+def test_a_command_that_is_killed_is_run_again(
+    s3: S3Server, url: str, table_format: str, count: int
+) -> None:
+    killing = Killing((url, s3.options, table_format), random.Random(count))
+    killed = 0
+    for number in range(count):
+        command = COMMANDS[number % len(COMMANDS)]
+        killing.fill()
+        killed += killing.kill(command)
+        killing.finish(command)
+    assert killed > count / 4
