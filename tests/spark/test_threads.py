@@ -1,0 +1,87 @@
+"""Many threads take snapshots of one store through one SparkSession: each commits or conflicts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.errors import CommitConflictError
+
+THREADS, ROUNDS, ROWS = 6, 2, 60
+
+
+def rows_of(spark: SparkSession, number: int) -> DataFrame:
+    """All rows of an attempt have its number: rows of two attempts in one checkpoint are seen."""
+    return spark.range(0, ROWS, 1, 2).select(F.col("id").alias("k"), F.lit(number).alias("n"))
+
+
+def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]:
+    rows = store.restore(checkpoint=checkpoint_id, parallelism=1).keyed("counts", name)
+    return {row["k"]: row["n"] for row in rows.to_arrow(0).read_all().to_pylist()}
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+@pytest.mark.parametrize("shares", [True, False], ids=["one object", "an object each"])
+def test_threads_commit_or_conflict(
+    spark: SparkSession, tmp_path: Path, table_format: str, shares: bool
+) -> None:
+    """I4, I6: who is told that it committed has all its rows in its checkpoint, both states, and
+    no other attempt has a row or a file there.
+    """
+    url = str(tmp_path / "store")
+
+    def opened() -> StateStore:
+        return StateStore.open(url, spark=spark, table_format=table_format, compaction=None)
+
+    shared, meeting = opened(), threading.Barrier(THREADS)
+    take(shared, rows_of(spark, 0), full=True)
+
+    def attempt(number: int) -> tuple[int, int] | None:
+        rows = rows_of(spark, number)
+        meeting.wait(60)
+        try:
+            store = shared if shares else opened()
+            return number, take(store, rows, full=random.Random(number).random() < 0.5)
+        except CommitConflictError:
+            return None
+
+    committed: dict[int, int] = {1: 0}
+    for around in range(ROUNDS):
+        numbers = range(1 + around * THREADS, 1 + (around + 1) * THREADS)
+        with ThreadPoolExecutor(THREADS) as pool:
+            done = [one for one in pool.map(attempt, numbers) if one is not None]
+        assert done, "nobody committed"
+        committed |= {checkpoint_id: number for number, checkpoint_id in done}
+        shared = opened()  # the one that was used may have been replaced
+    store = opened()
+    assert store.checkpoints() == tuple(sorted(committed))
+    assert store.maintenance.verify(deep=True).is_intact
+    for checkpoint_id, number in committed.items():
+        for name in ("first", "second"):
+            assert found_in(store, checkpoint_id, name) == dict.fromkeys(range(ROWS), number)
+    named = {
+        f"{part.table.path}/{handle.path}"
+        for checkpoint_id in store.checkpoints()
+        for entry in store.manifest(checkpoint_id).entries
+        for part in entry.parts
+        for handle in part.handles
+    }
+    present = {str(path.relative_to(url)) for path in Path(url).rglob("*.parquet")}
+    assert present == named, "a writer that conflicted has left files"
+
+
+def take(store: StateStore, rows: DataFrame, *, full: bool) -> int:
+    """Take a checkpoint of two states, in full or as changes of all rows."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        for name in ("first", "second"):
+            write: Callable[..., object] = checkpoint.keyed if full else checkpoint.changes
+            write("counts", name, rows, key="k", max_parallelism=8)
+    return checkpoint.id
