@@ -4,10 +4,12 @@ JVM and Arrow do not agree nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -171,3 +173,59 @@ def test_columns_may_have_any_names(spark: SparkSession, store: StateStore) -> N
     stored = store.restore(parallelism=3).keyed("counts", "n").to_spark()
     found = [row.asDict() for row in stored.drop("key_group").sort("k").collect()]
     assert found == [dict.fromkeys(names, number) for number in range(20)]
+
+
+Parts = list[list[tuple[int, int]]]
+
+
+def parts_of(store: StateStore) -> Parts:
+    """Return the stored rows of both subtasks, as a restore at parallelism 2 leaves them."""
+    keyed = store.restore(parallelism=2).keyed("counts", "n")
+    tables = (keyed.to_arrow(subtask).read_all() for subtask in range(2))
+    return [[(row["k"], row["n"] + 1) for row in table.to_pylist()] for table in tables]
+
+
+WRONG: dict[str, Callable[[list[tuple[int, int]], list[tuple[int, int]]], Parts]] = {
+    "one row is elsewhere": lambda a, b: [a[1:], [*b, a[0]]],
+    "one row is elsewhere, out of order": lambda a, b: [a[:0:-1], [a[0], *b[::-1]]],
+    "one row is in both": lambda a, b: [a, [*b, a[-1]]],
+    "the other way round": lambda a, b: [b, a],
+    "all in one": lambda a, b: [[*a, *b]],
+    "behind an empty one": lambda a, b: [[], a, b],
+    "in a third one": lambda a, b: [a, b[:-1], b[-1:]],
+}
+RIGHT: dict[str, Callable[[list[tuple[int, int]], list[tuple[int, int]]], Parts]] = {
+    "in order": lambda a, b: [a, b],
+    "out of order": lambda a, b: [a[::-1], b[::-1]],
+    "before empty ones": lambda a, b: [a, b, [], []],
+}
+
+
+def test_rows_that_are_said_to_be_co_located_are_looked_at(
+    spark: SparkSession, store: StateStore, tmp_path: Path
+) -> None:
+    """I7: rows that lie elsewhere are refused, without a trace; all others are stored right."""
+    snapshot(store, spark.range(40).select(F.col("id").alias("k"), F.lit(1).alias("n")))
+    first, second = parts_of(store)
+    before, layouts = files(tmp_path), cycle(("partitioned", "ranged"))
+
+    def lying(parts: Parts) -> DataFrame:
+        rows = spark.sparkContext.parallelize(parts, len(parts)).flatMap(lambda part: part)
+        return spark.createDataFrame(rows, "k long, n long")
+
+    for name, arrange in WRONG.items():
+        with pytest.raises(InvalidArgumentError, match="is said to be co-located"):
+            snapshot(store, lying(arrange(first, second)), layout=next(layouts), co_located=True)
+        assert (files(tmp_path), store.checkpoints()) == (before, (1,)), name
+    with pytest.raises(DuplicateKeyError):
+        snapshot(store, lying([[*first, first[0]], second]), layout="ranged", co_located=True)
+    assert (files(tmp_path), store.checkpoints()) == (before, (1,))
+    for name, arrange in RIGHT.items():
+        snapshot(store, lying(arrange(first, second)), layout=next(layouts), co_located=True)
+        assert stored(store) == dict.fromkeys(range(40), 2), name
+        assert store.maintenance.verify(deep=True).is_intact
+    everything = pa.table({"k": [k for k, _ in [*second, *first]], "n": [3] * 40})
+    with store.snapshot(parallelism=2) as checkpoint:  # subtasks are cut out of an Arrow table
+        checkpoint.keyed("counts", "n", everything, key="k", co_located=True)
+    assert stored(store) == dict.fromkeys(range(40), 3)
+    assert store.maintenance.verify(deep=True).is_intact
