@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+
+from statestore.spark.compat import arrow_schema_of, schema_of_arrow
 
 __all__ = [
     "compute",
@@ -95,7 +96,7 @@ def few_cached(df: DataFrame, most_bytes: int) -> pa.Table | None:
     known, width = found
     if max(known.size_bytes, known.rows * width) > most_bytes:
         return None
-    return df.toArrow().cast(to_arrow_schema(df.schema, timezone="UTC"))
+    return df.toArrow().cast(arrow_schema_of(df.schema))
 
 
 def in_one_partition(df: DataFrame) -> pa.Table | None:
@@ -129,10 +130,10 @@ def _as_in_arrow(schema: StructType) -> pa.Schema | None:
     if len(names) < len(kinds) or any(kind.typeName() in _NESTED for kind in kinds):
         return None
     try:
-        found = to_arrow_schema(schema, timezone="UTC")
+        found = arrow_schema_of(schema)
     except PySparkException:
         return None
-    same = [one.dataType for one in from_arrow_schema(found, prefer_timestamp_ntz=True)] == kinds
+    same = [one.dataType for one in schema_of_arrow(found)] == kinds
     return found if same else None
 
 

@@ -29,6 +29,7 @@ from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.keys.values import java_type
 from statestore.spark.arithmetic import divide, signed
+from statestore.spark.compat import TIME_TYPES
 from statestore.spark.hashing_java import (
     deep_hash_column,
     java_hash_column,
@@ -176,7 +177,7 @@ _ARROW: Final[tuple[tuple[type[T.DataType] | tuple[type[T.DataType], ...], pa.Da
     (T.TimestampType, pa.timestamp("us", "UTC")),
     (T.TimestampNTZType, pa.timestamp("us")),
     (T.BinaryType, pa.binary()),
-    (T.TimeType, pa.time64("us")),
+    (TIME_TYPES, pa.time64("us")),
     (T.DayTimeIntervalType, pa.duration("us")),
     (T.NullType, pa.null()),
 )

@@ -1,7 +1,7 @@
 """A partitioner applied to a Spark DataFrame: Spark partition i is what downstream subtask i gets.
 
 The channel of every row is a native Spark column, computed in the JVM by the rules of
-:mod:`statestore.flink.partitioners`, and ``repartitionById`` puts the row there.
+:mod:`statestore.flink.partitioners`. Spark then places each row in the partition of its channel.
 
 The source subtasks are the Spark partitions that the DataFrame has, and a record's index is its
 place in its own. So the rows are taken as they lie. Left to the optimizer, Spark drops a sort below
@@ -38,6 +38,7 @@ from statestore.flink.partitioners import (
 from statestore.flink.redistribution import check_parallelism
 from statestore.keys.values import fields_may_be_null
 from statestore.spark.arithmetic import divide
+from statestore.spark.compat import in_partitions, refuse_connect, settled
 from statestore.spark.hashing import (
     check_spark_key,
     column_of,
@@ -74,7 +75,7 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
     column that answers null or no channel fails the query when it runs.
     """
     check_parallelism(parallelism)
-    rows, sources = _as_it_lies(_batch(df))
+    rows, sources = settled(_batch(df))
     match partitioner:
         case Forward():
             _wired(partitioner, sources, parallelism)
@@ -100,34 +101,17 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
                 f"a DataFrame cannot be partitioned by {partitioner!r}: use a partitioner of "
                 "statestore, such as Rebalance()"
             )
-    return rows.repartitionById(parallelism, channel)
+    return in_partitions(rows, parallelism, channel)
 
 
 def _batch(df: Any) -> DataFrame:
+    refuse_connect(df, "partitioning a DataFrame")
     if isinstance(df, DataFrame) and not df.isStreaming:
         return df
     raise InvalidArgumentError(
         f"partition takes a batch Spark DataFrame, not {type(df).__name__}: for a stream, call it "
         "in foreachBatch"
     )
-
-
-def _as_it_lies(df: DataFrame) -> tuple[DataFrame, int]:
-    """Return ``df`` with its Spark partitions and rows settled, and how many partitions it has.
-
-    As ``checkpoint()`` does, the plan is replaced by the rows that it gives, but nothing is stored.
-    ``df["a"]`` still names a column of the result.
-    """
-    session: Any = df.sparkSession
-    spark = session._jvm.org.apache.spark.sql
-    lying = df._jdf.queryExecution().toRdd()
-    plan = _scala_object(spark.execution, "LogicalRDD").fromDataset(lying, df._jdf, False)
-    settled = _scala_object(spark.classic, "Dataset").ofRows(session._jsparkSession, plan)
-    return DataFrame(settled, session), int(lying.getNumPartitions())
-
-
-def _scala_object(package: Any, name: str) -> Any:
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _wired(partitioner: Partitioner, sources: int, parallelism: int) -> int:
@@ -149,7 +133,7 @@ def _to_all(rows: DataFrame, parallelism: int) -> DataFrame:
         temporary += "_"
     each = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
     copies = rows.select("*", each.alias(temporary))
-    return copies.repartitionById(parallelism, F.col(temporary)).drop(temporary)
+    return in_partitions(copies, parallelism, F.col(temporary)).drop(temporary)
 
 
 def _index() -> Column:

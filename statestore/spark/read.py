@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from statestore.files.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
@@ -22,6 +21,7 @@ from statestore.files.merge import read_state, unexpired
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.spark.cached import few_cached, few_of_driver, in_one_partition
+from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbers, settle
 from statestore.spark.write import frame_of, spark_schema
@@ -80,7 +80,7 @@ def dataframe(
     :mod:`statestore.spark.tasks`.
     """
     schema = spark_schema(entry.state.schema)
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema_of(schema)
     parallelism = len(per_subtask)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class SubtaskReader(DataSourceReader):
     def __init__(self, read: Read) -> None:
         """Keep the resolved read."""
         self._read, self._verify, self._now_ms = read, read.verify, read.now_ms
-        self._arrow = to_arrow_schema(spark_schema(read.entry.state.schema), timezone="UTC")
+        self._arrow = arrow_schema_of(spark_schema(read.entry.state.schema))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per subtask, in order. Called on the driver, once."""
@@ -244,7 +244,7 @@ def dataframe_of_keys(
     schema = spark_schema(entry.state.schema)
     if columns is not None:
         schema = StructType([schema[name] for name in columns])
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema_of(schema)
     wanted = WantedKeys.of(keys, entry.state)
     lookup = uuid.uuid4().hex
     per_task = [wanted.of_reads(reads) for reads in per_subtask]

@@ -28,7 +28,6 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from statestore.errors import (
@@ -55,6 +54,7 @@ from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.cached import few_cached, many_cached, rows_cached, say_size
+from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow, settle
 
@@ -141,7 +141,7 @@ class _Outcome:
 _ONE_OUTCOME = pa.schema(
     {"handles": pa.binary(), "error": pa.binary(), "compared": pa.int32(), "seen": pa.binary()}
 )
-_OUTCOME = from_arrow_schema(_ONE_OUTCOME)
+_OUTCOME = schema_of_arrow(_ONE_OUTCOME)
 
 
 def schema_of(df: DataFrame) -> Schema:
@@ -207,7 +207,7 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
     if not all(parts):
         return None
     tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
-    empty = to_arrow_schema(columns.schema, timezone="UTC").empty_table()
+    empty = arrow_schema_of(columns.schema).empty_table()
     return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
 
 
@@ -252,7 +252,7 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     They are an RDD's, which Spark makes rows of in a task. Rows within a plan are gone over by
     each rule for each step above them, which soon takes longer than to compute what is asked for.
     """
-    schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    schema = schema or schema_of_arrow(rows.schema)
     # As one batch: of rows that it keeps on the driver, Spark drops those behind an empty batch.
     rows = rows.combine_chunks()
     if not rows.num_rows:
@@ -397,7 +397,7 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
         # As one text, which Spark makes an array of once: a literal each would take seconds.
         numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
         subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
-        grouped = grouped.repartitionById(owners.parallelism, subtasks[column_of(name)])
+        grouped = in_partitions(grouped, owners.parallelism, subtasks[column_of(name)])
     return grouped.sortWithinPartitions(column_of(name))
 
 

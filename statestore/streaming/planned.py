@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statestore.errors import InvalidArgumentError
+from statestore.spark.compat import HAS_NAMED_SOURCES
 from statestore.storage import Storage
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class MicroBatch:
     names: tuple[str, ...] = ()
 
 
-def source_folders(events: DataFrame) -> tuple[str, ...] | None:
+def source_folders(events: DataFrame) -> tuple[str, ...]:
     """Return the name of each source's folder in the checkpoint location, in the order of the plan.
 
     It is the source's name, if it has one. Else it is a number, which a source that the plan reads
@@ -67,12 +68,9 @@ def source_folders(events: DataFrame) -> tuple[str, ...] | None:
         events: A streaming DataFrame.
 
     Returns:
-        One name for each source, or None for a DataFrame of Spark Connect, whose plan is not here.
+        One name for each source.
     """
-    frame: Any = getattr(events, "_jdf", None)
-    if frame is None:
-        return None
-    leaves = frame.queryExecution().analyzed().collectLeaves()
+    leaves = events._jdf.queryExecution().analyzed().collectLeaves()
     distinct: list[Any] = []
     folders = []
     for leaf in map(leaves.apply, range(leaves.size())):
@@ -80,9 +78,16 @@ def source_folders(events: DataFrame) -> tuple[str, ...] | None:
             continue
         if leaf not in distinct:
             distinct.append(leaf)
-        name = leaf.sourceIdentifyingName().nameOpt()
-        folders.append(str(distinct.index(leaf)) if name.isEmpty() else str(name.get()))
+        folders.append(_name_of(leaf) or str(distinct.index(leaf)))
     return tuple(folders)
+
+
+def _name_of(source: Any) -> str | None:
+    """Return the name that a query gave to a source, None if it gave none."""
+    if not HAS_NAMED_SOURCES:
+        return None
+    name = source.sourceIdentifyingName().nameOpt()
+    return None if name.isEmpty() else str(name.get())
 
 
 def planned(

@@ -21,7 +21,6 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.errors import InvalidArgumentError
@@ -29,6 +28,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached import compute, few_cached
+from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbered
 from statestore.spark.write import frame_of, spark_schema
@@ -126,7 +126,7 @@ class Processing:
         assert due_ms is not None
         stored = restored.keyed(self.uid, TIMERS)
         key = T.StructType(spark_schema(stored.entry.state.schema).fields[1:-1])
-        schema = to_arrow_schema(index_of(timers_of(key, self.mode)).schema, timezone="UTC")
+        schema = arrow_schema_of(index_of(timers_of(key, self.mode)).schema)
         indexed = (
             index_rows(rows.drop_columns(["key_group"]), due_ms, gone=False)
             .rename_columns(schema.names)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,
@@ -36,6 +35,7 @@ from statestore.files.exact import UnfitError
 from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
 from statestore.files.values import Place, row_place, shown
 from statestore.keys.arrow import key_groups
+from statestore.spark.compat import arrow_schema_of
 from statestore.spark.tasks import settle
 from statestore.streaming.handle import Changed, Clock, Handle, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
@@ -79,7 +79,7 @@ class Columns:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The same in Arrow."""
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return arrow_schema_of(self.schema)
 
     def of(self, table: int) -> list[str]:
         """Return the names of the columns of a table."""
@@ -312,7 +312,7 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
 
 def _in_utc(rows: pa.RecordBatch, schema: T.StructType) -> pa.Table:
     """Return rows with times in UTC; Spark gives them in the session's time zone."""
-    own = to_arrow_schema(schema, timezone="UTC")
+    own = arrow_schema_of(schema)
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(rows.columns, own, strict=True)
@@ -473,7 +473,7 @@ class _Given:
                 f"it yields the columns ({', '.join(map(str, frame.columns))}), and the output has "
                 f"({', '.join(names)})"
             )
-        schema = to_arrow_schema(self._task.output, timezone="UTC")
+        schema = arrow_schema_of(self._task.output)
         rows = pandas_as_stored(frame, schema, "the rows that it yields")
         return pa.RecordBatch.from_arrays(
             [column.combine_chunks() for column in rows.columns], schema=schema

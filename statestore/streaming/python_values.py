@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
 
 from statestore.files.exact import UnfitError, bare, brief, is_list, is_missing
 from statestore.files.values import Place, column_of, row_place, shown_values
+from statestore.spark.compat import arrow_type_of
 
 __all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
 
@@ -166,7 +166,7 @@ def arrow_column(
     convert = _to_plain(kind)
     return column_of(
         values if convert is None else [*map(convert, values)],
-        to_arrow_type(kind, timezone="UTC"),
+        arrow_type_of(kind),
         name=name,
         subject=subject,
         place=place,

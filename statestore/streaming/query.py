@@ -27,6 +27,7 @@ from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute, few_of_driver
+from statestore.spark.compat import refuse_connect
 from statestore.spark.read import at_hand, keys_in_use
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
@@ -225,6 +226,7 @@ class StatefulQuery:
         :meth:`process` says which there are; it is logged in one line, as Spark's own exception
         has it among the stacks of two languages.
         """
+        refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
         hand_on(events.sparkSession, location)
         ticks = isinstance(self.update, Processing) and self.update.has_timers

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.errors import (
@@ -23,6 +22,7 @@ from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries, shown_values
 from statestore.format.schema import schema_from_json
+from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
 from statestore.streaming.planned import MicroBatch
@@ -164,11 +164,11 @@ class _KeyTask:
 
     @cached_property
     def _taken(self) -> pa.Schema:
-        return to_arrow_schema(self.events, timezone="UTC")
+        return arrow_schema_of(self.events)
 
     @cached_property
     def _given(self) -> pa.Schema:
-        return to_arrow_schema(self.marked, timezone="UTC")
+        return arrow_schema_of(self.marked)
 
     def run(self, events: pa.Table, state: pa.Table) -> pa.Table:
         """Return the rows that a key has from now on, and a mark if stored ones are deleted.

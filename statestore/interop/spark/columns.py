@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.interop.spark.rows import encoded
+from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     KEY_BYTES,
     NO_KEY,
@@ -96,11 +97,12 @@ class StoreColumns:
         """
         partitions = self.partitions(partitions)
         if not self.is_typed:
-            return rows.repartitionById(partitions, self.owner(partitions)).select(
-                KEY_BYTES, VALUE_BYTES
-            )
+            placed = in_partitions(rows, partitions, self.owner(partitions))
+            return placed.select(KEY_BYTES, VALUE_BYTES)
         structs = self.to_structs(rows, self.owner(partitions).alias("owner"))
-        return encoded(structs.repartitionById(partitions, "owner")).select(KEY_BYTES, VALUE_BYTES)
+        return encoded(in_partitions(structs, partitions, F.col("owner"))).select(
+            KEY_BYTES, VALUE_BYTES
+        )
 
     def to_structs(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Return ``others``, ``key`` and ``value`` as Spark has them, of a typed state's rows."""

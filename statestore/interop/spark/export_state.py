@@ -39,7 +39,6 @@ from statestore.interop.spark.parts import reason_of, stored_rows
 from statestore.interop.spark.read import (
     Seen,
     reading,
-    refuse_connect,
     seen_in_spark,
     session_with,
 )
@@ -48,6 +47,7 @@ from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
 from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
 from statestore.interop.spark.target import Target
+from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -148,7 +148,7 @@ def export_checkpoint(
         )
     if provider is not None and provider not in PROVIDERS:
         raise InvalidArgumentError(f"a provider is {' or '.join(PROVIDERS)}, not {provider!r}")
-    refuse_connect(spark)
+    refuse_connect(spark, "writing the state of a query")
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)

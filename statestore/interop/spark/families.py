@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.interop.spark.columns import KEY_BYTES, NO_KEY, SHUFFLE_HASH, VALUE_BYTES
+from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     Leaf,
     at_leaf,
@@ -89,7 +90,7 @@ class FamilyColumns:
 
     def in_place(self, rows: DataFrame, partitions: int) -> DataFrame:
         """Return rows that say their ``owner``, as :meth:`to_bytes` does."""
-        there = rows.repartitionById(self.partitions(partitions), OWNER)
+        there = in_partitions(rows, self.partitions(partitions), F.col(OWNER))
         in_order = there.sortWithinPartitions(FAMILY, KEY_BYTES, POSITION)
         return in_order.select(KEY_BYTES, VALUE_BYTES, FAMILY)
 

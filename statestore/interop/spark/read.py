@@ -18,13 +18,13 @@ from statestore.files.digest import rows_digest
 from statestore.format.digest import RowSet, combine
 from statestore.interop.spark.location import FORMAT_VERSION, CheckpointLocation
 from statestore.interop.spark.parts import Columns, reason_of
+from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
 __all__ = [
     "Seen",
     "reading",
-    "refuse_connect",
     "seen_in_spark",
     "session_with",
 ]
@@ -41,7 +41,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         InvalidArgumentError: for a session of Spark Connect, which has no access to what is needed.
         DamagedFileError: when Spark cannot read a file that the block asks for.
     """
-    refuse_connect(spark)
+    refuse_connect(spark, "reading the state of a query")
     if set(location.spark_url) & {" ", "%"}:
         raise InvalidArgumentError(
             f"Spark's reader of states cannot open {location.url}: it takes spaces and '%' in the "
@@ -59,15 +59,6 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
             f"{reason_of(error)}. A file of it is missing or damaged; name an older micro-batch "
             "that is whole"
         ) from error
-
-
-def refuse_connect(spark: SparkSession) -> None:
-    """Raise InvalidArgumentError for a session of Spark Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise InvalidArgumentError(
-            "a session of Spark Connect can neither read nor write a query's state: use a session "
-            "of Spark Classic, as statestore.spark_session() gives one"
-        )
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.interop.spark.location import FORMAT_VERSION, provider_of
+from statestore.spark.compat import refuse_connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
@@ -116,10 +117,10 @@ def check_spark(spark: SparkSession) -> None:
 
     It is no public class: each release may change it.
     """
-    version, jvm = spark.version, getattr(spark, "_jvm", None)
-    needed = "writing a state for Spark needs Spark 4.2"
-    if jvm is None:
-        raise MissingDependencyError(f"{needed} in this process, not through Spark Connect")
+    refuse_connect(spark, "writing the state of a query")
+    session: Any = spark
+    version, jvm = spark.version, session._jvm
+    needed = "writing the state of a query needs Spark 4.2 or later"
     try:
         constructors = jvm.java.lang.Class.forName(_REWRITER).getConstructors()
     except Py4JJavaError as error:

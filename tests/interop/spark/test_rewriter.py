@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as F
@@ -181,13 +181,8 @@ def test_spark_has_the_rewriter(spark: SparkSession, monkeypatch: pytest.MonkeyP
 
 
 def test_spark_connect_is_refused() -> None:
-    class Connected:
-        version = "4.2.0"
-
-        @property
-        def _jvm(self) -> Any:
-            raise AttributeError("a client has no JVM")
-
-    client: Any = Connected()
-    with pytest.raises(MissingDependencyError, match="in this process, not through Spark Connect"):
+    client = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(
+        InvalidArgumentError, match=r"writing the state of a query needs .* Classic"
+    ):
         check_spark(client)

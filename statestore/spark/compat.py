@@ -1,0 +1,180 @@
+"""The supported versions of Spark, and what differs between them. No other module asks for one.
+
+Spark 4.0 to 4.3 are supported. Missing before 4.1 are the type ``TIME`` and ``repartitionById``,
+and before 4.2 names of streaming sources. The parameters of the functions that convert a schema
+changed in 4.2, and those of the internal ``LogicalRDD`` in 4.3.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyspark
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.keys.arrow_types import absorb, finish
+
+__all__ = [
+    "HAS_NAMED_SOURCES",
+    "TIME_TYPES",
+    "arrow_schema_of",
+    "arrow_type_of",
+    "in_partitions",
+    "refuse_connect",
+    "refuse_old_spark",
+    "refuse_without_processors",
+    "schema_of_arrow",
+    "settled",
+]
+
+OLDEST: Final = (4, 0)
+_PROCESSORS_SINCE: Final = (4, 2)
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+_INSTALLED: Final = _numbers(pyspark.__version__)
+
+HAS_NAMED_SOURCES: Final = _INSTALLED >= (4, 2)
+"""Whether the sources of a streaming query can have names (``readStream.name(…)``)."""
+
+TIME_TYPES: Final[tuple[type[T.DataType], ...]] = tuple(
+    getattr(T, name) for name in ("TimeType",) if hasattr(T, name)
+)
+"""Spark's type of a time of day; empty where it has none."""
+
+
+def refuse_old_spark() -> None:
+    """Raise MissingDependencyError unless the installed Spark is supported."""
+    if _INSTALLED < OLDEST:
+        raise MissingDependencyError(
+            f"statestore needs Spark {OLDEST[0]}.{OLDEST[1]} or later, this is "
+            f"{pyspark.__version__}. Without Spark, a store can be read and written with Arrow"
+        )
+
+
+def refuse_without_processors() -> None:
+    """Raise MissingDependencyError if the installed Spark cannot run a processor on a store."""
+    if _INSTALLED < _PROCESSORS_SINCE:
+        raise MissingDependencyError(
+            "a StatefulProcessor on a store needs Spark "
+            f"{_PROCESSORS_SINCE[0]}.{_PROCESSORS_SINCE[1]} or later, this is "
+            f"{pyspark.__version__}. A function (StatefulQuery(update=…)) runs on this version"
+        )
+
+
+def refuse_connect(owner: Any, what: str) -> None:
+    """Refuse what Spark Connect cannot do.
+
+    Args:
+        owner: a session or a DataFrame.
+        what: what is to be done, as the subject of a sentence.
+
+    Raises:
+        InvalidArgumentError: the session is one of Spark Connect, which has no JVM in this process.
+    """
+    if type(owner).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidArgumentError(
+            f"{what} needs a session of Spark Classic, and this is one of Spark Connect: run the "
+            "job with spark-submit, or start its session without .remote(…)"
+        )
+
+
+# Schemas: Arrow's types of Spark's and back. Timestamps with a zone are stored in UTC, those
+# without a zone stay as they are.
+
+_IN_UTC: Final[dict[str, Any]] = (
+    {"timezone": "UTC"} if _INSTALLED >= (4, 2) else {"timestamp_utc": True}
+)
+
+
+def arrow_schema_of(schema: T.StructType) -> pa.Schema:
+    """Return the Arrow schema of a Spark schema."""
+    return to_arrow_schema(schema, **_IN_UTC)
+
+
+def arrow_type_of(kind: T.DataType) -> pa.DataType:
+    """Return the Arrow type of a Spark type."""
+    return to_arrow_type(kind, **_IN_UTC)
+
+
+def schema_of_arrow(schema: pa.Schema) -> T.StructType:
+    """Return the Spark schema of an Arrow schema."""
+    found: T.StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return found
+
+
+# Rows in chosen Spark partitions.
+
+
+def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame:
+    """Return the rows, each in the Spark partition with the number that a column gives.
+
+    Spark 4.1 and later have ``repartitionById`` for this. Older versions place a row by the hash of
+    a column. So each number is replaced by an integer whose hash falls into that partition.
+
+    Args:
+        rows: the rows.
+        partitions: how many Spark partitions the result has.
+        number: an integer column; a null counts as 0, other numbers modulo ``partitions``.
+
+    Returns:
+        The rows in exactly so many Spark partitions.
+    """
+    if hasattr(rows, "repartitionById"):
+        return rows.repartitionById(partitions, number)
+    # As one text, which Spark makes an array of once: a literal each would take seconds.
+    stand_ins = F.split(F.lit(",".join(map(str, _stand_ins(partitions)))), ",").cast("array<int>")
+    place = F.pmod(F.coalesce(number.cast("int"), F.lit(0)), F.lit(partitions))
+    return rows.repartition(partitions, stand_ins[place])
+
+
+@lru_cache(maxsize=64)
+def _stand_ins(partitions: int) -> tuple[int, ...]:
+    """Return for each partition the smallest non-negative integer that Spark's hash places there.
+
+    Spark's ``HashPartitioning`` takes Murmur3 with seed 42 modulo the number of partitions.
+    """
+    found = np.full(partitions, -1, np.int64)
+    begin, count = 0, 16 * partitions + 64
+    while (found < 0).any():
+        numbers = np.arange(begin, begin + count, dtype=np.uint32)
+        seed = np.full(1, 42, np.uint32)
+        hashes = finish(absorb(seed, numbers) ^ np.uint32(4)).view(np.int32)
+        places, first = np.unique(np.mod(hashes, partitions), return_index=True)
+        new = found[places] < 0
+        found[places[new]] = begin + first[new]
+        begin += count
+    return tuple(found.tolist())
+
+
+def settled(df: DataFrame) -> tuple[DataFrame, int]:
+    """Return a DataFrame with its Spark partitions and rows settled, and how many partitions it
+    has.
+
+    As ``checkpoint()`` does, the plan is replaced by the rows that it gives, but nothing is stored.
+    ``df["a"]`` still names a column of the result.
+    """
+    session: Any = df.sparkSession
+    spark = session._jvm.org.apache.spark.sql
+    lying = df._jdf.queryExecution().toRdd()
+    logical = _scala_object(spark.execution, "LogicalRDD")
+    # Spark 4.3 has a fourth parameter; its default is what earlier versions do.
+    more = [getattr(logical, "fromDataset$default$4")()] if _INSTALLED >= (4, 3) else []
+    plan = logical.fromDataset(lying, df._jdf, False, *more)
+    frame = _scala_object(spark.classic, "Dataset").ofRows(session._jsparkSession, plan)
+    return DataFrame(frame, session), int(lying.getNumPartitions())
+
+
+def _scala_object(package: Any, name: str) -> Any:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
