@@ -43,20 +43,22 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-_INSTALLED: Final = _numbers(pyspark.__version__)
+INSTALLED: Final = _numbers(pyspark.__version__)
+"""The major and minor version of the installed Spark."""
 
-HAS_NAMED_SOURCES: Final = _INSTALLED >= (4, 2)
+HAS_NAMED_SOURCES: Final = INSTALLED >= (4, 2)
 """Whether the sources of a streaming query can have names (``readStream.name(…)``)."""
 
-TIME_TYPES: Final[tuple[type[T.DataType], ...]] = tuple(
-    getattr(T, name) for name in ("TimeType",) if hasattr(T, name)
-)
+HAS_REPARTITION_BY_ID: Final = INSTALLED >= (4, 1)
+"""Whether rows can be sent to a Spark partition by its number."""
+
+TIME_TYPES: Final[tuple[type[T.DataType], ...]] = (T.TimeType,) if INSTALLED >= (4, 1) else ()
 """Spark's type of a time of day; empty where it has none."""
 
 
 def refuse_old_spark() -> None:
     """Raise MissingDependencyError unless the installed Spark is supported."""
-    if _INSTALLED < OLDEST:
+    if INSTALLED < OLDEST:
         raise MissingDependencyError(
             f"statestore needs Spark {OLDEST[0]}.{OLDEST[1]} or later, this is "
             f"{pyspark.__version__}. Without Spark, a store can be read and written with Arrow"
@@ -65,7 +67,7 @@ def refuse_old_spark() -> None:
 
 def refuse_without_processors() -> None:
     """Raise MissingDependencyError if the installed Spark cannot run a processor on a store."""
-    if _INSTALLED < _PROCESSORS_SINCE:
+    if INSTALLED < _PROCESSORS_SINCE:
         raise MissingDependencyError(
             "a StatefulProcessor on a store needs Spark "
             f"{_PROCESSORS_SINCE[0]}.{_PROCESSORS_SINCE[1]} or later, this is "
@@ -94,7 +96,7 @@ def refuse_connect(owner: Any, what: str) -> None:
 # without a zone stay as they are.
 
 _IN_UTC: Final[dict[str, Any]] = (
-    {"timezone": "UTC"} if _INSTALLED >= (4, 2) else {"timestamp_utc": True}
+    {"timezone": "UTC"} if INSTALLED >= (4, 2) else {"timestamp_utc": True}
 )
 
 
@@ -131,7 +133,7 @@ def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame
     Returns:
         The rows in exactly so many Spark partitions.
     """
-    if hasattr(rows, "repartitionById"):
+    if HAS_REPARTITION_BY_ID:
         return rows.repartitionById(partitions, number)
     # As one text, which Spark makes an array of once: a literal each would take seconds.
     stand_ins = F.split(F.lit(",".join(map(str, _stand_ins(partitions)))), ",").cast("array<int>")
@@ -170,7 +172,7 @@ def settled(df: DataFrame) -> tuple[DataFrame, int]:
     lying = df._jdf.queryExecution().toRdd()
     logical = _scala_object(spark.execution, "LogicalRDD")
     # Spark 4.3 has a fourth parameter; its default is what earlier versions do.
-    more = [getattr(logical, "fromDataset$default$4")()] if _INSTALLED >= (4, 3) else []
+    more = [getattr(logical, "fromDataset$default$4")()] if INSTALLED >= (4, 3) else []
     plan = logical.fromDataset(lying, df._jdf, False, *more)
     frame = _scala_object(spark.classic, "Dataset").ofRows(session._jsparkSession, plan)
     return DataFrame(frame, session), int(lying.getNumPartitions())

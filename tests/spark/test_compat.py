@@ -1,0 +1,73 @@
+"""What stands in for features that older versions of Spark lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.spark import compat
+from statestore.spark.compat import (
+    _stand_ins,
+    arrow_schema_of,
+    in_partitions,
+    refuse_connect,
+    refuse_old_spark,
+    schema_of_arrow,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST = 300
+
+
+def test_stand_ins_fall_into_their_partitions(spark: SparkSession) -> None:
+    """Spark's own hash says so, for each number of partitions up to 300."""
+    rows = [
+        (partitions, place, stand_in)
+        for partitions in range(1, MOST + 1)
+        for place, stand_in in enumerate(_stand_ins(partitions))
+    ]
+    frame = spark.createDataFrame(rows, "partitions int, place int, stand_in int")
+    misplaced = frame.where(F.pmod(F.hash("stand_in"), F.col("partitions")) != F.col("place"))
+    assert misplaced.count() == 0
+    assert len(rows) == MOST * (MOST + 1) // 2
+
+
+@pytest.mark.parametrize("by_hash", [False, True])
+def test_rows_are_in_the_partition_of_their_number(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by_hash: bool
+) -> None:
+    """A null counts as 0, and another number modulo the number of partitions."""
+    if by_hash:
+        monkeypatch.setattr(compat, "HAS_REPARTITION_BY_ID", False)
+    number = F.when(F.col("id") == 5, None).otherwise(F.col("id") - 3).cast("int")
+    placed = in_partitions(spark.range(100, numPartitions=3), 7, number)
+    assert placed.rdd.getNumPartitions() == 7
+    found = placed.select("id", F.spark_partition_id().alias("place")).collect()
+    assert {row.id: row.place for row in found} == {
+        at: 0 if at == 5 else (at - 3) % 7 for at in range(100)
+    }
+
+
+def test_schemas_come_back_as_they_were(spark: SparkSession) -> None:
+    columns = "a timestamp, b timestamp_ntz, c array<timestamp>, d decimal(20, 3), e string"
+    schema = spark.sql("SELECT 1").to(spark.createDataFrame([], columns).schema).schema
+    assert schema_of_arrow(arrow_schema_of(schema)) == schema
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(InvalidArgumentError, match="partitioning a DataFrame needs a session of"):
+        refuse_connect(connected, "partitioning a DataFrame")
+    refuse_connect(object(), "anything else")
+
+
+def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_old_spark()
+    monkeypatch.setattr(compat, "INSTALLED", (3, 5))
+    with pytest.raises(MissingDependencyError, match=r"needs Spark 4\.0 or later, this is"):
+        refuse_old_spark()
