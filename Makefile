@@ -21,11 +21,13 @@ AZURITE := $(VENV)/.azurite
 HDFS := $(VENV)/.hdfs
 PYFLINK := $(VENV)/pyflink
 PACKAGING := $(VENV)/packaging
+# The newest release of each supported version of Spark.
+SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo examples test durations test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
+.PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -48,6 +50,15 @@ test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## r
 
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
+
+test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.0.5; ARGS="-m spark" runs all
+	@$(WITH_JAVA) build/spark-$(SPARK)/bin/python -m pytest -p no:unraisableexception \
+		-W ignore::ResourceWarning --junitxml build/spark-$(SPARK)/tests.xml \
+		$(or $(ARGS),tests/spark/test_versions.py)
+
+compatibility: $(READY) ## run test-spark with each supported version and write docs/compatibility.md anew
+	@for version in $(SPARKS); do $(MAKE) --no-print-directory test-spark SPARK=$$version || exit 1; done
+	@$(PY) -m tests.spark.compatibility $(SPARKS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
@@ -135,6 +146,15 @@ $(READY): pyproject.toml requirements.lock
 	@set -o pipefail; $(PY) -m pip install --disable-pip-version-check -r requirements.lock \
 		| awk -v total="$$(grep -c '==' requirements.lock)" -v tty="$$([ -t 1 ] && echo 1)" "$$PROGRESS"
 	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Another version of Spark, in an environment that has nothing else of its own.
+build/spark-%/.ready: $(READY)
+	@echo "for make test-spark: an environment with Spark $* (480 MB)"
+	@rm -rf build/spark-$* && $(PY) -m venv build/spark-$*
+	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$*
+	@$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
+		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
 
 # A missing jar does not stop the set-up: the command that needs it says so.

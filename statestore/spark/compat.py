@@ -23,19 +23,22 @@ from statestore.keys.arrow_types import absorb, finish
 
 __all__ = [
     "HAS_NAMED_SOURCES",
+    "HAS_REPARTITION_BY_ID",
+    "INSTALLED",
+    "NEWEST_WITH_DELTA",
     "TIME_TYPES",
     "arrow_schema_of",
     "arrow_type_of",
     "in_partitions",
     "refuse_connect",
     "refuse_old_spark",
-    "refuse_without_processors",
+    "refuse_without_delta",
     "schema_of_arrow",
     "settled",
 ]
 
-OLDEST: Final = (4, 0)
-_PROCESSORS_SINCE: Final = (4, 2)
+OLDEST: Final[tuple[int, int]] = (4, 0)
+NEWEST_WITH_DELTA: Final[tuple[int, int]] = (4, 2)
 
 
 def _numbers(version: str) -> tuple[int, int]:
@@ -43,7 +46,7 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-INSTALLED: Final = _numbers(pyspark.__version__)
+INSTALLED: Final[tuple[int, int]] = _numbers(pyspark.__version__)
 """The major and minor version of the installed Spark."""
 
 HAS_NAMED_SOURCES: Final = INSTALLED >= (4, 2)
@@ -65,13 +68,14 @@ def refuse_old_spark() -> None:
         )
 
 
-def refuse_without_processors() -> None:
-    """Raise MissingDependencyError if the installed Spark cannot run a processor on a store."""
-    if INSTALLED < _PROCESSORS_SINCE:
+def refuse_without_delta() -> None:
+    """Raise MissingDependencyError if Delta has no jar for the installed Spark."""
+    if INSTALLED > NEWEST_WITH_DELTA:
         raise MissingDependencyError(
-            "a StatefulProcessor on a store needs Spark "
-            f"{_PROCESSORS_SINCE[0]}.{_PROCESSORS_SINCE[1]} or later, this is "
-            f"{pyspark.__version__}. A function (StatefulQuery(update=…)) runs on this version"
+            f"Delta has no jar for Spark {pyspark.__version__}, only for Spark "
+            f"{NEWEST_WITH_DELTA[0]}.{NEWEST_WITH_DELTA[1]} and earlier: use "
+            'spark_session(table_format="parquet"). A store keeps its Delta tables without it, and '
+            'Spark reads them as format("keyed_state")'
         )
 
 
@@ -180,3 +184,7 @@ def settled(df: DataFrame) -> tuple[DataFrame, int]:
 
 def _scala_object(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+# Whoever needs Spark imports this module: an older version is refused before it is used.
+refuse_old_spark()

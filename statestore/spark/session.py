@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 from statestore.extras import needs_extra
+from statestore.spark.compat import refuse_without_delta
 from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def spark_session(
 
     Raises:
         MissingDependencyError: when there is no fitting Java, when the extra ``delta-spark`` is
-            missing, when a jar cannot be fetched, or when the running session was started without
-            Delta.
+            missing, when Delta has no jar for this Spark, when a jar cannot be fetched, or when
+            the running session was started without Delta.
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet"):
@@ -108,6 +109,7 @@ def spark_session(
         settings[name] = f"{packages},{value}" if packages else value
     builder = SparkSession.Builder().appName(app_name).master(master)
     if table_format == "delta":
+        refuse_without_delta()
         builder = _with_delta(builder, settings.pop(PACKAGES, ""))
     for name, value in settings.items():
         builder = builder.config(name, value)

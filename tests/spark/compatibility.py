@@ -1,0 +1,74 @@
+"""``python -m tests.spark.compatibility VERSION...`` writes docs/compatibility.md.
+
+Each version's tests have run before, by ``make test-spark``; their results are read from
+``build/spark-VERSION/tests.xml``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tests.spark import test_versions
+from tests.syntax import ROOT
+
+PAGE = ROOT / "docs" / "compatibility.md"
+MARK = "<!-- the table of the last run -->\n"
+WORKS, REFUSED, FAILS = "works", "refused", "fails"
+
+
+def features() -> dict[str, str]:
+    """Return the title of each feature by the name of its test."""
+    tests = {name: getattr(test_versions, name) for name in dir(test_versions)}
+    return {
+        name: (test.__doc__ or "").partition("\n")[0].removesuffix(".")
+        for name, test in sorted(tests.items(), key=lambda item: _line(item[1]))
+        if name.startswith("test_")
+    }
+
+
+def _line(value: object) -> int:
+    code = getattr(value, "__code__", None)
+    return 0 if code is None else int(code.co_firstlineno)
+
+
+def results(report: Path) -> dict[str, str]:
+    """Return what came of each test of a JUnit report.
+
+    Raises OSError if there is no report: the tests have not run.
+    """
+    found = {}
+    for case in ET.parse(report).getroot().iter("testcase"):
+        refused = any(one.get("name") == "refused" for one in case.iterfind("properties/property"))
+        failed = case.find("failure") is not None or case.find("error") is not None
+        found[case.attrib["name"]] = FAILS if failed else REFUSED if refused else WORKS
+    return found
+
+
+def table(versions: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the table of features by version."""
+    lines = [
+        "| | " + " | ".join(f"Spark {version}" for version in versions) + " |",
+        "| --- |" + " --- |" * len(versions),
+    ]
+    for name, title in features().items():
+        cells = " | ".join(found.get(name, "not run") for found in versions.values())
+        lines.append(f"| {title} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(versions: Sequence[str]) -> int:
+    """Put the table of some versions into the page; return the exit code."""
+    found = {
+        version: results(ROOT / "build" / f"spark-{version}" / "tests.xml") for version in versions
+    }
+    head, _, rest = PAGE.read_text().partition(MARK)
+    _, _, tail = rest.partition("\n\n")
+    PAGE.write_text(f"{head}{MARK}{table(found)}\n{tail}")
+    return 0 if all(FAILS not in one.values() for one in found.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""One short test of each feature that uses Spark, for any supported version of it.
+
+``make test-spark SPARK=4.0.5`` runs them with another version, and ``make compatibility`` writes
+docs/compatibility.md from what they say. A feature that a version lacks must be refused, with the
+version in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore, partition, spark_session
+from statestore.errors import MissingDependencyError
+from statestore.flink.partitioners import KeyGroup
+from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
+from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
+from statestore.streaming import MicroBatch, StatefulQuery, by_key
+from tests.interop.spark.queries import Query, events, run
+from tests.streaming.processors import Base
+from tests.streaming.world import World
+
+ROWS, GROUPS = 1000, 16
+EXPORTS_SINCE: tuple[int, int] = (4, 2)
+
+
+@pytest.fixture
+def store(spark: SparkSession, tmp_path: Path) -> StateStore:
+    """A store with one checkpoint, written from a DataFrame."""
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    rows = spark.range(ROWS, numPartitions=3).selectExpr(
+        "CAST(id AS STRING) AS k", "id * 2 AS n", "timestamp_micros(id) AS at"
+    )
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS)
+    return store
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(row.n for row in frame.select("n").collect())
+
+
+def test_snapshot_and_restore(store: StateStore) -> None:
+    """Snapshot from a DataFrame, and restore as one at another parallelism."""
+    frame = store.restore(parallelism=5).keyed("u", "s").to_spark()
+    assert frame.rdd.getNumPartitions() == 5
+    assert numbers(frame) == [2 * at for at in range(ROWS)]
+
+
+def test_changes(store: StateStore, spark: SparkSession) -> None:
+    """Incremental checkpoints from DataFrames, and lookups."""
+    changed = spark.sql("SELECT '7' AS k, -1L AS n, timestamp '2026-01-01' AS at")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("u", "s", upserts=changed, deletes=spark.sql("SELECT '8' AS k"))
+    keyed = store.restore(parallelism=3).keyed("u", "s")
+    assert [row["n"] for row in keyed.get("7")] == [-1]
+    assert keyed.get("8") == []
+    assert keyed.to_spark().count() == ROWS - 1
+
+
+def test_the_data_source(store: StateStore, spark: SparkSession) -> None:
+    """The data source `keyed_state`."""
+    options = {"store": store.url, "operator": "u", "state": "s", "parallelism": "3"}
+    frame = spark.read.format("keyed_state").options(**options).load()
+    assert numbers(frame) == [2 * at for at in range(ROWS)]
+
+
+def test_partition(store: StateStore, spark: SparkSession) -> None:
+    """Flink's partitioners on a DataFrame."""
+    frame = store.restore(parallelism=2).keyed("u", "s").to_spark()
+    moved = partition(frame, KeyGroup(key="k", max_parallelism=GROUPS), parallelism=3)
+    places = moved.select("k", F.spark_partition_id().alias("place")).collect()
+    restored = store.restore(parallelism=3).keyed("u", "s")
+    for subtask in range(3):
+        own = restored.to_arrow(subtask).read_all()["k"].to_pylist()
+        assert sorted(own) == sorted(row.k for row in places if row.place == subtask)
+
+
+def test_a_delta_table_in_spark(
+    store: StateStore, spark: SparkSession, record_property: Callable[[str, object], None]
+) -> None:
+    """Tables read as `format("delta")`, by Delta's jar."""
+    if INSTALLED > NEWEST_WITH_DELTA:
+        with pytest.raises(MissingDependencyError, match=f"no jar for Spark {pyspark.__version__}"):
+            spark_session(table_format="delta", app_name="another")
+        record_property("refused", True)
+        return
+    table = store.manifest().keyed_entry("u", "s").table
+    frame = spark.read.format("delta").load(f"{store.url}/{table.path}")
+    assert numbers(frame) == [2 * at for at in range(ROWS)]
+
+
+def test_a_query_of_dataframes(spark: SparkSession, tmp_path: Path) -> None:
+    """`StatefulQuery` with an update of DataFrames."""
+    world = World(spark, tmp_path)
+    world.add(2)
+    world.run(world.query())
+    assert world.state() == world.expected
+
+
+def test_a_query_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    """`StatefulQuery` with `by_key`."""
+
+    def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
+        import pandas as pd
+
+        n = len(events) + int(state["n"].sum())
+        total = int(events["amount"].sum()) + int(state["total"].sum())
+        return pd.DataFrame([{"user": key[0], "n": n, "total": total}])
+
+    world = World(spark, tmp_path)
+    world.add(2)
+    world.run(world.query(update=by_key("user", update)))
+    assert world.state() == world.expected
+
+
+class Total(Base):
+    """A total a key, and a timer that clears it."""
+
+    def init(self, handle: Any) -> None:
+        """Declare the total."""
+        self.handle = handle
+        self.total = handle.getValueState("total", "total long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Add up, and register a timer."""
+        total = (self.total.get() or (0,))[0] + sum(row.amount for row in rows)
+        self.total.update((total,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield Row(user=str(key[0]), total=total)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
+        """Give the total with its sign turned."""
+        (total,) = self.total.get() or (0,)
+        self.total.clear()
+        yield Row(user=str(key[0]), total=-total)
+
+
+def test_a_processor(spark: SparkSession, tmp_path: Path) -> None:
+    """`StatefulQuery.of_processor`, with a value and a timer."""
+    world = World(spark, tmp_path)
+    given: list[list[tuple[str, int]]] = []
+    query = StatefulQuery.of_processor(
+        store=world.store,
+        uid="totals",
+        processor=Total(pandas=False),
+        key="user",
+        output_schema="user string, total long",
+        output_mode="Update",
+        time_mode="ProcessingTime",
+        parallelism=2,
+        max_parallelism=8,
+        output=lambda rows, _: given.append(sorted(map(tuple, rows.collect()))),
+    )
+    first = MicroBatch("q", 0, planned_at_ms=1000)
+    query.process(world.frame("a", "a", "b"), first)
+    query.process(world.frame("c"), MicroBatch("q", 1, planned_at_ms=2000, before=first))
+    assert given == [[("a", 2), ("b", 1)], [("a", -2), ("b", -1), ("c", 1)]]
+
+
+def totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("k", "small").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[int, list[str]]]:
+    """An aggregation on Spark's own state, which has run; a call runs it at another location."""
+    events(tmp_path / "events", 0, 2)
+    again = partial(
+        run,
+        spark,
+        Query("totals", "update", totals),
+        source=tmp_path / "events",
+        provider="rocksdb",
+        partitions=4,
+    )
+    again(location=str(tmp_path / "spark"))
+    return again
+
+
+@pytest.fixture
+def imported(spark: SparkSession, tmp_path: Path, query: object) -> StateStore:
+    """A store that has the state of the query."""
+    store = StateStore.open(str(tmp_path / "imported"), spark=spark)
+    import_checkpoint(spark, str(tmp_path / "spark"), store)
+    return store
+
+
+def test_import(imported: StateStore, spark: SparkSession, tmp_path: Path) -> None:
+    """`statestore spark show` and `statestore spark import`."""
+    shown = show_location(spark, str(tmp_path / "spark"))
+    assert [operator.name for operator in shown.operators] == ["stateStoreSave"]
+    state = imported.restore(parallelism=3).keyed("stateStoreSave-0", "default").to_spark()
+    assert state.count() == sum(shown.operators[0].stores[0].rows or ())
+
+
+def test_export(
+    imported: StateStore,
+    spark: SparkSession,
+    tmp_path: Path,
+    query: Callable[..., dict[int, list[str]]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """`statestore spark export`, and a query that goes on with it."""
+    back = str(tmp_path / "back")
+    if INSTALLED < EXPORTS_SINCE:
+        with pytest.raises(MissingDependencyError, match=rf"4\.2 or later.* {pyspark.__version__}"):
+            export_checkpoint(spark, imported, back, partitions=7)
+        record_property("refused", True)
+        return
+    export_checkpoint(spark, imported, back, partitions=7)
+    events(tmp_path / "events", 2, 3)
+    assert query(location=back)
