@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 
 import click
 
+from statestore.cli.completion import complete_checkpoint, complete_operator, complete_state
 from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
@@ -37,9 +38,13 @@ __all__ = [
     "common_options",
     "exit_statuses",
     "one_state_options",
+    "operator_option",
     "pass_invocation",
+    "state_option",
     "state_options",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # as the shell says of a tool that SIGPIPE has ended
@@ -104,22 +109,51 @@ def checkpoint_argument(function: Any) -> Any:
     """Give a verb the argument CHECKPOINT: a number, the name of a savepoint, or ``latest``, which
     is the default.
     """
-    decorate = click.argument("checkpoint", default="latest", metavar="[CHECKPOINT]")
+    decorate = click.argument(
+        "checkpoint",
+        default="latest",
+        metavar="[CHECKPOINT]",
+        shell_complete=complete_checkpoint,
+    )
     return decorate(function)
 
 
 def state_options(function: Any) -> Any:
     """Give a verb ``--operator`` and ``--state``, which narrow what it is about."""
-    uid = click.option("--operator", "uid", metavar="UID", help="Only this operator.")
-    name = click.option("--state", "name", metavar="NAME", help="Only this state of the operator.")
-    return uid(name(function))
+    return operator_option("Only this operator.")(
+        state_option("Only this state of the operator.")(function)
+    )
 
 
 def one_state_options(function: Any) -> Any:
     """Give a verb ``--operator`` and ``--state``, both required: the keyed state it is about."""
-    uid = click.option("--operator", "uid", metavar="UID", required=True, help="Its operator.")
-    name = click.option("--state", "name", metavar="NAME", required=True, help="The keyed state.")
-    return uid(name(function))
+    return operator_option("Its operator.", required=True)(
+        state_option("The keyed state.", required=True)(function)
+    )
+
+
+def operator_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return a decorator that gives a verb ``--operator``, with this text in the help."""
+    return click.option(
+        "--operator",
+        "uid",
+        metavar="UID",
+        required=required,
+        help=text,
+        shell_complete=complete_operator,
+    )
+
+
+def state_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return a decorator that gives a verb ``--state``, with this text in the help."""
+    return click.option(
+        "--state",
+        "name",
+        metavar="NAME",
+        required=required,
+        help=text,
+        shell_complete=complete_state,
+    )
 
 
 class Verb(click.Command):
@@ -182,6 +216,18 @@ class Root(click.Group):
     examples: tuple[str, ...] = ()
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {}
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Make the context as click does; it has an invocation, also while a shell completes."""
+        context = super().make_context(info_name, args, parent, **extra)
+        context.ensure_object(Invocation)
+        return context
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the verbs, in order."""
         return sorted(name for verbs in self.sections.values() for name in verbs)
@@ -207,7 +253,7 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb; a usage error with close names when there is no such verb."""
         name = args[0]
-        if name.startswith("-") or self.get_command(ctx, name) is not None:
+        if ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
         verbs = self.list_commands(ctx)
         close = get_close_matches(name, verbs, n=1)

@@ -11,6 +11,7 @@ import click
 from statestore.cli.arguments import key_value, limit_option, parse_key
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, when
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown
@@ -42,8 +43,8 @@ __all__ = ["Joined", "KeyHistory", "join_checkpoints", "show_history"]
         ),
     ),
 )
-@click.argument("a", metavar="A")
-@click.argument("b", default="latest", metavar="[B]")
+@click.argument("a", metavar="A", shell_complete=complete_checkpoint)
+@click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint)
 @one_state_options
 @click.option("--changed-only", is_flag=True, help="Leave out rows that are the same.")
 @limit_option

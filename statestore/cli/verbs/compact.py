@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.command import (
+    Invocation,
+    Verb,
+    checkpoint_argument,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
@@ -36,9 +43,9 @@ __all__ = ["Compacted", "compact_checkpoint"]
         "statestore compact latest --all --key-groups 0-31 --store ./fraud",
     ),
 )
-@click.argument("checkpoint", metavar="[CHECKPOINT]", default="latest")
-@click.option("--operator", "uid", metavar="UID", help="Only states of this operator.")
-@click.option("--state", "name", metavar="NAME", help="Only states of this name.")
+@checkpoint_argument
+@operator_option("Only states of this operator.")
+@state_option("Only states of this name.")
 @click.option("--key-groups", metavar="FIRST-LAST", help="Only base files with some of these.")
 @click.option("--all", "everything", is_flag=True, help="Fold all changes, whatever the rule says.")
 @click.option("--dry-run", is_flag=True, help="Say what would be compacted and stop.")

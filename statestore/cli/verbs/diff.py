@@ -10,6 +10,7 @@ import click
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
@@ -47,8 +48,8 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
         "statestore diff 2 2 --other-store ./fraud --exit-code --output json --store ./fraud",
     ),
 )
-@click.argument("a", metavar="A")
-@click.argument("b", default="latest", metavar="[B]")
+@click.argument("a", metavar="A", shell_complete=complete_checkpoint)
+@click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint)
 @click.option("--other-store", "other", metavar="URL", help="Path or URL that B lies in.")
 @state_options
 @click.option(

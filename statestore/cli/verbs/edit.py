@@ -10,6 +10,7 @@ import click
 from statestore.cli.arguments import key_of, parse_row
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.output import Page, Result
 from statestore.format.manifest_json import left_out_to_json
@@ -50,7 +51,13 @@ __all__ = ["Edited", "edit_state"]
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; may be repeated.")
 @click.option("--put", multiple=True, metavar="JSON", help="Put a row; may be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state by the answer.")
-@click.option("--checkpoint", default="latest", metavar="N", help="Of this one; else the latest.")
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="Of this one; else the latest.",
+    shell_complete=complete_checkpoint,
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be changed and stop.")
 @pass_invocation
 def edit_state(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.completion import complete_checkpoint, complete_operator
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
@@ -50,6 +51,7 @@ __all__ = ["Exported", "export_state"]
     multiple=True,
     metavar="UID",
     help="Only this operator. Repeatable.",
+    shell_complete=complete_operator,
 )
 @click.option(
     "--parallelism",
@@ -64,7 +66,11 @@ __all__ = ["Exported", "export_state"]
     help="The number of key groups; by default as stored.",
 )
 @click.option(
-    "--checkpoint", default="latest", metavar="N", help="Its number, or a savepoint of the store."
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="Its number, or a savepoint of the store.",
+    shell_complete=complete_checkpoint,
 )
 @click.option(
     "--leave-out",

@@ -9,7 +9,14 @@ import click
 
 from statestore.cli.arguments import key_of, key_value, parse_key
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, KeyVerb, checkpoint_argument, pass_invocation
+from statestore.cli.command import (
+    Invocation,
+    KeyVerb,
+    checkpoint_argument,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
 from statestore.cli.output import Page, Result, cell, json_text, table_of, value_text
 from statestore.files.lookup import key_batch, key_group_of
 from statestore.format.left_out import LeftOutState, left_out_of
@@ -41,8 +48,8 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
 )
 @click.argument("key")
 @checkpoint_argument
-@click.option("--operator", "uid", metavar="UID", help="Only this operator's states.")
-@click.option("--state", "name", metavar="NAME", help="Only states of this name.")
+@operator_option("Only this operator's states.")
+@state_option("Only states of this name.")
 @pass_invocation
 def get_rows(
     invocation: Invocation, key: str, checkpoint: str, uid: str | None, name: str | None

@@ -10,6 +10,7 @@ import click
 from statestore.cli.arguments import SPAN
 from statestore.cli.checkpoints import pin_document
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.completion import complete_checkpoint, complete_savepoint
 from statestore.cli.output import Page, Result
 from statestore.format.documents import Pin
 
@@ -31,9 +32,12 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "u
         "statestore savepoint --delete before-upgrade --store ./fraud",
     ),
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_savepoint)
 @click.option(
-    "--checkpoint", metavar="N", help="Its number, or the name of a savepoint; else the latest."
+    "--checkpoint",
+    metavar="N",
+    help="Its number, or the name of a savepoint; else the latest.",
+    shell_complete=complete_checkpoint,
 )
 @click.option("--delete", is_flag=True, help="Delete the savepoint.")
 @pass_invocation
@@ -94,6 +98,7 @@ class Saved(Result):
     default="latest",
     metavar="N",
     help="Its number, or the name of a savepoint; else the latest.",
+    shell_complete=complete_checkpoint,
 )
 @click.option(
     "--lease", type=SPAN, required=True, metavar="SPAN", help="How long at most: 90s, 15min, 2h."

@@ -10,7 +10,14 @@ import click
 
 from statestore.cli.arguments import key_of
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.command import (
+    Invocation,
+    Verb,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.manifest_json import left_out_to_json
@@ -58,10 +65,15 @@ __all__ = [
         "statestore purge --operator totals-by-user --key nobody --check --store ./fraud",
     ),
 )
-@click.option("--operator", "uid", metavar="UID", required=True, help="Its operator.")
-@click.option("--state", "name", metavar="NAME", help="Only this state of the operator.")
+@operator_option("Its operator.", required=True)
+@state_option("Only this state of the operator.")
 @click.option("--key", required=True, metavar="KEY", help="The key to remove.")
-@click.option("--checkpoint", metavar="N", help="From this checkpoint alone.")
+@click.option(
+    "--checkpoint",
+    metavar="N",
+    help="From this checkpoint alone.",
+    shell_complete=complete_checkpoint,
+)
 @click.option("--all", "every", is_flag=True, help="From all checkpoints that are kept.")
 @click.option("--check", is_flag=True, help="Only search the whole store for the key.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")

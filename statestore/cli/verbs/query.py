@@ -13,6 +13,7 @@ import click
 from statestore.cli.arguments import limit_option, query_limit_options
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown_values
@@ -45,7 +46,11 @@ T = TypeVar("T")
 )
 @click.argument("sql", required=False)
 @click.option(
-    "--checkpoint", default="latest", metavar="ID", help="Of this checkpoint or savepoint. [latest]"
+    "--checkpoint",
+    default="latest",
+    metavar="ID",
+    help="Of this checkpoint or savepoint. [latest]",
+    shell_complete=complete_checkpoint,
 )
 @click.option("--tables", is_flag=True, help="List the views, their columns and rows, instead.")
 @limit_option

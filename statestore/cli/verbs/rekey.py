@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.command import (
+    Invocation,
+    Verb,
+    operator_option,
+    pass_invocation,
+    state_option,
+)
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.format.digest import digest_text
@@ -45,12 +52,18 @@ __all__ = ["Rekeyed", "rekey_operator"]
         ),
     ),
 )
-@click.option("--operator", "uid", metavar="UID", required=True, help="Whose states.")
-@click.option("--state", "name", metavar="NAME", help="Only this state.")
+@operator_option("Whose states.", required=True)
+@state_option("Only this state.")
 @click.option("--max-parallelism", type=int, metavar="N", help="So many key groups, 1 to 32768.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="The new key; repeat for several.")
 @click.option("--hash-scheme", type=click.Choice(HASH_SCHEMES), help="How keys are hashed.")
-@click.option("--checkpoint", default="latest", metavar="N", help="Of this one; else the latest.")
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="Of this one; else the latest.",
+    shell_complete=complete_checkpoint,
+)
 @click.option("--work", metavar="DIR", help="A folder from which an ended run goes on.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and stop.")
 @pass_invocation

@@ -9,6 +9,7 @@ import click
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted
 from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
@@ -39,7 +40,7 @@ _KEYS_IN_TEXT = 10
         "statestore salvage latest --from-older --store ./fraud",
     ),
 )
-@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_checkpoint)
 @click.option("--from-older", is_flag=True, help="Fill what is lost from older checkpoints.")
 @click.option(
     "--keys",

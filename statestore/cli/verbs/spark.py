@@ -15,6 +15,7 @@ import click
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.extras import needs_extra
@@ -173,7 +174,11 @@ def import_state(
 
 
 _CHECKPOINT = click.option(
-    "--checkpoint", default="latest", metavar="N", help="Its number, or a savepoint."
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="Its number, or a savepoint.",
+    shell_complete=complete_checkpoint,
 )
 
 

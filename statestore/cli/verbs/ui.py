@@ -16,6 +16,7 @@ import click
 
 from statestore.cli.arguments import query_limit_options
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import size
 from statestore.cli.output import Page, Result, progress_bar
 
@@ -99,7 +100,12 @@ def serve_store(
 )
 @checkpoint_argument
 @click.option("--to", required=True, metavar="FILE", help="The file to write.")
-@click.option("--against", metavar="ID", help="Compare with this checkpoint or savepoint too.")
+@click.option(
+    "--against",
+    metavar="ID",
+    help="Compare with this checkpoint or savepoint too.",
+    shell_complete=complete_checkpoint,
+)
 @pass_invocation
 def write_store_report(
     invocation: Invocation, checkpoint: str, to: str, against: str | None

@@ -1,0 +1,124 @@
+"""What a shell completes, asked the way that shells ask."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from statestore import StateStore
+from statestore.cli.main import cli
+from tests.syntax import ROOT
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with two checkpoints and a savepoint; the second one has one operator more."""
+    store = StateStore.open(str(tmp_path_factory.mktemp("completion") / "store"))
+    rows = pa.table({"k": [1, 2], "v": [3, 4]})
+    for states in (("clicks/last", "clicks/total"), ("clicks/last", "clicks/total", "users/name")):
+        with store.snapshot(parallelism=2) as checkpoint:
+            for state in states:
+                checkpoint.keyed(*state.split("/"), rows, key=["k"])
+    store.maintenance.savepoint("before-upgrade", 1)
+    return store.url
+
+
+def completed(line: str, **environ: str) -> list[str]:
+    """Return what a shell is told for a line; its last word, which may be empty, is completed."""
+    words = line.split(" ")
+    asked = {
+        "_STATESTORE_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    done = CliRunner().invoke(cli, [], prog_name="statestore", env=asked | environ)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return [text.partition(",")[2] for text in done.stdout.splitlines() if text]
+
+
+ALL = ["latest", "before-upgrade", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("statestore show --store {url} ", ALL),
+        ("statestore --store {url} show ", ALL),
+        ("statestore show --store {url} be", ["before-upgrade"]),
+        ("statestore diff --store {url} 1 ", ALL),
+        ("statestore query --store {url} --checkpoint ", ALL),
+        ("statestore edit --store {url} --checkpoint ", ALL),
+        ("statestore salvage --store {url} ", ALL),
+        ("statestore compact --store {url} ", ALL),
+        ("statestore report --store {url} --against ", ALL),
+        ("statestore spark export --store {url} --checkpoint ", ALL),
+        ("statestore savepoint --store {url} --delete ", ["before-upgrade"]),
+        ("statestore show --store {url} --operator ", ["clicks", "users"]),
+        ("statestore edit --store {url} --checkpoint 1 --operator ", ["clicks"]),
+        ("statestore edit --store {url} --checkpoint none --operator ", ["clicks", "users"]),
+        ("statestore flink export {url} x --store {url} --operator u", ["users"]),
+        ("statestore get --store {url} --operator c", ["clicks"]),
+        ("statestore purge --store {url} --operator u", ["users"]),
+        ("statestore show --store {url} --state ", ["last", "name", "total"]),
+        ("statestore rekey --store {url} --operator clicks --state ", ["last", "total"]),
+        ("statestore history --store {url} --operator users --state ", ["name"]),
+    ],
+)
+def test_names_come_from_the_store(line: str, expected: list[str], url: str) -> None:
+    assert completed(line.replace("{url}", url)) == expected
+
+
+def test_the_environment_names_the_store(url: str) -> None:
+    assert completed("statestore show --operator u", STATESTORE_URI=url) == ["users"]
+
+
+def test_verbs_and_choices_are_completed() -> None:
+    assert completed("statestore sho") == ["show"]
+    assert completed("statestore flink imp") == ["import"]
+    assert "show" in completed("statestore no-such-verb ")
+    assert completed("statestore list --output ") == ["text", "json"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "statestore show ",
+        "statestore show --operator ",
+        "statestore show --store /no/such/store --operator ",
+        "statestore show --parallelism wrong --operator ",
+    ],
+)
+def test_nothing_is_completed_where_nothing_can_be_read(line: str) -> None:
+    assert completed(line) == []
+
+
+def test_completing_creates_no_store(tmp_path: Path) -> None:
+    assert completed(f"statestore show --store {tmp_path}/new ") == []
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_bash_completes(url: str) -> None:
+    """The line of the documentation, in a real shell."""
+    asked = f"statestore show --store {url} --operator u".split()
+    script = f"""
+        eval "$(_STATESTORE_COMPLETE=bash_source statestore)"
+        COMP_WORDS=({shlex.join(asked)}) COMP_CWORD={len(asked) - 1}
+        _statestore_completion statestore
+        echo "${{COMPREPLY[@]}}"
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.split() == ["users"], done.stderr
