@@ -25,7 +25,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     for states in (("clicks/last", "clicks/total"), ("clicks/last", "clicks/total", "users/name")):
         with store.snapshot(parallelism=2) as checkpoint:
             for state in states:
-                checkpoint.keyed(*state.split("/"), rows, key=["k"])
+                uid, name = state.split("/")
+                checkpoint.keyed(uid, name, rows, key=["k"])
     store.maintenance.savepoint("before-upgrade", 1)
     return store.url
 
