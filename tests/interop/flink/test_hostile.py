@@ -6,8 +6,10 @@ Each is some kB, and stands for more than any machine has.
 from __future__ import annotations
 
 import os
+import resource
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore.errors import DamagedFileError, StorageError, UnsupportedTypeError
+from statestore import StateStore
+from statestore.errors import (
+    DamagedFileError,
+    StateStoreError,
+    StorageError,
+    UnsupportedTypeError,
+)
+from statestore.interop.flink import import_savepoint, show_savepoint
 from statestore.interop.flink.binary_rows import decoded_rows, written_rows
 from statestore.interop.flink.canonical import read_header
 from statestore.interop.flink.cursor import Cursor, list_offsets
@@ -52,6 +61,7 @@ from statestore.interop.flink.types import (
 )
 from statestore.interop.flink.values import decoded
 from statestore.storage import open_storage
+from tests.interop.flink.goldens import Golden
 from tests.interop.flink.limits import in_time
 from tests.interop.flink.test_damage import keyed, written
 from tests.interop.flink.test_rocksdb import COMPRESSIONS, RANGE_DELETE, VALUE, Source, live, table
@@ -115,6 +125,36 @@ def test_metadata_of_any_size_is_not_read(tmp_path: Path) -> None:
         file.truncate(5 << 30)  # without a block on the disk
     with pytest.raises(DamagedFileError, match="_metadata has 5368709120 bytes, and at most"):
         open_savepoint(str(tmp_path))
+
+
+def peak_kilobytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["zeros after its bytes", "zeros"])
+@pytest.mark.parametrize("name", ["2.3_heap_native", "2.3_rocksdb_native"])
+def test_a_state_file_of_any_size_is_not_read_as_a_whole(
+    tmp_path: Path, name: str, keeps: bool
+) -> None:
+    """The savepoint says that it has 5 GB, and it has: they are on no disk."""
+    folder = Golden(name).unpack(tmp_path / "savepoint")
+    files = sorted(folder.iterdir(), key=lambda one: one.stat().st_size)
+    file = next(one for one in reversed(files) if one.name != "_metadata")
+    said, size = utf(file.name) + i64(file.stat().st_size), 5 << 30
+    metadata = (folder / "_metadata").read_bytes()
+    assert said in metadata
+    (folder / "_metadata").write_bytes(metadata.replace(said, utf(file.name) + i64(size)))
+    if not keeps:
+        file.write_bytes(b"")
+    os.truncate(file, size)
+    before = peak_kilobytes()
+    for read in (
+        lambda: show_savepoint(str(folder)),
+        lambda: import_savepoint(str(folder), StateStore.open(str(tmp_path / "store"))),
+    ):
+        with suppress(StateStoreError):  # some of its bytes may be as they were
+            read()
+    assert peak_kilobytes() - before < 500_000
 
 
 # Types.

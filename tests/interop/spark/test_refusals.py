@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,6 +244,20 @@ def test_a_location_that_misses_a_file(kept: Kept, tmp_path: Path, case: str) ->
     location = kept.copy(tmp_path / "location", provider)
     lose(pattern)(location)
     refuses(kept, tmp_path, location, error, parts)
+
+
+@pytest.mark.parametrize(("case", "keeps"), [("delta", False), ("zip", False), ("zip", True)])
+def test_a_state_file_of_any_size(kept: Kept, tmp_path: Path, case: str, keeps: bool) -> None:
+    """Its 5 GB are on no disk, and nobody reads them: it is refused as soon as another one."""
+    provider, pattern, error, parts = LOST[case]
+    location = kept.copy(tmp_path / "location", provider)
+    for file in location.glob(pattern):
+        if not keeps:
+            file.write_bytes(b"")
+        os.truncate(file, 5 << 30)
+    begun = time.monotonic()
+    refuses(kept, tmp_path, location, error, parts)
+    assert time.monotonic() - begun < 120
 
 
 def test_a_micro_batch_that_is_not_kept(kept: Kept, tmp_path: Path) -> None:
