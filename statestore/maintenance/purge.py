@@ -197,7 +197,8 @@ class PurgedState:
     """What is removed from one state: rows of its files, deletes of the key in changes among them,
     and the files that are written anew, each once for all checkpoints that name it.
 
-    ``key_group`` is None if the rows may be in several.
+    ``key_group`` is None if the rows may be in several. ``keys`` are the lists of columns that were
+    compared with the subject. There are several if the state once had other key columns.
     """
 
     operator: str
@@ -206,6 +207,7 @@ class PurgedState:
     rows: int
     files: int
     size_bytes: int
+    keys: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -562,4 +564,5 @@ def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
 def _purged(hit: Hit) -> PurgedState:
     size = sum(handle.size_bytes for _, handle in hit.files)
     state = hit.entry.state
-    return PurgedState(state.uid, state.name, hit.key_group, hit.rows, len(hit.files), size)
+    keys = tuple(tuple(selection.schema.names) for selection in hit.selections)
+    return PurgedState(state.uid, state.name, hit.key_group, hit.rows, len(hit.files), size, keys)

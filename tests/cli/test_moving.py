@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import Result
 
@@ -181,3 +182,29 @@ def test_what_goes_wrong_is_one_sentence(
     done = run("edit", *TOTALS, *change, "--store", fraud)
     assert (done.exit_code, done.stdout) == (code, "")
     assert message in done.stderr
+
+
+def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run) -> None:
+    """After a rekey a row may go by a column that is no key any more: nobody is left to guess."""
+    store = StateStore.open(str(tmp_path / "rekeyed"), table_format="parquet")
+    rows = pa.table({"customer": [4711, 12], "account": [1, 2], "v": [1, 2]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("o", "s", rows, key="customer")
+    words = (
+        "purge",
+        "--operator",
+        "o",
+        "--key",
+        "4711",
+        "--all",
+        "--dry-run",
+        "--store",
+        store.url,
+    )
+    assert "once had other key columns" not in run(*words).stdout
+    store.maintenance.rekey("o", name="s", key="account")
+    said = run(*words).stdout
+    assert said.count("o/s once had other key columns: the key is compared with customer or ") == 1
+    document = json.loads(run(*words, "--output", "json").stdout)
+    keys = [state["keys"] for one in document["replaced"] for state in one["states"]]
+    assert keys == [[["customer"], ["account"]]] * 2

@@ -115,6 +115,11 @@ def rekeyed(path: Path, **options: Any) -> StateStore:
 def test_a_search_uses_every_key_that_the_state_had(tmp_path: Path) -> None:
     store = rekeyed(tmp_path)
     assert sum(one.rows or 0 for one in store.maintenance.find_key("o", 4711).found) == 2
+    planned = store.maintenance.purge("o", 4711, dry_run=True)
+    states = [state for one in planned.replaced for state in one.states]
+    assert [(state.rows, state.keys) for state in states] == [
+        (1, (("customer",), ("account",)))
+    ] * 2
     store.maintenance.purge("o", 4711)
     store.maintenance.gc(minimum_age_s=0)
     assert store.maintenance.find_key("o", 4711).is_gone

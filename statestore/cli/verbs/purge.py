@@ -53,7 +53,8 @@ __all__ = [
         "files stay until 'statestore gc'. Then --check decodes every file of the store: it names "
         "those that still have the key, and those that it could not search, with exit status 1, or "
         "says that the key is gone. KEY is as for 'statestore get'. If the state once had other "
-        "key columns, rows are removed by these too; 'statestore forget' takes a column's name. "
+        "key columns, rows are removed by these too, and the columns are named: look at them with "
+        "--dry-run. 'statestore forget' takes a column's name. "
         "With --dry-run: what would be replaced, and nothing is changed."
     ),
     examples=(
@@ -189,6 +190,13 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
         for number, state in enumerate(states):
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
+    several = (state for one in replaced for state in one.states if len(state.keys) > 1)
+    for operator, name, keys in dict.fromkeys((s.operator, s.name, s.keys) for s in several):
+        compared = " or ".join(", ".join(columns) for columns in keys)
+        page.line(
+            f"  {operator}/{name} once had other key columns: the key is compared with {compared}; "
+            "'statestore forget' compares it with a column that you name"
+        )
     write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
 
 
