@@ -1,10 +1,15 @@
-"""Savepoints and checkpoints of Flink jobs, read and written without a JVM.
+"""Read and write savepoints and checkpoints of Flink jobs without a JVM.
 
-``open_savepoint`` opens one, ``show_savepoint`` says what is in it, ``import_savepoint`` takes its
-state into a store, ``export_savepoint`` makes one of a checkpoint of a store, and
-``repack_savepoint`` gives one another number of key groups; the command is ``statestore flink``.
-Files are opened by ``savepoint`` and what is above it; what the other modules do is pure, over
-bytes.
+The functions (the command is ``statestore flink``):
+
+- ``open_savepoint`` opens a savepoint.
+- ``show_savepoint`` lists its contents.
+- ``import_savepoint`` imports its state into a store.
+- ``export_savepoint`` writes a checkpoint of a store as a savepoint.
+- ``repack_savepoint`` rewrites a savepoint with another number of key groups.
+
+Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
+over bytes.
 """
 
 from statestore.interop.flink.export_state import (

@@ -1,13 +1,13 @@
-"""``_metadata``: which operators a savepoint has, and where the bytes of their state lie.
+"""Parse ``_metadata``: the operators of a savepoint and the handles of their state.
 
-Versions 2 to 6 are read, as ``MetadataV2V3SerializerBase`` and ``MetadataV2Serializer`` to
-``MetadataV6Serializer`` write them::
+Versions 2 to 6 are supported, in the format that ``MetadataV2V3SerializerBase`` and
+``MetadataV2Serializer`` to ``MetadataV6Serializer`` write::
 
     i32 0x4960672d, i32 version
     i64 checkpoint id, i32 n, master states; i32 n, operators
     from version 4 on: ``CheckpointProperties``, serialized by Java
 
-:mod:`statestore.interop.flink.metadata_writer` writes one.
+:mod:`statestore.interop.flink.metadata_writer` writes this file.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = [
 ]
 
 MAGIC = 0x4960672D
-"""By which Flink knows a ``_metadata`` file."""
+"""The magic number of a ``_metadata`` file."""
 
 MASTER_MAGIC = 0xC96B1696 - (1 << 32)
 _VERSIONS = range(2, 7)
 
 Mode = Literal["split", "union", "broadcast"]
 MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
-"""Ways to redistribute operator state, by the number that a file has of each."""
+"""Redistribution modes of operator state; the index of each is its number in the file."""
 
 _SCOPES = 2  # CheckpointedStateScope: exclusive, shared
 T = TypeVar("T")
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InlineHandle:
-    """``ByteStreamStateHandle``: the bytes themselves."""
+    """``ByteStreamStateHandle``: holds the bytes itself."""
 
     name: str
     data: bytes
@@ -70,7 +70,7 @@ class InlineHandle:
 
 @dataclass(frozen=True, slots=True)
 class FileHandle:
-    """``FileStateHandle``: a file by its absolute path."""
+    """``FileStateHandle``: a file with an absolute path."""
 
     path: str
     size: int
@@ -86,7 +86,7 @@ class RelativeHandle:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHandle:
-    """``SegmentFileStateHandle``: a part of a file that several share."""
+    """``SegmentFileStateHandle``: a segment of a file that several handles share."""
 
     start: int
     size: int
@@ -102,7 +102,7 @@ class EmptyHandle:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupsStream:
-    """``KeyGroupsStateHandle`` where the handle of a stream stands."""
+    """``KeyGroupsStateHandle`` in a position where a stream handle is expected."""
 
     first: int
     offsets: tuple[int, ...]
@@ -124,8 +124,8 @@ StreamHandle: TypeAlias = (
 class KeyGroupsHandle:
     """``KeyGroupsStateHandle``, or ``KeyGroupsSavepointStateHandle`` of a canonical savepoint.
 
-    ``offsets`` say where each key group begins in the stream, from key group ``first`` on. A
-    savepoint's has no id.
+    ``offsets`` are the positions in the stream where each key group begins, starting with key group
+    ``first``. The handle of a savepoint has no id.
     """
 
     first: int
@@ -137,7 +137,7 @@ class KeyGroupsHandle:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalHandle:
-    """``IncrementalRemoteKeyedStateHandle``: the files of a RocksDB, by the names it knows."""
+    """``IncrementalRemoteKeyedStateHandle``: RocksDB files with the names that RocksDB uses."""
 
     checkpoint_id: int
     backend: str
@@ -152,7 +152,7 @@ class IncrementalHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHandle:
-    """A handle of the changelog state backend, which is known and not read."""
+    """A handle of the changelog state backend. It is recognized, but its state cannot be read."""
 
     kind: int
     first: int
@@ -164,7 +164,7 @@ KeyedHandle: TypeAlias = KeyGroupsHandle | IncrementalHandle | ChangelogHandle |
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """Where the elements of one list or broadcast state begin in an operator's stream."""
+    """The positions in a stream where the elements of a list or broadcast state begin."""
 
     name: str
     mode: Mode
@@ -173,7 +173,7 @@ class OperatorPart:
 
 @dataclass(frozen=True, slots=True)
 class MergedFolders:
-    """What ``FileMergingOperatorStreamStateHandle`` has beyond others: the folders it lies in."""
+    """The extra fields of ``FileMergingOperatorStreamStateHandle``: the folders of merged files."""
 
     task: str
     shared: str
@@ -191,7 +191,7 @@ class OperatorHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChannelHandle:
-    """Records that were in flight: ``input`` or ``output``, and their bytes."""
+    """In-flight records of an ``input`` or ``output`` channel, and their size in bytes."""
 
     direction: Literal["input", "output"]
     size: int
@@ -212,9 +212,9 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """``OperatorState``: an operator, by the hash of its uid, and its subtasks.
+    """``OperatorState``: an operator, identified by the hash of its uid, and its subtasks.
 
-    ``name`` and ``uid`` are None where the file does not say them, as before version 5.
+    ``name`` and ``uid`` are None if the file does not contain them, as before version 5.
     """
 
     id: str
@@ -229,7 +229,7 @@ class OperatorState:
 
 @dataclass(frozen=True, slots=True)
 class MasterState:
-    """``MasterState``: what a hook of the job kept."""
+    """``MasterState``: the state that a hook of the job stored."""
 
     name: str
     version: int
@@ -238,7 +238,7 @@ class MasterState:
 
 @dataclass(frozen=True, slots=True)
 class SavepointMetadata:
-    """``CheckpointMetadata``; ``properties`` are Java's own bytes, empty before version 4."""
+    """``CheckpointMetadata``; ``properties`` are serialized by Java, empty before version 4."""
 
     version: int
     checkpoint_id: int
@@ -248,18 +248,18 @@ class SavepointMetadata:
 
 
 def read_metadata(data: bytes, name: str) -> SavepointMetadata:
-    """Return what a ``_metadata`` file says, of versions 2 to 6 (``Checkpoints``).
+    """Parse a ``_metadata`` file of version 2 to 6 (``Checkpoints``).
 
     Args:
         data: the whole file.
-        name: what messages call it.
+        name: the file's name in error messages.
 
     Returns:
         The operators, and the handles of their state.
 
     Raises:
-        DamagedFileError: when it is cut, or not as Flink writes it.
-        FormatVersionError: for another version.
+        DamagedFileError: if the file is truncated or does not follow Flink's format.
+        FormatVersionError: if the version is not supported.
     """
     reader = Reader(data, name)
     reader.expect(MAGIC, "the first number, by which Flink knows the file,")
@@ -297,7 +297,7 @@ def _operator(reader: Reader, version: int) -> OperatorState:
     operator_id = reader.bytes(16).hex()
     begin = reader.at
     parallelism, max_parallelism = reader.i32(), reader.i32()
-    # FullyFinishedOperatorState keeps the parallelism too; -1 stands for a maximum that is unset.
+    # FullyFinishedOperatorState keeps the parallelism too; -1 means that no maximum was set.
     if not 0 < parallelism <= 1 << 15 or not -1 <= max_parallelism <= 1 << 15:
         raise reader.damaged(
             f"operator {operator_id} has parallelism {parallelism} of {max_parallelism}", at=begin
@@ -343,7 +343,7 @@ def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     if is_finished:
         return Subtask(index, is_finished=True)
     if version == 2:
-        reader.i64()  # how long it took
+        reader.i64()  # the duration of the checkpoint
         if reader.i32() > 0:
             raise reader.damaged("a state of Flink 1.1 stands here, which no later Flink reads")
     managed = _operator_handle(reader) if reader.i32() else None
@@ -382,7 +382,7 @@ def _part(reader: Reader) -> OperatorPart:
 
 
 def _longs(reader: Reader, count: int) -> tuple[int, ...]:
-    """Return offsets, none of which can be negative."""
+    """Return a list of offsets; a negative offset is an error."""
     begin = reader.at
     found = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
     if found and min(found) < 0:
@@ -435,9 +435,9 @@ def _files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
 
 
 def _changelog(reader: Reader, kind: int) -> None:
-    """Pass over ``ChangelogStateBackendHandle``."""
+    """Skip a ``ChangelogStateBackendHandle``."""
     reader.i64()
-    for _ in range(2):  # what was materialized, and what came behind it
+    for _ in range(2):  # the materialized state, and the changes after it
         for _ in range(reader.count(1, "handles")):
             _keyed(reader)
     reader.take(16 if kind == 14 else 8)
@@ -445,7 +445,7 @@ def _changelog(reader: Reader, kind: int) -> None:
 
 
 def _changes_inline(reader: Reader, kind: int) -> None:
-    """Pass over ``InMemoryChangelogStateHandle``."""
+    """Skip an ``InMemoryChangelogStateHandle``."""
     reader.take(16)
     for _ in range(reader.count(8, "changes")):
         reader.i32()
@@ -454,7 +454,7 @@ def _changes_inline(reader: Reader, kind: int) -> None:
 
 
 def _changes_in_files(reader: Reader, kind: int) -> None:
-    """Pass over ``ChangelogStateHandleStreamImpl``."""
+    """Skip a ``ChangelogStateHandleStreamImpl``."""
     for _ in range(reader.count(9, "changes")):
         reader.i64()
         _stream(reader)
@@ -476,7 +476,7 @@ _CHANGELOGS: dict[int, Callable[[Reader, int], None]] = {
 def _channels(
     reader: Reader, version: int, direction: Literal["input", "output"]
 ) -> tuple[ChannelHandle, ...]:
-    """Return the records in flight (``ChannelStateHandleSerializerV1`` and ``V2``)."""
+    """Return the in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``)."""
     found = []
     for _ in range(reader.count(13, "channels")):
         kind = reader.u8() if version >= 6 else 1
@@ -485,7 +485,7 @@ def _channels(
             _longs(reader, reader.count(8, "offsets"))
             size = reader.i64()
             _stream(reader)
-        elif kind in (3, 4):  # merged: subtask and size; offsets of all channels at the end
+        elif kind in (3, 4):  # merged: subtask and size; the offsets of all channels come last
             reader.i32()
             size = reader.i64()
             _stream(reader)

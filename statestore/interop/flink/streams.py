@@ -1,9 +1,9 @@
-"""Where a savepoint's bytes are: in ``_metadata`` itself, in a file of its folder or elsewhere.
+"""Locate a savepoint's bytes: in ``_metadata`` itself, in a file of its folder, or elsewhere.
 
-A savepoint can name any file that its reader may read. So files are read only below the folder of
-``_metadata`` and below folders that the user names. If that folder is a checkpoint's, ``chk-N``,
-the job's folders ``shared`` and ``taskowned`` next to it are read too. Flink keeps files there that
-several checkpoints share. A link counts as its target.
+A savepoint can refer to any file that its reader can access. For security, files are read only
+below the folder of ``_metadata`` and below folders that the user allows. If that folder is a
+checkpoint's, ``chk-N``, the job's folders ``shared`` and ``taskowned`` next to it are read too.
+Flink keeps files there that several checkpoints share. A symbolic link counts as its target.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ _MOVED = "of files that were moved, say where they lie now (--moved OLD=NEW, or 
 
 
 class ByteSource(Protocol):
-    """Bytes of which any part can be read."""
+    """Bytes with random access."""
 
     @property
     def name(self) -> str:
-        """Whose bytes they are."""
+        """The name of the bytes in messages."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of bytes."""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes from ``start`` to ``stop``; DamagedFileError when they are not there."""
+        """Return the bytes from ``start`` to ``stop``; DamagedFileError if they do not exist."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The folder of ``_metadata``, what absolute paths in it are called now, and what may be read.
+    """The folder of ``_metadata``, a mapping of moved folders, and the readable locations.
 
-    ``moved`` says of folders, as Flink knew them, where they are now; the longest that fits holds.
-    Files are read there, and below the folders and files that ``allowed`` names.
+    ``moved`` maps the old path of a folder to its current location; the longest match applies.
+    Files are read below the new locations, and below the folders and files in ``allowed``.
     """
 
     storage: Storage
@@ -80,7 +80,7 @@ class Places:
     allowed: Collection[str] = ()
 
     def url(self, path: str) -> str:
-        """Return where a file lies now that Flink knew by an absolute path."""
+        """Return the current location of a file that Flink refers to by an absolute path."""
         plain = _without_scheme(path)
         for old, new in sorted((self.moved or {}).items(), key=lambda one: -len(one[0])):
             before = _without_scheme(old).rstrip("/")
@@ -89,10 +89,10 @@ class Places:
         return plain if path.startswith(("file:", "/")) else path
 
     def refuse_others(self, operator: OperatorState) -> None:
-        """Refuse an operator with state outside of the places that may be read.
+        """Refuse an operator with state outside of the readable locations.
 
         Raises:
-            InvalidArgumentError: for such a place, before any state is read.
+            InvalidArgumentError: if a file is outside, before any state is read.
         """
         urls = set()
         for handle in (one for subtask in operator.subtasks for one in _streams(subtask)):
@@ -103,15 +103,15 @@ class Places:
         for folder, files in groupby(sorted(urls), posixpath.dirname):
             may_read = self._may_read(_real(folder))
             for url in files:
-                # Few files are links, and to resolve the path of each takes long.
+                # Only a few files are links, and to resolve the path of each file takes long.
                 if not may_read or (not _is_url(url) and os.path.islink(url)):  # noqa: PTH114
                     self.refuse_outside(url)
 
     def refuse_outside(self, url: str) -> None:
-        """Refuse a file outside of the places that may be read.
+        """Refuse a file outside of the readable locations.
 
         Raises:
-            InvalidArgumentError: for any other place, before anything there is asked for.
+            InvalidArgumentError: if the file is outside, before any access to it.
         """
         real = _real(url)
         if not self._may_read(real):
@@ -137,14 +137,14 @@ class Places:
 
 
 def storage_of(folder: str, options: Mapping[str, Any] | None) -> Storage:
-    """Return what a folder lies in; Flink's file system of Presto calls S3 ``s3p``."""
+    """Return the storage of a folder; the Presto file system of Flink uses the scheme ``s3p``."""
     if folder.startswith(_PRESTO):
         folder = _S3 + folder.removeprefix(_PRESTO)
     return open_storage(folder, options)
 
 
 def _streams(subtask: Subtask) -> Iterator[StreamHandle]:
-    """Yield the handles of all bytes of a subtask."""
+    """Yield all stream handles of a subtask."""
     for handle in (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed):
         if isinstance(handle, IncrementalHandle):
             yield handle.meta
@@ -158,8 +158,8 @@ def read_metadata_file(storage: Storage) -> bytes:
 
     Raises:
         FileNotFoundError: if it does not exist.
-        DamagedFileError: if it is larger than a job's can be.
-        StorageError: if it is a FIFO or the like, or cannot be read.
+        DamagedFileError: if it is larger than the limit of 1 GiB.
+        StorageError: if it is not a regular file, or cannot be read.
     """
     size = storage.size(METADATA)
     if size > _MOST_METADATA:
@@ -174,9 +174,9 @@ def _is_url(path: str) -> bool:
 
 
 def _real(url: str) -> str:
-    """Return a name that two names of one place have in common: a path without links, or a URL.
+    """Return a canonical name of a location: a path without symbolic links, or a URL.
 
-    A URL with ``..`` gets a name that nothing is below.
+    A URL with ``..`` returns an empty name, so that no file counts as below it.
     """
     if not _is_url(url):
         return os.path.realpath(_without_scheme(url))
@@ -239,12 +239,12 @@ def _missing(name: str) -> MissingFileError:
 
 
 def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
-    """Return the bytes of a handle; ``what`` is what messages call those that have no file.
+    """Return the bytes of a handle; ``what`` is the name in messages of bytes without a file.
 
     Raises:
         InvalidArgumentError: for a file that may not be read; see :class:`Places`.
-        MissingFileError: when its file is not there.
-        DamagedFileError: when that is of another length than the handle says.
+        MissingFileError: if its file does not exist.
+        DamagedFileError: if the file's length differs from the length in the handle.
         IncompatibleStateError: for a handle that has no bytes.
     """
     if isinstance(handle, InlineHandle):
