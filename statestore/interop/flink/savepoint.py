@@ -1,7 +1,7 @@
-"""A savepoint or checkpoint of a Flink job: its operators, their states, and the rows of these.
+"""A savepoint or checkpoint of a Flink job: its operators, their states, and the states' rows.
 
-``open_savepoint`` reads ``_metadata`` and the headers; rows are read key group by key group, so
-that one of them is in memory at a time.
+``open_savepoint`` reads ``_metadata`` and the headers. Rows are read one key group at a time, so
+only one key group is in memory.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateEntries:
-    """The entries of one state in one key group, as bytes: canonical keys and values."""
+    """The entries of one state in one key group, as the bytes of canonical keys and values."""
 
     state: KeyedState
     key_group: int
@@ -85,7 +85,7 @@ class StateEntries:
     values: Spans
 
     def parts(self, most_bytes: int) -> Iterator[StateEntries]:
-        """Yield the entries in order, in parts of about ``most_bytes``."""
+        """Yield the entries in order, in chunks of about ``most_bytes``."""
         sizes = self.keys.ends - self.keys.starts + self.values.ends - self.values.starts
         number = np.cumsum(sizes) // most_bytes
         cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
@@ -96,12 +96,12 @@ class StateEntries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateRows:
-    """The rows of one state in one key group, a column for each part.
+    """The rows of one state in one key group, as columns.
 
-    Of timers ``value`` is None, and ``time`` has their times, in milliseconds since 1970; of other
-    states ``time`` is None. ``map_key`` is that of a map state, whose every entry is a row. A list
-    state's ``value`` is the whole list, which is never empty: to update one with nothing clears it
-    (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
+    For timers, ``value`` is None and ``time`` is the firing time in milliseconds since 1970. For
+    other states, ``time`` is None. ``map_key`` is set for a map state only; each map entry is one
+    row. The ``value`` of a list state is the whole list. It is never empty, because an update with
+    an empty list clears the state (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
     """
 
     state: KeyedState
@@ -121,8 +121,8 @@ class StateRows:
 class FlinkOperator:
     """An operator of a savepoint.
 
-    ``problem`` says why its state cannot be read, None if it can be; ``states`` are its keyed ones,
-    united by name over its subtasks, which do not all have the same.
+    ``problem`` is the reason why its state cannot be read, or None. ``states`` are its keyed
+    states, merged by name over all subtasks, because subtasks can have different states.
     """
 
     metadata: OperatorState
@@ -133,12 +133,12 @@ class FlinkOperator:
 
     @property
     def title(self) -> str:
-        """What messages call it: its uid, its name or its id, the first that is known."""
+        """The operator's name in messages: its uid, name or id, the first that is known."""
         return _title(self.metadata)
 
     @property
     def header(self) -> KeyedHeader | None:
-        """What the headers of its keyed states say together; None when it has none."""
+        """The merged header of the operator's keyed states; None if it has no keyed state."""
         if not self.parts:
             return None
         whole = united([part.header for part in self.parts])
@@ -147,11 +147,11 @@ class FlinkOperator:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its keyed state, as its handles say."""
+        """The size of its keyed state in bytes, according to its handles."""
         return sum(_size(part.handle) for part in self.parts)
 
     def state(self, name: str) -> KeyedState:
-        """Return a keyed state; StateNotFoundError when there is none of the name."""
+        """Return the keyed state with this name; StateNotFoundError if it does not exist."""
         for one in self.states:
             if one.name == name:
                 return one
@@ -166,16 +166,16 @@ class FlinkOperator:
         key_groups: KeyGroupRange | None = None,
         is_checked: bool = False,
     ) -> Iterator[StateEntries]:
-        """Yield the entries of keyed states, as bytes; by default of all states, in all key groups.
+        """Yield the entries of keyed states as bytes; by default of all states and key groups.
 
-        With ``is_checked`` they are held against the types of their states, where neither these
-        have said where they end nor a checksum has said that they are whole.
+        With ``is_checked`` each entry is decoded with the types of its state. This is done only for
+        parts that have neither value lengths nor a checksum that already proved them to be whole.
 
         Raises:
-            StateNotFoundError: for a name that no state has.
-            IncompatibleStateError: when the operator has state that is not read; see ``problem``.
-            DamagedFileError or MissingFileError: when a file is not as Flink wrote it, or gone.
-            UnsupportedTypeError: for a value of the hashmap backend that does not say its length.
+            StateNotFoundError: if no state has one of the names.
+            IncompatibleStateError: if the operator has unsupported state; see ``problem``.
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            UnsupportedTypeError: for values of the hashmap backend whose end cannot be determined.
         """
         wanted = {self.state(name).name for name in names} or {one.name for one in self.states}
         if self.problem is not None:
@@ -203,23 +203,25 @@ class FlinkOperator:
     ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
 
-        The key group of each key is computed by Flink's hash and compared with the one that it
-        lies in, where its type has a hash that is known.
+        If the hash of the key type is known, the key group of each key is computed with Flink's
+        hash.
+        It must match the key group in which the key is stored.
 
         Args:
             names: the states; by default all.
-            as_bytes: those whose values stay bytes, as those of Kryo have to.
-            declared: a state with the types that its header does not have, as PyFlink's.
-            key_groups: those whose rows are read; by default all.
-            is_checked: whether key groups are compared; else the caller does it.
+            as_bytes: the states whose values stay bytes, which Kryo values require.
+            declared: a state with types that its header does not have, such as a PyFlink state.
+            key_groups: the key groups whose rows are read; by default all.
+            is_checked: whether key groups are compared. If False, the caller must do it.
             most_bytes: how many bytes of entries are decoded at a time; by default a key group.
 
         Yields:
-            The rows of one state in one key group, or with ``most_bytes`` some of them.
+            The rows of one state in one key group, or a part of them if ``most_bytes`` is set.
 
         Raises:
-            UnsupportedTypeError: for a type that can be no column, or a value that none can hold.
-            DamagedFileError: also when a key lies in another key group than its own.
+            UnsupportedTypeError: for a type without a column type, or a value that does not fit
+                into its column.
+            DamagedFileError: if a file is damaged, or a key is stored in the wrong key group.
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
         for found in self.entries(*names, key_groups=key_groups):
@@ -229,10 +231,9 @@ class FlinkOperator:
                 yield self._rows(part, as_bytes, is_checked)
 
     def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
-        """Yield what each subtask has of each operator state, but of some; errors as
-        :meth:`entries`.
+        """Yield operator state by subtask, except the states named in ``but``.
 
-        Where it has no others its bytes are not looked at.
+        A stream that has only excluded states is not read. Raises the errors of :meth:`entries`.
         """
         for subtask in self.metadata.subtasks:
             handle = subtask.operator
@@ -263,10 +264,10 @@ class FlinkOperator:
 
 @contextmanager
 def _noted(where: str) -> Iterator[None]:
-    """Say of an error where it was met.
+    """Add the location ``where`` to an error that is raised inside the block.
 
-    What Python and Arrow raise for bytes that no type has becomes an error of this package. That is
-    a last resort: it names no byte.
+    Errors that Python and Arrow raise for invalid bytes become errors of this package. This is a
+    last resort, because such an error cannot name the byte.
     """
     try:
         yield
@@ -282,10 +283,10 @@ def _noted(where: str) -> Iterator[None]:
 
 
 def _check_entries(found: StateEntries, prefix: int) -> None:
-    """Refuse entries that are not of their state's types.
+    """Refuse entries that do not match the types of their state.
 
-    Without it one whose length was flipped may have others in it, of which nobody would know.
-    Values that can be no columns are not looked into. Errors are those of :func:`state_rows`.
+    Without this check, an entry with a corrupted length could silently swallow other entries.
+    Values without a column type are not decoded. Raises the errors of :func:`state_rows`.
     """
     for as_bytes in (False, True):
         with suppress(UnsupportedTypeError):
@@ -294,9 +295,9 @@ def _check_entries(found: StateEntries, prefix: int) -> None:
 
 
 def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
-    """Return entries by column; ``prefix`` bytes of each key are its key group.
+    """Return entries by column; the first ``prefix`` bytes of each key are its key group.
 
-    Errors are those of :meth:`FlinkOperator.rows`, whose values stay bytes with ``as_bytes``.
+    With ``as_bytes`` the values stay bytes. Raises the errors of :meth:`FlinkOperator.rows`.
     """
     state, key_group, keys = found.state, found.key_group, found.keys
     whole = Cursor(found.values, found.values.starts, found.values.ends)
@@ -339,17 +340,18 @@ def _stream_size(stream: StreamHandle) -> int:
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint or checkpoint: where it lies, what ``_metadata`` says, and its operators."""
+    """A savepoint or checkpoint: its URL, its parsed ``_metadata``, and its operators."""
 
     url: str
     metadata: SavepointMetadata
     operators: tuple[FlinkOperator, ...]
 
     def operator(self, name: str) -> FlinkOperator:
-        """Return an operator by its uid, its name or its id; StateNotFoundError for no such one.
+        """Return the operator with this uid, name or id.
 
-        Savepoints before version 5 say no uid: there the id that follows from it is looked for.
-        InvalidArgumentError when several have the name.
+        Savepoints before version 5 contain no uids. There the operator is found by the id that
+        Flink derives from the uid. Raises StateNotFoundError if no operator matches, and
+        InvalidArgumentError if several operators have the name.
         """
         for key, wanted in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
             found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
@@ -377,20 +379,21 @@ def open_savepoint(
     """Open a savepoint or checkpoint.
 
     Args:
-        place: its folder or its ``_metadata``, as a path or URL.
-        moved: where folders lie now that it names by absolute paths, as checkpoints do.
-        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
-        options: for the file system, as of ``open_storage``.
-        drop: what is not read, and is to be taken as if it were not there.
+        place: its folder or its ``_metadata`` file, as a path or URL.
+        moved: the current locations of folders that were moved. Checkpoints refer to files by
+            absolute paths.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for the file system, as in ``open_storage``.
+        drop: the kinds of state to ignore, as if the savepoint did not contain them.
 
     Returns:
-        Its operators; one that cannot be read says so, and hides no other.
+        Its operators. An operator that cannot be read has a ``problem``; the others stay readable.
 
     Raises:
-        InvalidArgumentError: when there is no ``_metadata``.
-        DamagedFileError: when that is not as Flink writes it.
-        FormatVersionError: when it is of another version.
-        StorageError: when it cannot be read, or needs more memory than there is.
+        InvalidArgumentError: if there is no ``_metadata`` file.
+        DamagedFileError: if ``_metadata`` does not follow Flink's format.
+        FormatVersionError: if its version is not supported.
+        StorageError: if it cannot be read, or needs more memory than there is.
     """
     folder = place.rstrip("/").removesuffix(f"/{METADATA}")
     storage = storage_of("." if folder == METADATA else folder, options)
@@ -404,9 +407,9 @@ def open_savepoint(
 
 
 def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> Savepoint:
-    """Return the savepoint that the bytes of a ``_metadata`` make of files in ``places``.
+    """Return the savepoint with this ``_metadata`` content and its files in ``places``.
 
-    Errors are those of :func:`open_savepoint`.
+    Raises the errors of :func:`open_savepoint`.
     """
     url = places.storage.url
     with _noted(f"in the savepoint {url}"):
@@ -425,7 +428,7 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
             places.refuse_others(metadata)
             parts = list(_parts(metadata, places, drop))
         except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
-            # A type, or a file system, that is not known, or no file.
+            # The type or file system is not supported, or a file is missing.
             problem = str(error)
     states: dict[str, KeyedState] = {}
     for state in (state for part in parts for state in part.states):
@@ -464,9 +467,9 @@ def _parts(
 def _check_range(
     handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorState, name: str
 ) -> None:
-    """Refuse other key groups than a subtask has (``KeyGroupRangeAssignment``).
+    """Refuse key groups that do not belong to the subtask (``KeyGroupRangeAssignment``).
 
-    Of RocksDB no others are read, so that rows would be missing.
+    The RocksDB reader reads only the subtask's own key groups, so other rows would be lost.
     """
     count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
     most, parallelism = operator.max_parallelism, operator.parallelism

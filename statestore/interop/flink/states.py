@@ -1,4 +1,4 @@
-"""What keyed states are, by what a header says of them."""
+"""Keyed states, as the header of a savepoint describes them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _VALUE, _NAMESPACE = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER"
 
 @dataclass(frozen=True, slots=True)
 class KeyedState:
-    """A keyed state: its name, what it is, and its types.
+    """A keyed state: its name, its kind, and its types.
 
-    ``value`` is the type that the header has: of a list state the list, of a map state the map, of
+    ``value`` is the type in the header: for a list state the list, for a map state the map, for
     timers the timer.
     """
 
@@ -51,14 +51,12 @@ class KeyedState:
 
     @property
     def before_key(self) -> int:
-        """How many bytes of an entry's key come before the key, behind its key group: the time of a
-        timer.
-        """
+        """The number of bytes between the key group and the key: the time of a timer, or none."""
         return 8 if self.kind == "timers" else 0
 
     @property
     def has_ttl(self) -> bool:
-        """Whether its values, elements or entries have a time of last access."""
+        """Whether its values, elements or entries have a timestamp of the last access."""
         inner = self.value
         if self.kind == "list" and isinstance(inner, ListType):
             inner = inner.element
@@ -70,10 +68,10 @@ class KeyedState:
 def keyed_states(
     header: KeyedHeader, name: str, drop: Collection[Refused]
 ) -> tuple[KeyedState | None, ...]:
-    """Return the states of a header, None for one to drop; ``name`` is what messages call the file.
+    """Return the states of a header, with None for a dropped state.
 
-    IncompatibleStateError for one that is not read, UnsupportedTypeError for one of no kind that
-    is known.
+    ``name`` is the file's name in messages. Raises IncompatibleStateError for an unsupported
+    state, and UnsupportedTypeError for an unknown kind of state.
     """
     return tuple(
         None
@@ -84,9 +82,9 @@ def keyed_states(
 
 
 def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
-    """Return a state of a header, whose keys are of type ``key``.
+    """Return a state of a header whose keys have the type ``key``.
 
-    Errors are those of :func:`keyed_states`.
+    Raises the errors of :func:`keyed_states`.
     """
     if info.kind == "asynchronous":
         raise IncompatibleStateError(
