@@ -1,4 +1,4 @@
-"""A place in each of many values at once, and what is read from there on in all of them."""
+"""Read many values in parallel: one read position per row, advanced together with NumPy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Rows = npt.NDArray[np.bool_]
 
 
 class Cursor:
-    """The next byte of each of some values, and where each ends.
+    """The current position and the end of each row's value.
 
-    It never passes the end of a value: that is a DamagedFileError with the file and the byte.
+    A read past the end of a value raises a DamagedFileError with the file and the byte.
     """
 
     __slots__ = ("at", "end", "spans")
@@ -38,20 +38,20 @@ class Cursor:
         return len(self.at)
 
     def damaged(self, problem: str, row: int) -> DamagedFileError:
-        """Return an error with what is wrong in a row, the file and the byte."""
+        """Return an error with the problem, the file and the byte of a row."""
         where = self.spans.base + int(self.at[row])
         return DamagedFileError(f"{self.spans.name} is damaged at byte {where}: {problem}")
 
     def refuse(self, wrong: Rows, problem: str) -> None:
-        """Raise for the first row that is wrong, if there is one."""
+        """Raise an error for the first row where ``wrong`` is true, if there is one."""
         if bool(wrong.any()):
             raise self.damaged(problem, int(np.argmax(wrong)))
 
     def refuse_cells(self, columns: int) -> None:
-        """Refuse values that come to very many ``columns`` each, and have no bytes for them.
+        """Refuse values that would expand to far more cells than their bytes justify.
 
-        A null of a type with many fields is a single byte, and a null in every column. Raises
-        DamagedFileError.
+        A null of a type with many fields takes a single byte, but produces a null in each of
+        ``columns`` columns. Raises DamagedFileError.
         """
         cells = len(self) * columns
         if cells > _FREE_CELLS + _CELLS_OF_BYTE * len(self.spans.data):
@@ -59,7 +59,7 @@ class Cursor:
             raise self.damaged(problem, 0)
 
     def fixed(self, width: int) -> npt.NDArray[np.uint8]:
-        """Return the next bytes of every row, as many of each."""
+        """Return the next ``width`` bytes of every row."""
         self.refuse(self.at + width > self.end, f"a value ends before its next {width} bytes")
         if not len(self.at) or not width:
             return np.empty((len(self.at), width), np.uint8)
@@ -72,13 +72,13 @@ class Cursor:
         return found
 
     def numbers(self, dtype: str) -> npt.NDArray[Any]:
-        """Return the next number of every row, of a big-endian dtype, as the machine has it."""
+        """Return the next number of every row; ``dtype`` is big-endian, the result is native."""
         wanted = np.dtype(dtype)
         raw = self.fixed(wanted.itemsize)
         return raw.view(wanted).reshape(-1).astype(wanted.newbyteorder("="))
 
     def flags(self) -> Rows:
-        """Return the next byte of every row, which is 0 or 1."""
+        """Return the next byte of every row as a boolean; it must be 0 or 1."""
         raw = self.fixed(1)[:, 0]
         wrong = raw > 1
         if bool(wrong.any()):
@@ -88,7 +88,7 @@ class Cursor:
         return found
 
     def counts(self, least: int) -> Places:
-        """Return the next number of every row, of things of ``least`` bytes or more."""
+        """Return the next item count of every row; each item has at least ``least`` bytes."""
         found = self.numbers(">i4").astype(np.int64)
         wrong = (found < 0) | (found * least > self.end - self.at)
         self.refuse(wrong, "a number of things does not fit into the value")
@@ -99,17 +99,17 @@ class Cursor:
         return Cursor(self.spans, self.at[rows], self.end[rows])
 
     def moved(self, rows: Rows, other: Cursor) -> None:
-        """Go on, in some of the rows, where the cursor over them is."""
+        """Move the given rows to the positions of ``other``, a cursor over these rows."""
         self.at = self.at.copy()
         self.at[rows] = other.at
 
     def reader(self, row: int) -> Reader:
-        """Return a reader of what is left of a row."""
+        """Return a reader for the unread bytes of a row."""
         view = self.spans.data[int(self.at[row]) : int(self.end[row])].data
         return Reader(view, self.spans.name, base=self.spans.base + int(self.at[row]))
 
     def varints(self) -> Places:
-        """Return the next number of every row, seven bits a byte, lowest first."""
+        """Return the next varint of every row: 7 bits per byte, lowest bits first."""
         first = self.fixed(1)[:, 0]
         found = (first & 0x7F).astype(np.int64)
         going = first >= 0x80
@@ -126,14 +126,14 @@ class Cursor:
         return found
 
     def data(self) -> Bytes:
-        """Return the buffer that the rows lie in."""
+        """Return the buffer that contains all rows."""
         return self.spans.data
 
 
 def list_offsets(counts: Places) -> pa.Array:
-    """Return where lists of so many elements begin, and where the last one ends.
+    """Return the offsets of lists with these element counts, including the final end.
 
-    UnsupportedTypeError for more elements than a column of lists can have.
+    Raises UnsupportedTypeError if the lists have more elements than an Arrow list column can hold.
     """
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     if edges[-1] > _MOST_ELEMENTS:
@@ -145,7 +145,7 @@ def list_offsets(counts: Places) -> pa.Array:
 
 
 def scattered(array: pa.Array, rows: Rows) -> pa.Array:
-    """Return the values of some rows in their places, with nulls in all others."""
+    """Return a full-length array: ``array`` in the rows where ``rows`` is true, null elsewhere."""
     if bool(rows.all()):
         return array
     places = np.cumsum(rows) - 1

@@ -1,8 +1,8 @@
-"""Java's bytes, read and written: big-endian numbers, and its three ways to write text.
+"""Read and write Java's binary encoding: big-endian numbers and three text formats.
 
-A :class:`Reader` never passes the end of its bytes, and never goes deeper than ``MOST_DEEP`` levels
-into values within values. Lengths that are negative or too large are a DamagedFileError that names
-the file and the byte. The functions below it write what it reads.
+A :class:`Reader` never reads past the end of its bytes. It also limits the nesting of values to
+``MOST_DEEP`` levels. A negative or too large length raises a DamagedFileError that names the file
+and the byte. The module's functions write the formats that the reader reads.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _BYTES_OF_VARINT = 5
 _LONGEST_UTF = 0xFFFF
 
 MOST_DEEP = 100
-"""Levels of types, objects or handles within each other; a level takes Python up to five calls."""
+"""The limit for nested types, objects or handles; each level takes up to five Python calls."""
 
 
 class Reader:
-    """A place in some bytes, and what is read from there on.
+    """A read position in a buffer.
 
-    ``name`` says whose bytes they are, and ``base`` where in that file the first of them is, for
-    messages. ``at`` counts from the first of the bytes. ``depth`` is the number of levels around
-    them.
+    ``name`` is the file of the bytes and ``base`` is the position of the first byte in that file;
+    both are used in messages. ``at`` is the position relative to the first byte. ``depth`` is the
+    current nesting level.
     """
 
     __slots__ = ("at", "base", "data", "depth", "name")
@@ -58,7 +58,7 @@ class Reader:
         self.depth = depth
 
     def part(self, length: int) -> Reader:
-        """Return a reader of the next bytes, and pass over them."""
+        """Return a reader for the next ``length`` bytes, and skip them here."""
         base = self.base + self.at
         return Reader(self.take(length), self.name, base=base, depth=self.depth)
 
@@ -78,7 +78,7 @@ class Reader:
 
     @property
     def whole(self) -> bytes:
-        """All of the bytes; where they were given as such, these and no copy."""
+        """All bytes, without a copy if the reader was created from ``bytes``."""
         given = self.data.obj
         return (
             given if isinstance(given, bytes) and len(given) == len(self.data) else bytes(self.data)
@@ -86,16 +86,16 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """The number of bytes that were not read yet."""
+        """The number of bytes that are still unread."""
         return len(self.data) - self.at
 
     def damaged(self, problem: str, *, at: int | None = None) -> DamagedFileError:
-        """Return an error with what is wrong, the file and the byte, by default the next."""
+        """Return an error with the problem, the file and the byte (by default the next byte)."""
         where = self.base + (self.at if at is None else at)
         return DamagedFileError(f"{self.name} is damaged at byte {where}: {problem}")
 
     def take(self, count: int) -> memoryview:
-        """Return the next bytes, and go on behind them."""
+        """Return the next ``count`` bytes and advance."""
         at = self.at
         if count < 0:
             raise self.damaged(f"a length is {count}")
@@ -109,72 +109,72 @@ class Reader:
         return bytes(self.take(count))
 
     def bool(self) -> bool:
-        """Return a byte that is 0 or 1."""
+        """Read a boolean: a byte that must be 0 or 1."""
         value = self.take(1)[0]
         if value > 1:
             raise self.damaged(f"{value} stands where 0 or 1 does", at=self.at - 1)
         return value == 1
 
     def u8(self) -> int:
-        """Return a byte, 0 to 255."""
+        """Read an unsigned byte."""
         return self.take(1)[0]
 
     def peek(self) -> int:
-        """Return the next byte, and stay before it."""
+        """Return the next byte without advancing."""
         value = self.take(1)[0]
         self.at -= 1
         return value
 
     def i8(self) -> int:
-        """Return a byte with a sign."""
+        """Read a signed byte."""
         value = self.take(1)[0]
         return value - 256 if value > 127 else value
 
     def u16(self) -> int:
-        """Return two bytes without a sign."""
+        """Read an unsigned 16-bit number."""
         return int(_U16.unpack(self.take(2))[0])
 
     def i16(self) -> int:
-        """Return two bytes."""
+        """Read a signed 16-bit number."""
         return int(_I16.unpack(self.take(2))[0])
 
     def i32(self) -> int:
-        """Return four bytes."""
+        """Read a signed 32-bit number."""
         return int(_I32.unpack(self.take(4))[0])
 
     def i64(self) -> int:
-        """Return eight bytes."""
+        """Read a signed 64-bit number."""
         return int(_I64.unpack(self.take(8))[0])
 
     def f32(self) -> float:
-        """Return four bytes as a float."""
+        """Read a 32-bit float."""
         return float(_F32.unpack(self.take(4))[0])
 
     def f64(self) -> float:
-        """Return eight bytes as a double."""
+        """Read a 64-bit double."""
         return float(_F64.unpack(self.take(8))[0])
 
     def count(self, each: int, what: str) -> int:
-        """Return a number of things in four bytes, each of which has ``each`` bytes or more."""
+        """Read the 32-bit number of items that follow, each of at least ``each`` bytes."""
         count = self.i32()
         if not 0 <= count * each <= self.left:
             raise self.damaged(f"{count} {what} do not fit into {self.left} bytes", at=self.at - 4)
         return count
 
     def expect(self, wanted: int, what: str) -> None:
-        """Read four bytes that are always the same."""
+        """Read a 32-bit constant and check its value."""
         found = self.i32()
         if found != wanted:
             problem = f"{what} is {found & 0xFFFFFFFF:#x}, not {wanted & 0xFFFFFFFF:#x}"
             raise self.damaged(problem, at=self.at - 4)
 
     def utf(self) -> str:
-        """Return text as ``DataOutput.writeUTF`` wrote it: its length in two bytes, then it."""
+        """Read text in the format of ``DataOutput.writeUTF``: a 16-bit length, then the text."""
         length = self.u16()
         return self._text(self.take(length))
 
     def long_utf(self) -> str:
-        """Return text with its length in eight bytes."""
+        """Read text with a 64-bit length."""
         return self._text(self.take(self.i64()))
 
     def _text(self, data: memoryview) -> str:
@@ -187,7 +187,7 @@ class Reader:
             raise self.damaged(problem, at=at) from None
 
     def varint(self) -> int:
-        """Return seven bits of each byte, lowest first, up to one below 128."""
+        """Read a varint: 7 bits per byte, lowest bits first, until a byte is below 128."""
         value = 0
         for number in range(_BYTES_OF_VARINT):
             byte = self.take(1)[0]
@@ -197,7 +197,7 @@ class Reader:
         raise self.damaged("a number has no end", at=self.at - _BYTES_OF_VARINT)
 
     def characters(self, length: int) -> str:
-        """Return as many characters of a text of ``StringValue``, each of 16 bits."""
+        """Read ``length`` 16-bit characters in the format of ``StringValue``."""
         if length > self.left:
             raise self.damaged(f"a text of {length} characters does not fit into {self.left} bytes")
         whole = bytes(self.data[self.at : self.at + length])
@@ -210,18 +210,18 @@ class Reader:
         return _paired("".join(map(chr, units)))
 
     def end(self, what: str) -> None:
-        """Refuse bytes that are left."""
+        """Raise an error if any bytes are left."""
         if self.left:
             raise self.damaged(f"{self.left} bytes are left behind {what}")
 
 
 def _characters(text: str) -> str:
-    """Join the halves of characters above 65535; UnicodeDecodeError for a half that is alone."""
+    """Join surrogate pairs; UnicodeDecodeError for a surrogate without its pair."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _paired(text: str) -> str:
-    """Join the halves of characters above 65535; a half that is alone stays."""
+    """Join surrogate pairs; a surrogate without its pair stays."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
@@ -231,27 +231,27 @@ def _code_units(text: str) -> list[int]:
 
 
 def i8(value: int) -> bytes:
-    """Write a byte with a sign."""
+    """Encode a signed byte."""
     return value.to_bytes(1, "big", signed=True)
 
 
 def i16(value: int) -> bytes:
-    """Write two bytes."""
+    """Encode a signed 16-bit number."""
     return value.to_bytes(2, "big", signed=True)
 
 
 def i32(value: int) -> bytes:
-    """Write four bytes."""
+    """Encode a signed 32-bit number."""
     return value.to_bytes(4, "big", signed=True)
 
 
 def i64(value: int) -> bytes:
-    """Write eight bytes."""
+    """Encode a signed 64-bit number."""
     return value.to_bytes(8, "big", signed=True)
 
 
 def _modified_utf8(text: str) -> bytes:
-    """Write text as Java does in a file: NUL in two bytes, halves of pairs in three each."""
+    """Encode text as Java's modified UTF-8: NUL in two bytes, each surrogate in three."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
     units = "".join(map(chr, _code_units(text)))
@@ -259,7 +259,7 @@ def _modified_utf8(text: str) -> bytes:
 
 
 def utf(text: str) -> bytes:
-    """Write text as ``DataOutput.writeUTF``; InvalidArgumentError when it is too long for that."""
+    """Encode text like ``DataOutput.writeUTF``; InvalidArgumentError if it is too long."""
     data = _modified_utf8(text)
     if len(data) > _LONGEST_UTF:
         raise InvalidArgumentError(
@@ -269,7 +269,7 @@ def utf(text: str) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Write seven bits a byte, lowest first."""
+    """Encode a number as a varint: 7 bits per byte, lowest bits first."""
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -279,7 +279,7 @@ def varint(value: int) -> bytes:
 
 
 def string_value(text: str | None) -> bytes:
-    """Write text as ``StringValue.writeString``."""
+    """Encode text like ``StringValue.writeString``."""
     if text is None:
         return b"\0"
     if text.isascii():

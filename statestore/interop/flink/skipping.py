@@ -1,4 +1,4 @@
-"""Where a value ends: values have no lengths before them, so their types have to tell."""
+"""Skip values: values have no length prefix, so the end of each follows from its type."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ ELEMENT_WIDTHS = {
     "boolean[]": 1, "byte[]": 1, "short[]": 2, "int[]": 4, "long[]": 8, "float[]": 4,
     "double[]": 8, "char[]": 2,
 }  # fmt: skip
-"""The bytes of an element of an array of primitives."""
+"""Bytes per element of an array of primitives."""
 
 KIND_BITS = 2
-"""The bits of a ``RowKind``, before those that say which fields of a row are null."""
+"""The number of bits of a ``RowKind``, which precede the null bits of a row's fields."""
 
-_BIG_CONSTANTS = 4  # BigIntSerializer: null, 0, 1, 10; else 4 and the length
+_BIG_CONSTANTS = 4  # BigIntSerializer: 0 to 3 mean null, 0, 1 and 10; otherwise 4 + length
 
 
 def fixed_width(kind: FlinkType) -> int | None:
-    """Return the bytes of every value of a type, None where they differ."""
+    """Return the number of bytes of every value of a type, or None if it varies."""
     parts: tuple[FlinkType, ...]
     match kind:
         case Scalar("VoidNamespace"):
@@ -79,10 +79,10 @@ def fixed_width(kind: FlinkType) -> int | None:
 
 @lru_cache(maxsize=512)
 def skipper(kind: FlinkType) -> Skip:
-    """Return a function that passes over one value of a type.
+    """Return a function that skips one value of a type.
 
     Raises:
-        UnsupportedTypeError: for a type whose values do not say where they end.
+        UnsupportedTypeError: for a type whose values have no recognizable end.
     """
     width = fixed_width(kind)
     if width is not None:
@@ -205,7 +205,7 @@ def _counted(element: Skip) -> Skip:
 
 
 def _masked(element: Skip) -> Skip:
-    """Pass over a ``LinkedList``: its length, a bit for each that is null, and all others."""
+    """Skip a ``LinkedList``: its length, a null bit for each element, and the other elements."""
 
     def skip(reader: Reader) -> None:
         for is_null in null_mask(reader):
@@ -216,7 +216,7 @@ def _masked(element: Skip) -> Skip:
 
 
 def null_mask(reader: Reader) -> list[bool]:
-    """Return which elements of a ``LinkedList`` that begins here are null (``MaskUtils``)."""
+    """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
     count = reader.i32()
     if count < 0 or (count + 7) // 8 > reader.left:
         raise reader.damaged(f"a list has {count} elements", at=reader.at - 4)
@@ -265,7 +265,7 @@ def _row(fields: tuple[FlinkType, ...], has_kind: bool) -> Skip:
 
 
 def _pojo(kind: PojoType) -> Skip:
-    """Pass over a POJO, by its flags (``PojoSerializer``): null, itself, or a subclass."""
+    """Skip a POJO according to its flags (``PojoSerializer``): null, the class, or a subclass."""
     fields = tuple(_flagged(skipper(one.value), skips_if=False) for one in kind.fields)
 
     def subclass(reader: Reader, flags: int) -> Subclass | None:

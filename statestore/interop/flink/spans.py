@@ -1,4 +1,4 @@
-"""Pieces of a buffer: bytes of the keys and values of many rows, with no Python object for each."""
+"""Byte slices of a shared buffer, which hold the keys or values of many rows without copies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EMPTY = pa.scalar(b"", BYTES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """The pieces of ``data`` from ``starts`` to ``ends``, one for each row.
+    """The slices of ``data`` from ``starts`` to ``ends``, one for each row.
 
-    ``name`` and ``base`` say whose bytes they are, and where in that file ``data`` begins, or in
-    what is in the file once it is decompressed.
+    ``name`` is the file that the bytes belong to. ``base`` is the position of ``data`` in that
+    file, or in the file's decompressed content.
     """
 
     data: Bytes
@@ -38,15 +38,15 @@ class Spans:
         return len(self.starts)
 
     def arrow(self) -> pa.Array:
-        """Return the pieces as an Arrow array of bytes."""
+        """Return the slices as an Arrow array of bytes."""
         return piece_array(self.data, self.starts, self.ends)
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> Spans:
-        """Return some of the rows."""
+        """Return a selection of the rows."""
         return Spans(self.data, self.starts[rows], self.ends[rows], self.name, self.base)
 
     def part(self, first: int, stop: int) -> Spans:
-        """Return the rows from ``first`` up to but not ``stop``, with the data that they need."""
+        """Return the rows from ``first`` to ``stop`` (exclusive), with only the data they need."""
         starts, ends = self.starts[first:stop], self.ends[first:stop]
         begin, end = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         data = self.data[begin:end]
@@ -54,14 +54,14 @@ class Spans:
 
     @staticmethod
     def of(values: list[bytes], name: str) -> Spans:
-        """Return pieces with the bytes of a list."""
+        """Copy a list of bytes into one buffer and return its slices."""
         ends = np.cumsum([len(one) for one in values], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(values)]
         return Spans(np.frombuffer(b"".join(values), np.uint8), starts, ends, name)
 
     @staticmethod
     def of_array(values: pa.Array, name: str) -> Spans:
-        """Return pieces that are the values of an Arrow array of ``BYTES``."""
+        """Return slices of the buffer of an Arrow array of type ``BYTES``, without a copy."""
         _, offsets, content = values.buffers()
         edges = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
         data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
@@ -69,14 +69,14 @@ class Spans:
 
 
 def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """Return arrays of ``BYTES`` one behind the other, row by row."""
+    """Concatenate arrays of type ``BYTES`` row by row."""
     return pc.binary_join_element_wise(*parts, _EMPTY)
 
 
 def piece_array(data: Bytes, starts: Places, ends: Places) -> pa.Array:
-    """Return pieces of a buffer as an Arrow array of bytes (large where they need it).
+    """Return slices of a buffer as an Arrow array of bytes (large binary only if necessary).
 
-    Pieces that follow each other are cut by Arrow out of the buffer as it is.
+    If the slices are in order and do not overlap, Arrow cuts them out of the buffer directly.
     """
     count = len(starts)
     if count and bool((starts[1:] >= ends[:-1]).all()):
