@@ -1,9 +1,10 @@
-"""Rows of Flink SQL (``BinaryRowData``) as columns, and back.
+"""Convert rows of Flink SQL (``BinaryRowData``) to columns, and back.
 
-A row is a length in four bytes, big-endian, and then, little-endian: a byte for the row's kind, a
-bit for each column that is null, eight bytes for each column, and what does not fit there. Of text
-and bytes these eight are an offset and a length, or, up to seven bytes, the bytes and in the last
-byte 128 and their number; so are decimals of more than 18 digits and timestamps of more than three.
+A row begins with its length in four bytes, big-endian. The rest is little-endian: one byte for the
+row kind, a null bit for each column, a word of eight bytes for each column, and variable-length
+data. For text and bytes the word is an offset and a length. Up to seven bytes are stored inline:
+the bytes, and a last byte that is 128 plus their number. Decimals of more than 18 digits, and
+timestamps of more than three fractional digits, are stored in the variable-length part too.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _EXACT = Context(prec=80)
 
 
 class _Within(Cursor):
-    """Rows, or elements of arrays, and how many bytes each row or array has left for its values.
+    """Rows, or elements of arrays, and the bytes of each row or array that are not used yet.
 
-    Flink writes each value to bytes of its own. If values could share them, a few bytes would stand
-    for any number of values.
+    Flink never shares bytes between values. If sharing were accepted, a few bytes could expand to
+    any number of values.
     """
 
     __slots__ = ("_array", "_left")
@@ -59,13 +60,13 @@ class _Within(Cursor):
         arrays: Cursor | None = None,
         array: Any = None,
     ) -> None:
-        """Take rows; or elements, with the number of the one of ``arrays`` that each is in."""
+        """Create it for rows, or for elements, where ``array`` is the index into ``arrays``."""
         super().__init__(spans, at, end)
         self._array = array
         self._left = end - at if arrays is None else arrays.end - arrays.at
 
     def take(self, lengths: Places) -> None:
-        """Take the bytes of a value of each; DamagedFileError if there are not as many left."""
+        """Claim the bytes of one value per row; DamagedFileError if there are not enough left."""
         if self._array is None:
             self._left = self._left - lengths
             wrong = self._left < 0
@@ -77,7 +78,7 @@ class _Within(Cursor):
 
 
 def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
-    """Return rows as structs of ``row_kind`` and ``f0``, ``f1``, …; errors as ``decoded``."""
+    """Return rows as structs of ``row_kind``, ``f0``, ``f1``, …; raises errors of ``decoded``."""
     lengths = cursor.counts(1)
     begins = cursor.at
     cursor.at = begins + lengths
@@ -85,7 +86,7 @@ def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
 
 
 def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
-    """Return the rows that pieces hold; ``within`` stays where it is."""
+    """Return the rows in the given slices; ``within`` does not advance."""
     within.refuse_cells(len(columns))
     own = _Within(within.spans, within.at, within.end)
     fixed = Cursor(within.spans, within.at, within.end)
@@ -102,12 +103,12 @@ def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
 
 
 def _header_width(columns: int) -> int:
-    """Return the bytes before the columns: whole words, of a byte and a bit for each column."""
+    """Return the size of the header: a byte and a bit per column, rounded up to whole words."""
     return (columns + 63 + _HEADER_BITS) // 64 * _WORD
 
 
 def _column(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> pa.Array:
-    """Return a column of its words, one for each piece of ``within``."""
+    """Return a column from its words, one for each slice of ``within``."""
     kind = sql_type(column)
     if column.root == "BOOLEAN":
         return pa.array(words[:, 0] == 1, kind, mask=nulls)
@@ -151,14 +152,14 @@ def _leaves(column: LogicalType) -> int:
 
 
 def _width(element: LogicalType) -> int:
-    """Return the bytes of an element of an array."""
+    """Return the size of an array element in bytes."""
     if element.root == "BOOLEAN":
         return 1
     return np.dtype(_NUMBERS.get(element.root, "<i8")).itemsize
 
 
 def _array(element: LogicalType, within: Cursor) -> pa.Array:
-    """Read ``BinaryArrayData``: i32 n, a bit for each that is null, elements, what is behind."""
+    """Read ``BinaryArrayData``: i32 n, null bits, n elements, then variable-length data."""
     fixed = Cursor(within.spans, within.at, within.end)
     counts = _native(fixed.fixed(4), "<i4").astype(np.int64)
     width = _width(element)
@@ -182,7 +183,7 @@ def _array(element: LogicalType, within: Cursor) -> pa.Array:
 
 
 def _map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
-    """Read ``BinaryMapData``: the bytes of the array of keys, it, and that of values."""
+    """Read ``BinaryMapData``: the size of the key array, the key array, and the value array."""
     fixed = Cursor(within.spans, within.at, within.end)
     sizes = _native(fixed.fixed(4), "<i4").astype(np.int64)
     within.refuse((sizes < 0) | (fixed.at + sizes > within.end), "keys go past their map")
@@ -218,7 +219,7 @@ def _decimals(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -
 
 
 def _places(words: Bytes, nulls: Rows, within: _Within) -> tuple[Places, Places]:
-    """Return where what words point to begins, and its length."""
+    """Return the start and the length of the data that words point to."""
     both = _native(words, "<i8")
     offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + length > within.end - within.at)
@@ -232,7 +233,7 @@ def _pieces(words: Bytes, nulls: Rows, within: _Within, *, can_be_inline: bool) 
     starts, sizes = _places(words, nulls | inline, within)
     if not bool(inline.any()):
         return piece_array(within.data(), starts, starts + sizes)
-    # Both kinds out of one buffer: the words follow the rows' own bytes.
+    # One buffer holds both forms: the inline words are appended to the rows' own bytes.
     base = len(within.data())
     buffer = np.concatenate([within.data(), words.reshape(-1)])
     starts = np.where(inline, base + np.arange(len(words)) * _WORD, starts)
@@ -262,15 +263,15 @@ def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor)
 
 
 class _Behind(bytes):
-    """What lies behind the words however short it is: a row, an array, a map, a raw value."""
+    """A value that is never stored inline, even if it is short: a row, array, map or raw value."""
 
 
 def written_rows(
     columns: tuple[LogicalType, ...], rows: pa.Array, *, are_keys: bool = False
 ) -> list[bytes]:
-    """Return the bytes of rows as ``BinaryRowWriter`` lays them, without their lengths.
+    """Return the bytes of rows in the layout of ``BinaryRowWriter``, without their lengths.
 
-    In keys a null of a type that does not fit into a word keeps the bytes of a value.
+    In keys, a null of a type that does not fit into a word reserves the bytes of a value.
     """
     kinds, *fields = rows.flatten()
     values = [_plain(column, field) for column, field in zip(columns, fields, strict=True)]
@@ -283,7 +284,7 @@ def written_rows(
 
 
 def _reserved(column: LogicalType) -> int:
-    """Return how many bytes a null keeps behind the words."""
+    """Return how many bytes of variable-length data a null reserves."""
     if column.root == "DECIMAL":
         return 2 * _WORD if column.precision > _COMPACT_DIGITS else 0
     is_long = column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS
@@ -291,7 +292,7 @@ def _reserved(column: LogicalType) -> int:
 
 
 def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
-    """Return values as the numbers, or bytes, that a row has of them."""
+    """Return values as the numbers or bytes that a row contains."""
     if column.root == "DECIMAL":
         found = (None if one is None else one.scaleb(column.scale) for one in field.to_pylist())
         return [None if one is None else int(one) for one in found]
@@ -339,7 +340,7 @@ def _plain_nested(column: LogicalType, field: pa.Array) -> list[Any]:
 
 
 def _written_arrays(element: LogicalType, values: pa.Array, offsets: pa.Array) -> list[bytes]:
-    """Return the bytes of arrays as ``BinaryArrayWriter`` lays them."""
+    """Return the bytes of arrays in the layout of ``BinaryArrayWriter``."""
     plain, edges = _plain(element, values), offsets.to_pylist()
     first = edges[0]
     return [
@@ -376,7 +377,7 @@ def _written_row(
 
 
 def _word(column: LogicalType, value: Any, behind: bytearray, first: int) -> bytes:
-    """Return the eight bytes of a column, and put what does not fit there ``behind`` them."""
+    """Return the eight bytes of a column, and append longer data to ``behind``."""
     if value is None:
         return bytes(_WORD)
     offset = first + len(behind) << 32

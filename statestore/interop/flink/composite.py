@@ -1,8 +1,8 @@
-"""Keys of entries: key group, key, namespace and a map's key, one behind the other.
+"""Keys of entries: the key group, the key, the namespace and a map's key, concatenated.
 
-So ``SerializedCompositeKeyBuilder`` and ``CompositeKeySerializationUtils`` lay them. Where both the
-key and the namespace differ in length, each has its length behind it, in as many bytes as that
-needs, lowest first.
+``SerializedCompositeKeyBuilder`` and ``CompositeKeySerializationUtils`` define the layout. If both
+the key and the namespace vary in length, each is followed by its length, in as few bytes as
+possible, lowest first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["KeyColumns", "KeyLayout", "length_marks", "split_keys"]
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The parts of a state's keys, and whether there are length marks behind two of them."""
+    """The parts of a state's keys, and whether the key and the namespace have length marks."""
 
     key: FlinkType
     namespace: FlinkType
@@ -33,14 +33,14 @@ class KeyLayout:
 
     @staticmethod
     def of(state: KeyedState) -> KeyLayout:
-        """Return how the keys of a state lie."""
+        """Return the key layout of a state."""
         is_map = state.kind == "map" and isinstance(state.value, MapType)
         map_key = state.value.key if is_map and isinstance(state.value, MapType) else None
         has_marks = width_of(state.key) is None and width_of(state.namespace) is None
         return KeyLayout(state.key, state.namespace, map_key, has_marks)
 
     def parts(self, keys: pa.Array, namespaces: pa.Array) -> tuple[pa.Array, ...]:
-        """Return what lies behind the key group and before a map's key, as it lies there."""
+        """Return the parts between the key group and a map's key, in the order of the layout."""
         if not self.has_marks:
             return keys, namespaces
         return keys, length_marks(keys), namespaces, length_marks(namespaces)
@@ -48,7 +48,7 @@ class KeyLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyColumns:
-    """The parts of keys, a column each; a map's keys are None for other states."""
+    """The parts of keys as columns; ``map_key`` is None for states other than maps."""
 
     key: pa.Array
     namespace: pa.Array
@@ -56,7 +56,7 @@ class KeyColumns:
 
 
 def length_marks(array: pa.Array) -> pa.Array:
-    """Return the lengths of keys or namespaces as they stand behind them."""
+    """Return the length marks that follow keys or namespaces."""
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype("<i8")
     widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
     digits = np.ascontiguousarray(lengths).view(np.uint8).reshape(len(lengths), 8)
@@ -67,19 +67,19 @@ def length_marks(array: pa.Array) -> pa.Array:
 
 
 def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
-    """Return the parts of keys.
+    """Split keys into their parts.
 
     Args:
-        keys: the keys, each whole.
-        layout: how they lie.
-        prefix: how many bytes of each are its key group.
+        keys: the complete keys.
+        layout: their layout.
+        prefix: how many bytes of each key are its key group.
 
     Returns:
         The columns.
 
     Raises:
-        DamagedFileError: when a key is not of its type, or has bytes left.
-        UnsupportedTypeError: for a type that can be no column.
+        DamagedFileError: if a key does not match its type, or has bytes left.
+        UnsupportedTypeError: for a type without a column type.
     """
     cursor = Cursor(keys, keys.starts + prefix, keys.ends)
     begin = cursor.at

@@ -1,7 +1,7 @@
-"""Values of types without parts from bytes: numbers, texts, times, arrays of primitives.
+"""Decode values of types without parts: numbers, texts, times, arrays of primitives.
 
-What every value of a type has in the same way is read of all of them at once; only texts that are
-not ASCII and large numbers are looked at one by one.
+Parts that have the same form in every value are decoded for all rows with vectorized operations.
+Only non-ASCII texts and large numbers are decoded row by row.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ELEMENTS = {
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
 _FIRST_LENGTH = 4
 _MILLIS_PER_DAY = 86_400_000
-_MOST_BIG_BYTES = 4 << 20  # ten million digits; the time to write them grows faster than they do
+_MOST_BIG_BYTES = 4 << 20  # ten million digits; converting them to text takes more than linear time
 
 
 def decoded_scalar(name: str, cursor: Cursor) -> pa.Array:
-    """Return the column of the values of a type at a cursor; errors as ``decoded``."""
+    """Return the column of a type's values at a cursor; raises the errors of ``decoded``."""
     if name in _NUMBERS:
         return pa.array(cursor.numbers(_NUMBERS[name]))
     if name in TIMES:
@@ -53,13 +53,13 @@ def _booleans(cursor: Cursor) -> pa.Array:
 
 
 def _nothing(cursor: Cursor) -> pa.Array:
-    """Pass over the byte of ``VoidSerializer``, ``VoidNamespaceSerializer``, a global window."""
+    """Skip the one byte of ``VoidSerializer``, ``VoidNamespaceSerializer`` or a global window."""
     cursor.fixed(1)
     return pa.nulls(len(cursor))
 
 
 def sorted_longs(cursor: Cursor) -> pa.Array:
-    """Read ``SortedLongSerializer``: a number whose sign is flipped."""
+    """Read ``SortedLongSerializer``: a number whose sign bit is flipped."""
     return pa.array(cursor.numbers(">i8") ^ np.int64(-(1 << 63)))
 
 
@@ -69,7 +69,7 @@ def _window(cursor: Cursor) -> pa.Array:
 
 
 def _strings(cursor: Cursor) -> pa.Array:
-    """Read texts (``StringValue.readString``): their length and one, then a number a character."""
+    """Read texts (``StringValue.readString``): their length + 1, then a varint per character."""
     lengths = cursor.varints() - 1
     nulls = lengths < 0
     lengths = np.maximum(lengths, 0)
@@ -77,7 +77,8 @@ def _strings(cursor: Cursor) -> pa.Array:
     begins, ends = cursor.at, cursor.at + lengths
     pieces = piece_array(cursor.data(), begins, ends)
     texts = _as_text(pieces)
-    # A character of ASCII has one byte, so that where all bytes are of ASCII the text ends there.
+    # An ASCII character has one byte. So if the first ``length`` bytes are ASCII, they are the
+    # text.
     plain = pc.string_is_ascii(texts).to_numpy(zero_copy_only=False)
     if not bool(plain.all()):
         texts, ends = _other_texts(cursor, texts, plain, ends)
@@ -96,7 +97,7 @@ def _as_text(pieces: pa.Array) -> pa.Array:
 def _other_texts(
     cursor: Cursor, texts: pa.Array, plain: Rows, ends: Places
 ) -> tuple[pa.Array, Places]:
-    """Read the texts that are not ASCII, each by itself; ``cursor`` is behind their lengths."""
+    """Read the non-ASCII texts one by one; ``cursor`` is after their lengths."""
     found: list[str] = []
     ends = ends.copy()
     for row in np.flatnonzero(~plain).tolist():
@@ -121,7 +122,7 @@ def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
 
 
 def sized(cursor: Cursor) -> pa.Array:
-    """Read bytes with their length before them (``BytePrimitiveArraySerializer``)."""
+    """Read bytes with a length prefix (``BytePrimitiveArraySerializer``)."""
     lengths = cursor.counts(1)
     begins = cursor.at
     cursor.at = begins + lengths
@@ -129,7 +130,7 @@ def sized(cursor: Cursor) -> pa.Array:
 
 
 def _string_data(cursor: Cursor) -> pa.Array:
-    """Read ``StringDataSerializer``: a length, and UTF-8."""
+    """Read ``StringDataSerializer``: a length, then UTF-8."""
     begin = cursor.at
     try:
         return sized(cursor).cast(pa.string())
@@ -139,7 +140,7 @@ def _string_data(cursor: Cursor) -> pa.Array:
 
 
 def _big_bytes(cursor: Cursor) -> list[int | None]:
-    """Read ``BigIntSerializer``: 0 for null, 1 to 3 for 0, 1 and 10; else a length and four."""
+    """Read ``BigIntSerializer``: 0 means null, 1 to 3 mean 0, 1 and 10, else it is length + 4."""
     numbers = cursor.numbers(">i4").astype(np.int64)
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
     wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
@@ -163,7 +164,7 @@ def _big_integers(cursor: Cursor) -> pa.Array:
 
 
 def _big_decimals(cursor: Cursor) -> pa.Array:
-    """Read ``BigDecSerializer``: the digits as a whole number, and behind them the scale."""
+    """Read ``BigDecSerializer``: the unscaled digits as a whole number, then the scale."""
     digits = _big_bytes(cursor)
     there = np.array([one is not None for one in digits], np.bool_)
     some = cursor.only(there)
@@ -178,7 +179,7 @@ def _decimal_text(digits: int, scale: int) -> str:
 
 
 def _primitives(name: str, cursor: Cursor) -> pa.Array:
-    """Read an array of primitives: its length, and its elements."""
+    """Read an array of primitives: its length, then its elements."""
     if name == "byte[]":
         return sized(cursor)
     width = ELEMENT_WIDTHS[name]
@@ -213,7 +214,7 @@ def _python_times(cursor: Cursor) -> pa.Array:
 
 
 def _python_timestamps(cursor: Cursor) -> pa.Array:
-    """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, by no zone's clock."""
+    """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, without a time zone."""
     return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
 
 

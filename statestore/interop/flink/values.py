@@ -1,8 +1,8 @@
-"""Values from bytes: a column of a type, from where each of its values lies.
+"""Decode a column of values of one type from their bytes.
 
-What every value of a type has in the same way is read of all of them at once; only texts that are
-not ASCII, large numbers and the lengths of lists are looked at one by one. How values lie is what
-the serializers say, which are named where their bytes are read.
+Parts that have the same form in every value are decoded for all rows with vectorized operations.
+Only non-ASCII texts, large numbers and the lengths of lists are decoded row by row. The layout of
+values follows Flink's serializers, which are named where their bytes are read.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8
 
 
 def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
-    """Return the column of some values, each of which is the whole of its piece.
+    """Return the column of values that each fill their slice completely.
 
     Raises:
-        UnsupportedTypeError: for a type that can be no column, or a value that its column cannot
+        UnsupportedTypeError: for a type without a column type, or a value that its column cannot
             hold.
-        DamagedFileError: when bytes are not of the type, or are left.
+        DamagedFileError: if bytes do not match the type, or are left over.
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
     found = decoded_from(kind, cursor)
@@ -69,7 +69,7 @@ def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
 
 
 def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
-    """Return the column of the values that begin where a cursor is, which goes on behind them."""
+    """Return the column of the values that begin at the cursor, and advance past them."""
     cursor.refuse_cells(_columns_of(kind))
     match kind:
         case Scalar("String[]"):
@@ -123,7 +123,7 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
 
 @lru_cache(maxsize=512)
 def _columns_of(kind: FlinkType) -> int:
-    """Return how many columns without parts a type comes to."""
+    """Return the number of leaf columns that a type expands to."""
     match kind:
         case TupleType(_, fields) | RowType(fields):
             return sum(map(_columns_of, fields))
@@ -152,7 +152,7 @@ def _struct(columns: list[pa.Array], kind: pa.StructType, nulls: Rows | None = N
 
 
 def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
-    """Read what PyFlink's coders wrote, behind its length: a value, or values up to the end."""
+    """Read values of PyFlink's coders after a length: one value, or all values up to the end."""
     lengths = cursor.counts(1)
     inner = Cursor(cursor.spans, cursor.at, cursor.at + lengths)
     cursor.at = inner.end
@@ -166,7 +166,7 @@ def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
 
 
 def _where_not(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> pa.Array:
-    """Read values of the rows that are not null, and pass over ``padding`` in all others."""
+    """Read the values of the rows that are not null; skip ``padding`` bytes in the others."""
     if not bool(nulls.any()):
         return decoded_from(value, cursor)
     if padding:
@@ -180,8 +180,9 @@ def _where_not(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> p
 
 
 def _either(left: FlinkType, right: FlinkType, cursor: Cursor, *, is_tagged: bool) -> pa.Array:
-    """Read ``EitherSerializer``: whether it is the left one, and that one; ``UnionSerializer`` of
-    ``CoGroupedStreams`` says it by 1 and 2.
+    """Read ``EitherSerializer``: a flag for the left side, then the value of that side.
+
+    ``UnionSerializer`` of ``CoGroupedStreams`` has the tag 1 or 2 instead of the flag.
     """
     if is_tagged:
         tags = cursor.fixed(1)[:, 0]
@@ -194,13 +195,13 @@ def _either(left: FlinkType, right: FlinkType, cursor: Cursor, *, is_tagged: boo
 
 
 def _timer(key: FlinkType, namespace: FlinkType, cursor: Cursor) -> pa.Array:
-    """Read ``TimerSerializer``: the time, its sign flipped so that bytes sort as it does."""
+    """Read ``TimerSerializer``: the time has its sign bit flipped, so that bytes sort by time."""
     parts = [sorted_longs(cursor), decoded_from(key, cursor), decoded_from(namespace, cursor)]
     return pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
 
 
 def _row(kind: RowType, cursor: Cursor) -> pa.Array:
-    """Read ``RowSerializer``: bits, highest first, for the row's kind and which fields are null."""
+    """Read ``RowSerializer``: bits, highest first, for the row kind and for each null field."""
     first = KIND_BITS if kind.has_kind else 0
     mask = cursor.fixed((len(kind.fields) + first + 7) // 8)
     bits = np.unpackbits(mask, axis=1).astype(np.bool_)
@@ -217,7 +218,7 @@ def _list(element: FlinkType, cursor: Cursor, counts: Places) -> pa.Array:
 
 
 def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
-    """Read ``LinkedListSerializer``: a length, a bit for each that is null, and all others."""
+    """Read ``LinkedListSerializer``: a length, a null bit per element, then the other elements."""
     skip = skipper(element)
     starts: list[int] = []
     limits: list[int] = []
@@ -240,7 +241,7 @@ def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
 
 
 def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Array, Places]:
-    """Read elements that lie one behind the other; return them, and where the last of each ends."""
+    """Read lists of consecutive elements; return the elements and the end of each list."""
     width = fixed_width(element)
     if width is None:
         starts, ends = _scanned(element, cursor, counts)
@@ -252,7 +253,7 @@ def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Ar
 
 
 def _scanned(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[Places, Places]:
-    """Return where each element begins, and where the last of each row ends."""
+    """Return the position of each element, and the end of each row's last element."""
     skip = skipper(element)
     starts: list[int] = []
     ends = cursor.at.copy()
@@ -266,10 +267,10 @@ def _scanned(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[Places
 
 
 def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
-    """Return the lists of a list state, whose elements have commas between them.
+    """Return the lists of a list state, whose elements are separated by commas.
 
-    They lie as ``ListDelimitedSerializer`` puts them, for RocksDB to join. Errors as
-    :func:`decoded`.
+    ``ListDelimitedSerializer`` writes this format, so that RocksDB can append elements by merging.
+    Raises the errors of :func:`decoded`.
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
     width = fixed_width(element)
@@ -289,10 +290,10 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
 
 
 def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
-    """Return the values of a map state's entries, which begin with whether they are null.
+    """Return the values of a map state's entries, each of which begins with a null flag.
 
-    Behind a null there may be what the value's serializer writes for one
-    (``HeapKeyValueStateIterator``). Errors as :func:`decoded`.
+    A null flag can be followed by the bytes that the value's serializer writes for a null
+    (``HeapKeyValueStateIterator``). Raises the errors of :func:`decoded`.
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
     nulls = cursor.flags()
@@ -302,13 +303,14 @@ def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
 
 
 def _within(counts: Places) -> Places:
-    """Return for each thing of each row its place among those of the row."""
+    """Return the index of each element within its row."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _parted(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Places, Places]:
-    """Return where each element begins, with so many bytes ``between`` two, and how many each row
-    has.
+    """Return the position of each element, and the number of elements per row.
+
+    Two elements are separated by ``between`` bytes.
     """
     skip = skipper(element)
     starts: list[int] = []
@@ -327,7 +329,7 @@ def _parted(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Place
 
 
 def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
-    """Read ``MapSerializer``: its size, and keys and values that may be null."""
+    """Read ``MapSerializer``: the size, then keys and nullable values."""
     counts = cursor.counts(2)
     entry = TupleType("", (key, NullableType(value)))
     entries, cursor.at = _elements(entry, cursor, counts)
@@ -338,7 +340,7 @@ def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
 
 
 def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
-    """Read ``PojoSerializer``: flags that say null, itself or a subclass; then fields."""
+    """Read ``PojoSerializer``: flags for null, the class itself or a subclass; then the fields."""
     flags = cursor.fixed(1)[:, 0]
     known = np.isin(flags, (_NULL, _ITSELF, _SUBCLASS, _TAGGED))
     if not bool(known.all()):
@@ -358,7 +360,7 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
         if not isinstance(one, PojoType):
             raise UnsupportedTypeError(f"a subclass of {kind.class_name} is no POJO")
         some = cursor.only(rows)
-        if number:  # a subclass writes itself whole, with flags of its own
+        if number:  # a subclass is written as a complete POJO, with its own flags
             some.refuse(some.fixed(1)[:, 0] != _ITSELF, "a value of a subclass has other flags")
         for field in one.fields:
             found = _where_not(some.flags(), field.value, 0, some)
@@ -374,7 +376,7 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
 
 
 def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) -> None:
-    """Say for each row of a subclass which one it is, by its number or its name."""
+    """Store in ``which`` the number of each row's subclass, found by its number or its name."""
     tagged = flags == _TAGGED
     if bool(tagged.any()):
         some = cursor.only(tagged)
@@ -397,7 +399,7 @@ def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) 
 
 
 def _merged(parts: list[tuple[Rows, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
-    """Return one column of the values of several sets of rows, null where none has one."""
+    """Merge the values of several sets of rows into one column; other rows are null."""
     if len(parts) == 1:
         return scattered(parts[0][1], parts[0][0])
     places, there, upto = np.zeros(count, np.int64), np.zeros(count, np.bool_), 0
