@@ -1,7 +1,7 @@
-"""Objects as Java's own serialization writes them, as far as a type of Flink SQL needs it.
+"""Objects in Java's serialization format, as far as the types of Flink SQL need it.
 
-The grammar is that of "Java Object Serialization Specification", chapter 6. Nothing is made of what
-is read: no class is loaded, an object is the name of its class and the values of its fields.
+The grammar is defined in "Java Object Serialization Specification", chapter 6. Nothing is
+instantiated: no class is loaded, and an object is a class name with field values.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MOST_CLASSES = 100
 
 @dataclass(slots=True)
 class JavaObject:
-    """An object: its class, its fields by name, and what its own methods wrote behind them.
+    """An object: its class, its fields by name, and the data that its own write method added.
 
-    Of an enum ``constant`` is the name of the constant.
+    For an enum, ``constant`` is the name of the constant.
     """
 
     class_name: str
@@ -43,9 +43,10 @@ class _Class:
 
 
 def read_java_object(reader: Reader) -> object:
-    """Return the object of a stream that begins here, and go on behind it.
+    """Return the object of the Java stream that begins here, and advance past it.
 
-    DamagedFileError when it is not such a stream, or has what no type of Flink has in it.
+    Raises DamagedFileError if the bytes are not such a stream, or contain elements that Flink's
+    types never have.
     """
     reader.expect(_HEADER - (1 << 32), "the beginning of an object of Java")
     return _Stream(reader).content()

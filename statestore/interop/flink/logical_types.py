@@ -1,7 +1,7 @@
-"""Types of Flink SQL: ``LogicalType`` and what is below it, as Java serialized them.
+"""Types of Flink SQL: ``LogicalType`` and its subclasses, as Java serialized them.
 
-Of the types that a key can have the objects are written as well, byte for byte as Java does. They
-say that the type is nullable.
+For the types that a key can have, this module also writes the objects, with exactly the bytes that
+Java writes. All of these types are nullable.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CHILDREN = {
     "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
 }  # fmt: skip
 _LONGEST = (1 << 31) - 1
-_NANOS = 9  # digits of a second
+_NANOS = 9  # fractional digits of a second
 _MOST_DIGITS = 38  # of a DECIMAL
-_FREE = 256  # types within a type, whatever its size
-_BYTES_OF_TYPE = 8  # Java writes no type that is used once in so few bytes
-_CHARACTERS_OF_TYPE = 256  # of a name in SQL, which repeats the names of the types within it
+_FREE = 256  # types within a type that are always allowed, whatever the size of the object
+_BYTES_OF_TYPE = 8  # a lower limit: Java needs more bytes for each type that is used once
+_CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts as several types
 _MOST_WRAPPERS = 10
 
-# Of each type that a key can have: its root, its class, and the numbers that it has.
+# For each type that a key can have: its root, its class, and its numeric parameters.
 _KEYS = {
     "BOOLEAN": ("BOOLEAN", "BooleanType"), "TINYINT": ("TINYINT", "TinyIntType"),
     "SMALLINT": ("SMALLINT", "SmallIntType"), "INT": ("INTEGER", "IntType"),
@@ -63,13 +63,13 @@ _STREAM = b"\xac\xed\0\5"
 _OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~"
 _ENUM_FLAGS = b"\x12\0\0"
 _JAVA_ENUM = b"q\0~\0\6"
-"""A reference to the class ``java.lang.Enum``, the seventh thing of a type with a kind."""
+"""A reference to the class ``java.lang.Enum``, the seventh object of a type with a kind."""
 
 
 def key_logical_type(name: str) -> LogicalType:
-    """Return a nullable type that a key column is hashed as, by its name in SQL.
+    """Return the nullable type with which a key column is hashed, by its SQL name.
 
-    UnsupportedTypeError for what no key can be.
+    Raises UnsupportedTypeError for a type that a key cannot have.
     """
     sql = parse_sql_type(name)
     root, class_name, *numbers = _KEYS[sql.name]
@@ -110,9 +110,9 @@ def _signature(name: str) -> str:
 
 
 def read_logical_type(reader: Reader) -> LogicalType:
-    """Return the type whose serialized object begins here, and go on behind it.
+    """Return the type whose serialized object begins here, and advance past it.
 
-    DamagedFileError when there is no such object.
+    Raises DamagedFileError if the bytes are not such an object.
     """
     begin = reader.at
     found = read_java_object(reader)
@@ -122,10 +122,10 @@ def read_logical_type(reader: Reader) -> LogicalType:
 
 @dataclass(slots=True)
 class _Types:
-    """The types within the one at ``begin``, of which ``left`` more are read.
+    """The types within the type at ``begin``; at most ``left`` more are accepted.
 
-    An object may be referred to many times, and may refer to itself. So a few bytes can stand for
-    any number of types, and the number of types has to follow from the number of bytes.
+    A Java object can be referred to many times, and can refer to itself. So a few bytes could
+    expand to any number of types. The limit makes the number of types proportional to the bytes.
     """
 
     reader: Reader
@@ -187,7 +187,7 @@ def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
 
 
 def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
-    """Return names and types of a ``RowType``, whose list is inside of Java's wrappers."""
+    """Return the names and types of a ``RowType``, whose list is inside of Java's wrappers."""
     at: object = row.fields.get("fields")
     for _ in range(_MOST_WRAPPERS):
         if not isinstance(at, JavaObject) or "list" not in at.fields:

@@ -1,12 +1,14 @@
-"""States of PyFlink, whose savepoints have bytes where the job had types: the user declares them.
+"""PyFlink states: their savepoints contain untyped bytes, so the user declares the types.
 
-A state ``NAME`` of the job's is ``python-state-NAME``: a map of bytes for a ``MapState``, for every
-other one a list of bytes, of which each piece is what one bundle added, value behind value
-(``BeamKeyedStateStore``, ``BeamBagStateHandler``). A declaration has the job's own words:
-``ValueState<LONG>``, ``MapState<STRING, ROW<INT, DOUBLE>>``, with the names that
-``pyflink.common.Types`` has. Values lie as ``from_type_info`` of ``pyflink.fn_execution.coders``
-has them written, mostly as Java's serializers do. Nothing is ever unpickled. A store
-that never saw Flink is written so as well, each element of a list as a piece of its own.
+The job's state ``NAME`` is called ``python-state-NAME``. For a ``MapState`` it is a map of bytes.
+For all others it is a list of bytes; each element holds the values that one bundle appended, one
+after another (``BeamKeyedStateStore``, ``BeamBagStateHandler``).
+
+A declaration is written as in the job: ``ValueState<LONG>``, ``MapState<STRING, ROW<INT,
+DOUBLE>>``, with the names of ``pyflink.common.Types``. Values have the format that
+``from_type_info`` of ``pyflink.fn_execution.coders`` selects, mostly that of Java's serializers.
+Nothing is ever unpickled. For a state that was never in Flink the export writes each element of a
+list as a separate piece.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 UNDECLARED = "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
-"""Why values of a state that is not declared are bytes."""
+"""The reason why the values of an undeclared state stay bytes."""
 
 _PREFIX = "python-state-"
 _TOKEN = re.compile(r"\s*([A-Za-z_]+|[<>,])\s*")
@@ -57,14 +59,14 @@ _SCALARS = {
 
 
 def python_name(state: str) -> str:
-    """Return what PyFlink calls a keyed state of a job's in its savepoints."""
+    """Return PyFlink's name in savepoints for a keyed state of the job."""
     return _PREFIX + state
 
 
 def as_python(kind: FlinkType) -> FlinkType:
-    """Return the type as which PyFlink writes what Java would write as another one.
+    """Return the type that PyFlink uses for values that Java would write with type ``kind``.
 
-    UnsupportedTypeError for one that PyFlink has no coder of.
+    Raises UnsupportedTypeError for a type without a PyFlink coder.
     """
     match kind:
         case Scalar(name) if name in _AS_PYTHON:
@@ -93,7 +95,7 @@ _AS_PYTHON = {
 
 
 def as_bytes(kind: FlinkType) -> FlinkType:
-    """Return the type that the header of a savepoint has of a state of PyFlink's values."""
+    """Return the type that a savepoint's header has for a PyFlink state of these values."""
     match kind:
         case TtlType(value):
             return TtlType(as_bytes(value))
@@ -106,22 +108,22 @@ def as_bytes(kind: FlinkType) -> FlinkType:
 
 
 def is_python_state(name: str) -> bool:
-    """Return whether a keyed state of this name is one of PyFlink's."""
+    """Return whether a keyed state with this name was written by PyFlink."""
     return name.startswith(_PREFIX)
 
 
 def declared_state(state: KeyedState, declared: str) -> KeyedState:
-    """Return a state of PyFlink with the types that are declared of it.
+    """Return a PyFlink state with its declared types.
 
     Args:
-        state: the state as a header has it, of bytes.
+        state: the state of bytes, as the header describes it.
         declared: such as ``ListState<STRING>``.
 
     Returns:
-        The state, which is a value where PyFlink keeps a list of one.
+        The state. Its kind is "value" if PyFlink uses a list with a single element for it.
 
     Raises:
-        InvalidArgumentError: for a declaration that is none, or does not fit the state.
+        InvalidArgumentError: for an invalid declaration, or one that does not fit the state.
     """
     if not is_python_state(state.name):
         raise InvalidArgumentError(
@@ -147,7 +149,7 @@ def declared_state(state: KeyedState, declared: str) -> KeyedState:
 
 
 def _within(kind: FlinkType, value: PythonType) -> FlinkType:
-    """Put a type where the bytes are, which may have a time to live."""
+    """Replace the innermost type, inside of the TTL wrappers if there are any."""
     match kind:
         case TtlType(inner):
             return TtlType(_within(inner, value))
@@ -158,7 +160,7 @@ def _within(kind: FlinkType, value: PythonType) -> FlinkType:
 
 
 def _parsed(declared: str) -> tuple[str, list[FlinkType]]:
-    """Return the name of a state's kind, and the types between its brackets."""
+    """Return the kind of a declared state, and the types between its brackets."""
     tokens, at = [], 0
     while at < len(declared):
         found = _TOKEN.match(declared, at)
@@ -177,7 +179,7 @@ def _parsed(declared: str) -> tuple[str, list[FlinkType]]:
 
 
 def _types(words: Iterator[str], declared: str) -> tuple[list[FlinkType], str]:
-    """Return the types up to a closing bracket, and that."""
+    """Return the types up to a closing bracket, and the bracket itself."""
     found: list[FlinkType] = []
     while True:
         name, behind = next(words, ""), next(words, "")

@@ -1,12 +1,12 @@
-"""Snapshots of serializers: the bytes in which a savepoint says of what types its state is.
+"""Snapshots of serializers: the bytes with which a savepoint describes the types of its state.
 
-``TypeSerializerSnapshotSerializationUtil`` puts i32 2 before each; then comes, as
-``TypeSerializerSnapshot.writeVersionedSnapshot`` has it, utf class, i32 version and a body. Of a
-``SimpleTypeSerializerSnapshot`` that is empty. A ``CompositeTypeSerializerSnapshot`` has its own
-part and the snapshots within it (``NestedSerializersSnapshotDelegate``).
+``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. The rest follows
+``TypeSerializerSnapshot.writeVersionedSnapshot``: utf class, i32 version, and a body. The body of
+a ``SimpleTypeSerializerSnapshot`` is empty. A ``CompositeTypeSerializerSnapshot`` has its own part
+and the nested snapshots (``NestedSerializersSnapshotDelegate``).
 
-A class that is not known hides where its snapshot ends, and with it all behind it: that is an
-UnsupportedTypeError, which names the class.
+The snapshot of an unsupported class has no recognizable end, so nothing after it can be parsed.
+Such a class is an UnsupportedTypeError that names the class.
 """
 
 from __future__ import annotations
@@ -142,18 +142,18 @@ _SQL_SCALARS = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A type, and the bytes that said so, from the class's name on."""
+    """A type, and the snapshot bytes that describe it, starting with the class's name."""
 
     kind: FlinkType
     raw: bytes
 
 
 def read_snapshot(reader: Reader) -> Snapshot:
-    """Return the snapshot of a serializer that begins here, and go on behind it.
+    """Return the serializer snapshot that begins here, and advance past it.
 
     Raises:
-        UnsupportedTypeError: for a class, or a version of one, that is not known.
-        DamagedFileError: when the bytes are not as Flink writes them.
+        UnsupportedTypeError: for an unsupported class, or an unsupported version of a class.
+        DamagedFileError: if the bytes do not follow Flink's format.
     """
     version = reader.i32()
     if version != _PROXY:
@@ -168,7 +168,7 @@ def read_snapshot(reader: Reader) -> Snapshot:
 
 
 def snapshot_bytes(kind: FlinkType) -> bytes:
-    """Return the snapshot of a type's serializer as Flink 2 writes it, from the class's name on."""
+    """Return a type's serializer snapshot as Flink 2 writes it, starting with the class name."""
     match kind:
         case Scalar(name):
             return utf(_SIMPLE[name]) + i32(_SIMPLE_VERSION)
@@ -257,7 +257,7 @@ def _pojo_body(kind: PojoType) -> bytes:
 
 
 def _optional_map(entries: Sequence[tuple[str, bytes, bytes | None]]) -> bytes:
-    """Write what ``LinkedOptionalMapSerializer`` does."""
+    """Encode a map like ``LinkedOptionalMapSerializer``."""
     parts = [i64(_OPTIONAL_MAP), i32(len(entries))]
     for name, key, value in entries:
         parts += [utf(name), i8(1), i32(len(key)), key]
@@ -291,7 +291,7 @@ def _one_versioned(reader: Reader) -> FlinkType:
 
 
 def _is_plain_composite(reader: Reader, version: int) -> bool:
-    """Return whether a class that is not known has nothing in its snapshot but those within it."""
+    """Return whether an unsupported class has only nested snapshots and no part of its own."""
     begin = reader.at
     if version < _COMPOSITE_VERSION or reader.left < 12:
         return False
@@ -301,7 +301,7 @@ def _is_plain_composite(reader: Reader, version: int) -> bool:
 
 
 def _parts(reader: Reader, count: int | None = None) -> tuple[FlinkType, ...]:
-    """Read the snapshots within one (``NestedSerializersSnapshotDelegate``)."""
+    """Read nested snapshots (``NestedSerializersSnapshotDelegate``)."""
     reader.expect(_NESTED, "the number before nested snapshots")
     reader.expect(1, "the version of nested snapshots")
     found = reader.count(6, "nested snapshots")
@@ -320,8 +320,8 @@ def _pair(reader: Reader) -> tuple[FlinkType, FlinkType]:
 
 
 def _outer(reader: Reader, version: int) -> int:
-    """Read the beginning of ``CompositeTypeSerializerSnapshot``; return its own version."""
-    if version < 3:  # before Flink 1.8: as the one below it had it
+    """Read the header of ``CompositeTypeSerializerSnapshot``; return the version of the class."""
+    if version < 3:  # before Flink 1.8 there was no header
         return version
     reader.expect(_COMPOSITE, "the number before a composite snapshot")
     return reader.i32()
@@ -333,10 +333,10 @@ def _tuple(reader: Reader, version: int) -> FlinkType:
 
 
 def _fields(reader: Reader) -> tuple[FlinkType, ...]:
-    """Read the fields of a type whose values have no other bytes.
+    """Read the fields of a type whose values consist of nothing but its fields.
 
-    Without fields any number of values would fit into no bytes. A ``Tuple0`` has a serializer of
-    its own, which writes a byte.
+    Without any field, an unlimited number of values would take no bytes. A ``Tuple0`` is not
+    affected: its own serializer writes a byte.
     """
     begin, found = reader.at, _parts(reader)
     if not found:
@@ -389,7 +389,7 @@ def _null_aware_map(reader: Reader, version: int) -> FlinkType:
 
 
 def _view(reader: Reader, version: int) -> FlinkType:
-    """Read a ``ListView`` or ``MapView``, which lies as the list or map in it."""
+    """Read a ``ListView`` or ``MapView``, which has the layout of the list or map in it."""
     _outer(reader, version)
     return _part(reader)
 
@@ -400,7 +400,7 @@ def _union(reader: Reader, version: int) -> FlinkType:
 
 
 def _join_entry(reader: Reader, version: int) -> FlinkType:
-    """Read ``IntervalJoinOperator.BufferEntry``: whether it was joined, and the element."""
+    """Read ``IntervalJoinOperator.BufferEntry``: a flag that it was joined, and the element."""
     _outer(reader, version)
     return TupleType(_JOIN, (Scalar("Boolean"), _part(reader)))
 
@@ -450,7 +450,7 @@ def _enum(reader: Reader, version: int) -> FlinkType:
 
 
 def _kryo(reader: Reader, version: int) -> FlinkType:
-    """Pass over three maps, whose entries have lengths (``KryoSerializerSnapshotData``)."""
+    """Skip three maps, whose entries have lengths (``KryoSerializerSnapshotData``)."""
     class_name = reader.utf()
     begin = reader.at
     for _ in range(3):
@@ -460,7 +460,7 @@ def _kryo(reader: Reader, version: int) -> FlinkType:
 
 
 def _entries(reader: Reader) -> list[tuple[str, Reader | None, Reader | None]]:
-    """Read what ``LinkedOptionalMapSerializer`` wrote: names, with keys and values in frames."""
+    """Read a map of ``LinkedOptionalMapSerializer``: names, with framed keys and values."""
     begin = reader.at
     if reader.i64() != _OPTIONAL_MAP:
         raise reader.damaged("the number before a map of serializers is another", at=begin)
@@ -475,7 +475,7 @@ def _frame(reader: Reader) -> Reader | None:
 
 
 def _pojo(reader: Reader, version: int) -> FlinkType:
-    """Read ``PojoSerializerSnapshotData``: fields, and two kinds of subclasses."""
+    """Read ``PojoSerializerSnapshotData``: the fields, and the two lists of subclasses."""
     class_name = reader.utf()
     fields = []
     for name, key, value in _entries(reader):
@@ -513,7 +513,7 @@ def _binary_row(reader: Reader, version: int) -> FlinkType:
 
 
 def _external(reader: Reader, version: int) -> FlinkType:
-    """Read ``ExternalSerializer``: a ``DataType`` of Java's, and whether input is internal."""
+    """Read ``ExternalSerializer``: a Java ``DataType``, and a flag for internal input."""
     _outer(reader, version)
     begin = reader.at
     read_java_object(reader)

@@ -1,7 +1,7 @@
-"""The types of Flink's serializers: a closed set of values, and what can be said of each.
+"""The types of Flink's serializers, as a closed set of values.
 
-A type is what a snapshot of its serializer says (:mod:`statestore.interop.flink.serializers`), and
-decides how the bytes of a value lie (:mod:`statestore.interop.flink.values`).
+A type is parsed from the snapshot of its serializer (:mod:`statestore.interop.flink.serializers`).
+It determines the byte layout of values (:mod:`statestore.interop.flink.values`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ WIDTHS = {
     "SqlGlobalWindow": 1, "PythonDate": 4, "PythonTime": 4, "PythonTimestamp": 8,
     "SortedLong": 8,
 }  # fmt: skip
-"""What ``getLength`` of a serializer says, of those whose values all have as many bytes.
+"""``getLength`` of the serializers whose values all have the same length.
 
-A ``VoidNamespace`` says 0, and writes one byte.
+``VoidNamespace`` is an exception: its ``getLength`` is 0, but it writes one byte.
 """
 
 
@@ -72,7 +72,7 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """A ``Row``; ``has_kind`` says that its values begin with their ``RowKind`` among the nulls."""
+    """A ``Row``; ``has_kind`` is true if the ``RowKind`` precedes the null bits of its values."""
 
     fields: tuple[FlinkType, ...]
     has_kind: bool = True
@@ -80,9 +80,9 @@ class RowType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A ``List`` or ``Set``; an ``ArrayList`` is how the hashmap backend keeps a list state.
+    """A ``List`` or ``Set``; the hashmap backend stores a list state as an ``ArrayList``.
 
-    The ``LinkedList`` of Flink SQL says with a bit of each element whether it is null.
+    The ``LinkedList`` of Flink SQL has a null bit for each element.
     """
 
     element: FlinkType
@@ -91,9 +91,10 @@ class ListType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A ``Map``; of the ``SortedMap`` of Flink SQL ``outer`` is the comparator, as Java has it.
+    """A ``Map``.
 
-    The ``NullAwareMap`` of Flink SQL can have a null key.
+    For the ``SortedMap`` of Flink SQL, ``outer`` is its comparator as Java serialized it. The
+    ``NullAwareMap`` of Flink SQL can have a null key.
     """
 
     key: FlinkType
@@ -112,7 +113,7 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True)
 class EitherType:
-    """``Either``: one of two; ``TaggedUnion`` is that of two streams that are joined by windows."""
+    """An ``Either`` of two types; ``TaggedUnion`` is the form of a window join of two streams."""
 
     left: FlinkType
     right: FlinkType
@@ -121,7 +122,7 @@ class EitherType:
 
 @dataclass(frozen=True, slots=True)
 class NullableType:
-    """What may be null; a null is followed by ``padding`` bytes."""
+    """A nullable value; a null is followed by ``padding`` bytes."""
 
     value: FlinkType
     padding: int = 0
@@ -129,21 +130,21 @@ class NullableType:
 
 @dataclass(frozen=True, slots=True)
 class PresentType:
-    """An element of an array of objects, behind a flag that says it is there."""
+    """An element of an array of objects, after a flag that it is not null."""
 
     value: FlinkType
 
 
 @dataclass(frozen=True, slots=True)
 class TtlType:
-    """A value and when it was last accessed, in milliseconds since 1970."""
+    """A value and the time of its last access, in milliseconds since 1970."""
 
     value: FlinkType
 
 
 @dataclass(frozen=True, slots=True)
 class TtlAwareType:
-    """The element of a list or the value of a map that may have a time to live."""
+    """The element of a list or the value of a map, which may have a TTL."""
 
     value: FlinkType
     has_ttl: bool
@@ -168,7 +169,7 @@ class PojoField:
 
 @dataclass(frozen=True, slots=True)
 class Subclass:
-    """A subclass of a POJO; the type is None where the job had no serializer of it."""
+    """A subclass of a POJO; the type is None if the job had no serializer for it."""
 
     class_name: str
     value: FlinkType | None
@@ -176,7 +177,7 @@ class Subclass:
 
 @dataclass(frozen=True, slots=True)
 class PojoType:
-    """A POJO: its fields, the subclasses that the job registered, and those it met."""
+    """A POJO: its fields, its registered subclasses, and other subclasses that the job wrote."""
 
     class_name: str
     fields: tuple[PojoField, ...]
@@ -186,7 +187,7 @@ class PojoType:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """An enum; a value is the place of its constant."""
+    """An enum; a value is the index of its constant."""
 
     class_name: str
     constants: tuple[str, ...]
@@ -194,7 +195,7 @@ class EnumType:
 
 @dataclass(frozen=True, slots=True)
 class KryoType:
-    """A class that Kryo serializes. ``body`` is its snapshot; its values are bytes alone."""
+    """A class that Kryo serializes. ``body`` is its snapshot; its values stay bytes."""
 
     class_name: str
     body: bytes
@@ -202,7 +203,7 @@ class KryoType:
 
 @dataclass(frozen=True, slots=True)
 class UnknownType:
-    """A class that is not known, whose snapshot is known to end; its values are bytes alone."""
+    """An unsupported class whose snapshot has a known end; its values stay bytes."""
 
     class_name: str
     body: bytes
@@ -210,7 +211,7 @@ class UnknownType:
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A type of Flink SQL, in SQL's words; ``java`` is what Java serialized."""
+    """A type of Flink SQL, in SQL syntax; ``java`` is its serialized Java object."""
 
     text: str
     java: bytes
@@ -224,7 +225,8 @@ class LogicalType:
 class RowDataType:
     """A row of Flink SQL; its columns have no names.
 
-    A key is written by the planner's projection, in which a null keeps the bytes of a long value.
+    The planner's projection writes keys. In a key, a null of a long type reserves the bytes of a
+    value.
     """
 
     columns: tuple[LogicalType, ...]
@@ -234,14 +236,14 @@ class RowDataType:
 
 @dataclass(frozen=True, slots=True)
 class BinaryRowType:
-    """A row of Flink SQL of which only the number of columns is known."""
+    """A row of Flink SQL with a known number of columns, but unknown types."""
 
     columns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalType:
-    """A value of a function's, kept as Flink SQL's own data; ``outer`` is what Java serialized."""
+    """A user function's value in Flink SQL's internal format; ``outer`` is the serialized type."""
 
     outer: bytes
     value: FlinkType
@@ -249,14 +251,14 @@ class ExternalType:
 
 @dataclass(frozen=True, slots=True)
 class RawType:
-    """A value of another serializer behind its length, as Flink SQL keeps what it does not know."""
+    """A value of another serializer with a length prefix, which Flink SQL treats as opaque."""
 
     value: FlinkType
 
 
 @dataclass(frozen=True, slots=True)
 class PythonType:
-    """What PyFlink wrote as bytes, of the type that its user declares: one value, or several."""
+    """Bytes that PyFlink wrote, with the type that the user declares: one value, or several."""
 
     value: FlinkType
     many: bool = False
@@ -264,8 +266,9 @@ class PythonType:
 
 @dataclass(frozen=True, slots=True)
 class SqlScalar:
-    """A type of Flink SQL's data with a body of its own, which is kept: decimals, timestamps,
-    arrays, maps.
+    """A type of Flink SQL's internal data whose snapshot body is kept as it is.
+
+    These are decimals, timestamps, arrays and maps.
     """
 
     name: str
@@ -300,9 +303,9 @@ FlinkType: TypeAlias = (
 
 
 def width_of(kind: FlinkType) -> int | None:
-    """Return ``getLength`` of the type's serializer, None where values differ in length.
+    """Return ``getLength`` of the type's serializer, or None if values differ in length.
 
-    A key and a namespace have length marks behind them only where both differ.
+    Length marks after a key and a namespace are needed only if both differ in length.
     """
     if isinstance(kind, Scalar):
         return WIDTHS.get(kind.name)
@@ -319,7 +322,7 @@ def width_of(kind: FlinkType) -> int | None:
 
 
 def name_of(kind: FlinkType) -> str:
-    """Return the type as Java writes it, shortly: ``Tuple2<String, Long>``."""
+    """Return a short form of the Java type, such as ``Tuple2<String, Long>``."""
     match kind:
         case Scalar(name):
             return name
