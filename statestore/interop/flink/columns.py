@@ -1,4 +1,4 @@
-"""How a type of Flink's is a column: its Arrow type, and whether its values can be one."""
+"""Map types of Flink to Arrow types, and refuse those whose values cannot be a column."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 INSTANT = pa.struct([("second", pa.int64()), ("nano", pa.int32())])
-"""What Java counts in seconds and nanoseconds: no timestamp of Arrow holds all of it."""
+"""A Java time in seconds and nanoseconds; no Arrow timestamp covers its full range."""
 
 WINDOW = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 _CLASS = "class"
@@ -75,18 +75,19 @@ _SQL = {
     "INTERVAL_DAY_TIME": pa.int64(), "RAW": pa.binary(),
 }  # fmt: skip
 EXACT_IN_MILLIS = 3
-"""The digits of a second that Flink SQL keeps as milliseconds alone."""
+"""The highest number of fractional digits that Flink SQL stores as milliseconds alone."""
 _EXACT_IN_MICROS = 6
 
 
 def arrow_type(kind: FlinkType) -> pa.DataType:
-    """Return the type of the column that a type's values make.
+    """Return the Arrow type of a column of this type's values.
 
-    BigDecimal and BigInteger are text, as Java and Python write them, since no decimal of Arrow has
-    a scale of its own for each value. Fields of tuples and rows are ``f0``, ``f1``, …
+    BigDecimal and BigInteger become text in the notation of Java and Python, because the scale
+    differs between values and an Arrow decimal has one scale. The fields of tuples and rows are
+    ``f0``, ``f1``, …
 
     Raises:
-        UnsupportedTypeError: for a type whose values cannot be read, or be no column.
+        UnsupportedTypeError: for a type whose values cannot be read, or cannot be a column.
     """
     match kind:
         case Scalar(name):
@@ -134,7 +135,8 @@ def _numbered(fields: tuple[FlinkType, ...]) -> list[pa.Field]:
 def pojo_fields(kind: PojoType) -> list[pa.Field]:
     """Return the fields of a POJO's column.
 
-    With subclasses the first one, ``class``, says whose fields of all of theirs are set.
+    If it has subclasses, the column has the fields of all of them. The first field, ``class``,
+    then names the class, and with it the fields that are set.
     """
     found = {one.name: arrow_type(one.value) for one in kind.fields}
     subclasses = (*kind.registered, *kind.others)
@@ -157,19 +159,19 @@ def pojo_fields(kind: PojoType) -> list[pa.Field]:
 
 
 def row_fields(columns: tuple[LogicalType, ...]) -> list[pa.Field]:
-    """Return the fields of a row of Flink SQL: its kind, and its columns by number."""
+    """Return the fields of a Flink SQL row: its row kind, and its numbered columns."""
     named = [pa.field(f"f{at}", sql_type(one)) for at, one in enumerate(columns)]
     return [pa.field("row_kind", pa.int8()), *named]
 
 
 def pair_of(column: LogicalType) -> tuple[LogicalType, LogicalType]:
-    """Return the types of keys and values of a map; a multiset has numbers as values."""
+    """Return the key and value types of a map; the values of a multiset are counts."""
     key, *value = column.children
     return key, value[0] if value else LogicalType("INT NOT NULL", b"", "INTEGER")
 
 
 def sql_type(column: LogicalType) -> pa.DataType:
-    """Return the Arrow type of a column of Flink SQL; UnsupportedTypeError where there is none."""
+    """Return the Arrow type of a Flink SQL column; UnsupportedTypeError if there is none."""
     if column.root == "ROW":
         return pa.struct(row_fields(column.children))
     if column.root == "ARRAY":

@@ -1,11 +1,11 @@
-"""How the rows of a state of Flink's are columns of a store's state, and back.
+"""Map the rows of a Flink state to columns of a store's state, and back.
 
-A row has parts: key, namespace, the key of a map's entry, and value, the columns of which
-:mod:`statestore.interop.flink.part_columns` says. An element of a list, an entry of a map and a
-timer are a row each.
+A row has the parts key, namespace, key of a map's entry, and value. Their columns are defined in
+:mod:`statestore.interop.flink.part_columns`. Each element of a list, each entry of a map and each
+timer is a row.
 
-Values without a column form stay bytes, and so do whole entries whose keys have none, or a hash
-that only the job knows.
+Values without a column type stay bytes. Whole entries stay bytes if their keys have no column
+type, or have a hash that only the job can compute.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 FLINK_KEY_GROUP = "flink_key_group"
-"""Of entries that are bytes: the key group that Flink had them in, which the bytes do not tell."""
+"""Flink's key group of entries that stay bytes, because it cannot be computed from the bytes."""
 
 _KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
 _RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
@@ -61,7 +61,7 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 class Form(StrEnum):
-    """What of an entry has columns."""
+    """The parts of an entry that are stored as typed columns."""
 
     COLUMNS = "columns"
     VALUE_BYTES = "value_bytes"
@@ -69,7 +69,7 @@ class Form(StrEnum):
 
 
 def first_free(wanted: str, taken: Iterable[str]) -> str:
-    """Return a name that is none of those that are taken, in any case: ``sum``, ``sum_2``."""
+    """Return a name that is not taken, ignoring case, such as ``sum`` or ``sum_2``."""
     names = {name.lower() for name in taken}
     tries = (wanted if number == 1 else f"{wanted}_{number}" for number in count(1))
     return next(name for name in tries if name.lower() not in names)
@@ -77,9 +77,10 @@ def first_free(wanted: str, taken: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class StateColumns:
-    """The columns of a state: those of its parts, and others by name.
+    """The columns of a state: the columns of its parts, and two optional ones.
 
-    ``entry`` is the column of positions or timestamps, ``last_access`` that of a time to live.
+    ``entry`` is the column of list positions or timestamps. ``last_access`` is the column of TTL
+    timestamps.
     """
 
     state: KeyedState
@@ -108,7 +109,7 @@ class StateColumns:
 
     @property
     def entry_columns(self) -> tuple[str, ...]:
-        """The columns that tell rows of one key and namespace apart."""
+        """The columns that distinguish the rows of one key and namespace."""
         if self.entry is not None:
             return (self.entry,)
         return () if self.map_key is None else self.map_key.names
@@ -132,7 +133,9 @@ class StateColumns:
         return pa.schema(found)
 
     def table_of_bytes(self, found: StateEntries, prefix: int) -> pa.Table:
-        """Return entries of one key group as rows; ``prefix`` bytes of each key are its number."""
+        """Return undecoded entries of one key group as rows; a key's first ``prefix`` bytes are
+        cut.
+        """
         keys = found.keys
         whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         columns = [whole.arrow()]
@@ -144,7 +147,7 @@ class StateColumns:
     def table(self, rows: StateRows) -> pa.Table:
         """Return the decoded rows of one key group as rows of the store.
 
-        UnsupportedTypeError for a value that its column cannot hold.
+        Raises UnsupportedTypeError for a value that its column cannot hold.
         """
         columns = self._keys(rows)
         columns += self.namespace.columns(rows.namespace)
@@ -185,10 +188,10 @@ class StateColumns:
         return self.key.columns(found)
 
     def rows(self, table: pa.Table, key_group: int) -> StateRows:
-        """Return rows of the store, of one key group and in their order, as they were decoded.
+        """Return ordered rows of one key group of the store in the form of decoded Flink entries.
 
-        Elements of a list are one list again. Of entries that are bytes ``key`` and ``value`` are
-        these.
+        The elements of a list become one list again. For entries that stay bytes, ``key`` and
+        ``value`` are these bytes.
         """
         whole = table.combine_chunks()
         batches = whole.to_batches()
@@ -227,7 +230,7 @@ class StateColumns:
 
 
 def _inserted(fields: list[pa.Array], kind: RowType) -> pa.Array:
-    """Return rows of fields; keys are of no other kind than INSERT, the first."""
+    """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
     if kind.has_kind:
         fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
     return pa.StructArray.from_arrays(fields, fields=list(arrow_type(kind)))
@@ -245,17 +248,17 @@ def state_columns(
 
     Args:
         state: the state.
-        form: what of it has columns.
+        form: the parts that are stored as typed columns.
         max_parallelism: the number of key groups.
-        names: names for the columns of its parts; by default those of fields.
-        is_python: whether its operator is PyFlink's, which wraps each key in a ``Row``.
+        names: column names by part; by default derived from the names of fields.
+        is_python: whether its operator is a PyFlink operator, which wraps each key in a ``Row``.
 
     Returns:
         The columns.
 
     Raises:
-        UnsupportedTypeError: when it has no such form.
-        InvalidArgumentError: for names that are too many or too few, or come twice.
+        UnsupportedTypeError: if the state cannot have this form.
+        InvalidArgumentError: for a wrong number of names, or a name that is used twice.
     """
     if form is Form.BYTES:
         found = _bytes(state)
@@ -306,7 +309,8 @@ def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bo
         inner = inner.value if isinstance(inner, TtlAwareType) else inner
         stamp = "last_access" if isinstance(inner, TtlType) else None
         inner = inner.value if isinstance(inner, TtlType) else inner
-        # The value of a map's entry can be null, which is no struct of nulls.
+        # The value of a map entry can be null. It stays one column, because flattened fields of a
+        # struct cannot tell a null from a struct of nulls.
         value = part_columns(inner, flat=map_key is None)
         entry = _ENTRY.get(kind)
     return StateColumns(
@@ -315,7 +319,7 @@ def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bo
 
 
 def _named(columns: StateColumns, names: Names) -> StateColumns:
-    """Return the columns with names: those that are given, and others that differ from them."""
+    """Set the column names: the given names, and unique default names for the rest."""
     given = [name for some in names.values() for name in some]
     taken = [*_RESERVED, *given]
     lower = [name.lower() for name in taken]
