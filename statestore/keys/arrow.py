@@ -1,14 +1,14 @@
 """Key hashes and key groups of Arrow columns, whole columns at a time.
 
-The contract is that of :mod:`statestore.keys.hashing`, value by value (invariant I1): the same
-schemes, the same 32-bit hashes as Flink 2.3. What a column of which
-type is hashed as is in :mod:`statestore.keys.arrow_types`.
+Every value gets the same hash as in :mod:`statestore.keys.hashing` (invariant I1): the same
+schemes, and the same 32-bit hashes as Flink 2.3. :mod:`statestore.keys.arrow_types` lists the key
+type that each Arrow type is hashed as.
 
-One key column is the bare key in java; several are a TupleN, in the order given. In pyflink the
-key is the only field of a Row, and several columns are what ``key_type=Types.TUPLE([...])`` makes
-of them: a Java Tuple as that field. In flink-sql one or several columns are one row. A job whose
-key is an Integer where the column is an int64 (or a TIMESTAMP(3) where it says 6) names its types
-in ``key_types``.
+In the java scheme, one key column is the bare key, and several columns are a TupleN in the given
+order. In the pyflink scheme, the key is the only field of a Row. Several columns are the Java Tuple
+that ``key_type=Types.TUPLE([...])`` makes, as that field. In the flink-sql scheme, the key columns
+are one row. If a job's key is an Integer where the column is an int64 (or a TIMESTAMP(3) where the
+column has precision 6), ``key_types`` names the job's types.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["check_key_type", "check_key_types", "key_groups", "key_hashes"]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
 _ROWS_AT_A_TIME: Final = 1 << 14
-"""Small enough that the intermediate arrays of one step stay in the processor's cache."""
+"""The number of rows hashed per step, small enough for the step's arrays to fit the CPU cache."""
 
 
 def key_groups(
@@ -54,7 +54,7 @@ def key_groups(
 ) -> Int32s:
     """Return the key group, 0 .. ``max_parallelism`` - 1, of every row (invariant I1).
 
-    Raises what :func:`key_hashes` raises, and ParallelismError when ``max_parallelism`` is not in
+    Raises the errors of :func:`key_hashes`, and ParallelismError when ``max_parallelism`` is not in
     1..32768.
     """
     key_group_of_hash(0, max_parallelism)  # checks the bounds
@@ -72,10 +72,10 @@ def key_hashes(
     hash_scheme: str = DEFAULT_HASH_SCHEME,
     key_types: Sequence[str | None] | None = None,
 ) -> Int32s:
-    """Return the signed 32-bit key hash of every row, before the mixing into a key group.
+    """Return the signed 32-bit key hash of every row, before it is mixed into a key group.
 
-    ``columns`` are the key columns in the order of the key. ``key_types`` names, per column, the
-    type that is hashed, as :func:`check_key_type` returns it; None is the column's own.
+    ``columns`` are the key columns in the order of the key. ``key_types`` names the hashed type of
+    each column, as :func:`check_key_type` returns it. None stands for the column's own type.
 
     Raises NullKeyError with the number of rows (java, pyflink), UnsupportedTypeError for a column
     type that cannot be a key, InvalidArgumentError for a value that the named type cannot hold.
@@ -85,7 +85,7 @@ def key_hashes(
     names = _names(table.schema.types, hash_scheme, key_types)
     if hash_scheme != "flink-sql":
         _refuse_nulls(table)
-    # A dictionary is hashed once a chunk: cutting the chunk would hash it again for every piece.
+    # A dictionary is hashed once per chunk. If the chunk were cut, each piece would hash it again.
     whole = any(pa.types.is_dictionary(data_type) for data_type in table.schema.types)
     hashes = np.empty(table.num_rows, np.uint32)
     start = 0
@@ -103,7 +103,7 @@ def _batch_hashes(columns: Sequence[pa.Array], names: Sequence[str], hash_scheme
         return deep_hashes(columns[0], kinds[0]) + np.uint32(31)
     parts = [java_hashes(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     hashes = parts[0] if len(parts) == 1 else tuple_hashes(parts)
-    # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
+    # Row.of(key), as PyFlink wraps a key: 31 for the row and 31 for the field.
     return hashes + np.uint32(62) if hash_scheme == "pyflink" else hashes
 
 
@@ -118,9 +118,7 @@ def _table(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
 
 
 def _without_null_entries(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Decode a dictionary that has null among its values: Arrow does not count such rows as
-    null.
-    """
+    """Decode a dictionary that contains null: Arrow does not count its rows as null."""
     if not pa.types.is_dictionary(column.type):
         return column
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -153,7 +151,7 @@ def _refuse_nulls(table: pa.Table) -> None:
 
 
 def _mix(hashes: Hashes) -> Hashes:
-    """``mix_hash`` of every element: Murmur3 of one word with seed 0, sign dropped."""
+    """Return ``mix_hash`` of every element: Murmur3 of one word with seed 0, without the sign."""
     h = finish(absorb(np.zeros(1, np.uint32), hashes) ^ np.uint32(4))
-    # abs() leaves -2^31 as it is, and the mask makes 0 of it.
+    # abs() leaves -2^31 unchanged, and the mask turns it into 0.
     return np.abs(h.view(np.int32)).view(np.uint32) & np.uint32(0x7FFFFFFF)

@@ -1,8 +1,7 @@
-"""Java's ``hashCode()`` of Arrow arrays, by numpy; the vectorised twin of ``keys.java``.
+"""Compute Java's ``hashCode()`` of Arrow arrays with numpy, as ``keys.java`` does for one value.
 
-The contract is ``keys.java``. All arithmetic is modulo 2**32 on unsigned integers, which is
-what Java's int arithmetic does bit for bit. A null, allowed inside a struct only, hashes to 0 as it
-does in a Java Tuple.
+All arithmetic is modulo 2**32 on unsigned integers, which gives the same bits as Java's int
+arithmetic. Null is allowed only inside a struct, and hashes to 0 as in a Java Tuple.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def java_hashes(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def deep_hashes(array: pa.Array, kind: JavaType) -> Hashes:
-    """Return what each element counts as a field of a Flink ``Row``; 0 for null."""
+    """Return what each element adds to the hash of a Flink ``Row``; 0 for null."""
     if pa.types.is_dictionary(array.type):
         return _of_dictionary(array, deep_hashes(array.dictionary, kind))
     if kind.name in ("List", "Array"):
@@ -84,7 +83,7 @@ def _zero_nulls(array: pa.Array, hashes: Hashes) -> Hashes:
 
 
 def tuple_hashes(fields: Sequence[Hashes]) -> Hashes:
-    """Return the hash of a Java Tuple from those of its fields: 31 times the first, and so on."""
+    """Return the hash of a Java Tuple from its fields' hashes: 31 times the first, and so on."""
     h = fields[0]
     for field in fields[1:]:
         h = h * np.uint32(31) + field
@@ -92,7 +91,9 @@ def tuple_hashes(fields: Sequence[Hashes]) -> Hashes:
 
 
 def fixed_width(array: pa.Array, dtype: Any) -> Array:
-    """Return the values of a fixed-width array without copying; a null slot holds anything."""
+    """Return the values of a fixed-width array without copying; a null slot has an arbitrary
+    value.
+    """
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(len(array), dtype)
@@ -100,8 +101,9 @@ def fixed_width(array: pa.Array, dtype: Any) -> Array:
 
 
 def second_and_nano(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return whole seconds (rounded down) and the nanoseconds left, of a timestamp, time or
-    duration array, or of whole numbers of nanoseconds.
+    """Split every value into whole seconds (rounded down) and the remaining nanoseconds.
+
+    The array holds timestamps, times or durations, or integers that are nanoseconds.
     """
     if pa.types.is_integer(array.type):  # nanoseconds
         array = array.cast(pa.int64()).view(pa.timestamp("ns"))
@@ -125,7 +127,7 @@ def _integers(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the values of an integer array; a null slot holds anything."""
+    """Return the values of an integer array; a null slot has an arbitrary value."""
     return fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
 
 
@@ -159,7 +161,7 @@ def _doubles(array: pa.Array) -> Hashes:
 
 
 def _decimals(array: pa.Array, kind: JavaType) -> Hashes:
-    """31 * ``BigInteger.hashCode()`` + scale."""
+    """Return ``BigDecimal.hashCode()``: 31 * ``BigInteger.hashCode()`` + scale."""
     if is_text(array.type):
         return decimal_texts(array)
     assert kind.digits is not None
@@ -171,7 +173,7 @@ def _decimals(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa.Array:
-    """Return decimals with another precision and scale; InvalidArgumentError unless all fit."""
+    """Cast decimals to another precision and scale; InvalidArgumentError unless all fit."""
     wanted = pa.decimal128(precision, scale)
     if array.type == wanted:
         return array
@@ -184,7 +186,7 @@ def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa
 
 
 def _whole_decimals(array: pa.Array) -> Hashes:
-    """``BigInteger.hashCode()``; leading zero words of the magnitude add nothing."""
+    """Return ``BigInteger.hashCode()``; leading zero words of the magnitude add nothing."""
     words = fixed_width(array, np.dtype(("<u8", 2)))
     low, high = words[:, 0], words[:, 1]
     negative = high >> np.uint64(63) == 1
@@ -264,7 +266,7 @@ def _local_datetimes(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def _instants(array: pa.Array, kind: JavaType) -> Hashes:
-    """Of a Duration too: both are seconds and the nanoseconds above."""
+    """Hash Instants and Durations: both are seconds and the nanoseconds after them."""
     seconds, nanos = second_and_nano(array)
     return _longs(seconds) + nanos.astype(np.uint32) * np.uint32(51)
 
@@ -282,7 +284,7 @@ def _tuples(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def _rows(array: pa.Array, kind: JavaType) -> Hashes:
-    """``Row.hashCode()`` by position: like a list of what the fields count."""
+    """Return ``Row.hashCode()`` of fields by position: computed as for a list of the fields."""
     h = np.ones(len(array), np.uint32)
     for field in _fields(array, kind):
         h = h * np.uint32(31) + deep_hashes(*field)
@@ -297,7 +299,7 @@ def _named_rows(array: pa.Array, kind: JavaType) -> Hashes:
 
 
 def _fields(array: pa.Array, kind: JavaType) -> list[tuple[pa.Array, JavaType]]:
-    """The fields of a struct, null where that is, and their types."""
+    """Return the fields of a struct, null where the struct is null, with their types."""
     return list(zip(array.flatten(), kind.parts or (), strict=True))
 
 
@@ -333,14 +335,14 @@ def _maps(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> Ha
 
 
 def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Where each element's values begin and end, from the first that counts; which these are."""
+    """Return each element's offsets relative to the first value, and the first and last offset."""
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     return offsets - first, first, last
 
 
 def _of_dictionary(array: pa.Array, hashes: Hashes) -> Hashes:
-    """Every distinct value was hashed once."""
+    """Look up the hash of every row: each distinct value was hashed once."""
     if not len(hashes):
         return np.zeros(len(array), np.uint32)
     indices: npt.NDArray[np.int64] = array.indices.fill_null(0).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Hashes of whole numbers and decimals that are text, of any length, as Java has them."""
+"""Java's hashes of integers and decimals that are stored as text, of any length."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["decimal_texts", "whole_texts"]
 
 _WHOLE: Final = "^(0|-?[1-9][0-9]*)$"
 _CHUNK: Final = 9  # decimal digits that fit 32 bits
-_LONG: Final = 300  # digits, of which a number is hashed by itself
+_LONG: Final = 300  # digits above which a number is hashed on its own
 
 
 def whole_texts(array: pa.Array) -> Hashes:
-    """Return ``BigInteger.hashCode()`` of whole numbers in decimal digits, of any length.
+    """Return ``BigInteger.hashCode()`` of integers in decimal digits, of any length.
 
-    Raises InvalidArgumentError for other text, also for a number with a plus or leading zeros.
+    Raises InvalidArgumentError for other text, including numbers with a plus or leading zeros.
     """
     texts = pc.fill_null(array.cast(pa.large_string()), "0")
     plain = "BigInteger: write it in decimal digits, without plus and leading zeros"
@@ -32,7 +32,8 @@ def whole_texts(array: pa.Array) -> Hashes:
     is_long = pc.greater(pc.binary_length(magnitudes), _LONG)
     content, ends = byte_spans(pc.if_else(is_long, "0", magnitudes))
     chunks = -(-int(np.diff(ends).max(initial=0)) // _CHUNK)
-    # The digits flush right, in as many chunks for every row; each limb has 32 bits, lowest first.
+    # Align the digits to the right, with the same number of chunks in every row. Each limb has 32
+    # bits, lowest first.
     places = ends[1:, None] - np.arange(chunks * _CHUNK, 0, -1)
     digits = np.where(places >= ends[:-1, None], content[np.maximum(places, 0)] - ord("0"), 0)
     powers = 10 ** np.arange(_CHUNK - 1, -1, -1, dtype=np.uint64)
@@ -52,16 +53,16 @@ def whole_texts(array: pa.Array) -> Hashes:
 
 
 def _long_hash(digits: str) -> int:
-    """Return the hash of one number. The loop for many numbers takes quadratic time in digits."""
+    """Return the hash of one number. The loop for many numbers is quadratic in the digits."""
     number = integer_of(digits)
     words = np.frombuffer(number.to_bytes((number.bit_length() + 31) // 32 * 4, "big"), ">u4")
     return int(polynomials(words.astype(np.uint32), np.array([0, len(words)]))[0])
 
 
 def decimal_texts(array: pa.Array) -> Hashes:
-    """Return ``BigDecimal.hashCode()`` of numbers as Java writes them, each of its own scale.
+    """Return ``BigDecimal.hashCode()`` of numbers as Java writes them, each with its own scale.
 
-    Raises InvalidArgumentError for other text, also for another spelling of a number.
+    Raises InvalidArgumentError for other text, including other spellings of a number.
     """
     texts = pc.fill_null(array.cast(pa.large_string()), "0")
     plain = "BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"

@@ -1,8 +1,8 @@
 """The Murmur3 hash of ``BinaryRowData``, for Arrow columns, without building the rows.
 
-The contract is Flink's ``BinaryRowData``; the scalar twin, which does build the bytes, is
-``keys.sql``. Murmur3 reads four bytes at a time, so it is enough to know each 32-bit word of a
-row: the header, two words a column, then the variable part of every column in order.
+The contract is Flink's ``BinaryRowData``. ``keys.sql`` computes the same for one row, and does
+build the bytes. Murmur3 reads four bytes at a time, so only the 32-bit words of a row are needed:
+the header, two words per column, then the variable part of every column in order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHIFT: Final = np.uint64(32)
 
 
 class _Field(NamedTuple):
-    """One column: its eight bytes in place, and the words of its variable part."""
+    """One column: its eight fixed bytes, and the words of its variable part."""
 
     slot: _U64s  # little-endian; without the offset
     behind: npt.NDArray[np.bool_] | None  # rows whose slot has an offset in its upper half
@@ -43,7 +43,7 @@ class _Field(NamedTuple):
 
 
 class _Bytes(NamedTuple):
-    """Bytes of all rows, with eight zero bytes behind, and where each row's begin."""
+    """The bytes of all rows, followed by eight zero bytes, and where each row's bytes begin."""
 
     content: npt.NDArray[np.uint8]
     starts: _I64s
@@ -51,7 +51,7 @@ class _Bytes(NamedTuple):
 
 
 def sql_hashes(columns: Sequence[pa.Array], names: Sequence[str]) -> Hashes:
-    """Return ``BinaryRowData.hashCode()`` of every row of ``columns``, typed by their SQL names.
+    """Return ``BinaryRowData.hashCode()`` of every row of ``columns`` with these SQL types.
 
     NULL is an ordinary value. Raises InvalidArgumentError for a value that its type cannot hold.
     """
@@ -76,7 +76,9 @@ def sql_hashes(columns: Sequence[pa.Array], names: Sequence[str]) -> Hashes:
 
 
 def _header(columns: Sequence[pa.Array]) -> list[_U64s]:
-    """The null bits: bit i + 8 for column i, in words of 64; the first byte is the row kind, 0."""
+    """Return the null bits in words of 64: bit i + 8 for column i. The first byte is the row kind,
+    0.
+    """
     rows, count = len(columns[0]), len(columns)
     words = [np.zeros(rows, np.uint64) for _ in range((count + 71) // 64)]
     for index, column in enumerate(columns):
@@ -130,13 +132,15 @@ def _simple_slot(array: pa.Array, sql_type: SqlType) -> _U64s:
         outside = (seconds < 0) | (seconds >= 86_400)
         _refuse_inexact(array, outside.astype(np.int64), "a TIME is within a day")
         return (seconds * 1000 + nanos // _NANOS_PER_MILLI).astype(np.uint64)
-    # DATE, FLOAT and DOUBLE: the bits as they are.
+    # DATE, FLOAT and DOUBLE: the bits unchanged.
     bits: _U64s = fixed_width(array, np.uint64 if name == "DOUBLE" else np.uint32).astype(np.uint64)
     return bits
 
 
 def _integer(array: pa.Array, name: str) -> _U64s:
-    """Two's complement in the bytes of the type, the rest zero (not sign-extended)."""
+    """Return two's complement in the bytes of the type, the other bytes zero (not
+    sign-extended).
+    """
     values = fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
     bits: _U64s = values.view(np.uint64)
     size = _SIZES[name]
@@ -172,7 +176,7 @@ def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
         return _Field(unscaled[:, 0], None, 0, None)
     big_endian = np.ascontiguousarray(unscaled).view(np.uint8).reshape(-1, 16)[:, ::-1]
     sign = big_endian[:, :1] >> 7
-    # A leading byte that only repeats the sign is left out, and the last one stays.
+    # Drop leading bytes that only repeat the sign, but keep the last byte.
     repeats = (big_endian[:, :15] == sign * 255) & (big_endian[:, 1:] >> 7 == sign)
     left_out = np.minimum.accumulate(repeats, axis=1).sum(axis=1)
     at = np.arange(16) + left_out[:, None]
@@ -202,7 +206,7 @@ def _text(array: pa.Array) -> _Field:
     nulls = _nulls(array) if array.null_count else None
     if nulls is not None:
         lengths = np.where(nulls, 0, lengths)
-    # Any eight bytes, wherever they begin, as one number; the eight zeros keep the last in bounds.
+    # Read any eight bytes as one number. The eight zeros at the end keep the last read in bounds.
     longs = np.ndarray(len(content) - 7, "<u8", content, strides=(1,))
     behind = lengths >= 8
     short = np.minimum(lengths, 7)
@@ -230,7 +234,7 @@ def _absorb_tail(h: Hashes, words: Any) -> Hashes:
     longs = np.ndarray(len(content) - 7, "<u8", content, strides=(1,))
     at = 0
     rows = np.flatnonzero(lengths)
-    while len(rows):  # once per eight bytes of the longest key, over the rows that reach so far
+    while len(rows):  # once per eight bytes of the longest key, for the rows that are long enough
         rest = np.minimum(lengths[rows] - at, 8)
         value = longs[starts[rows] + at]
         value = np.where(rest < 8, value & _LOW_BYTES[rest & 7], value)

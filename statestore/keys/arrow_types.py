@@ -1,10 +1,11 @@
-"""What an Arrow column is hashed as, when it is a key column.
+"""The key type that each Arrow type is hashed as.
 
-The names are Java's and Flink SQL's own; they are recorded with a state and pin its hashes. What a
-column is hashed as by itself, and what else it can carry when that is said:
+The names are those of Java and Flink SQL. They are recorded with a state and determine its hashes.
+The table lists the default key type of each column type, and the other types that ``key_types`` can
+name for it:
 
 ===================  ============================  =================================================
-Arrow                java, pyflink                 said otherwise
+Arrow                java, pyflink                 on request
 ===================  ============================  =================================================
 string               String                        UUID, BigInteger, BigDecimal, Character
 int8 .. int64        Byte, Short, Integer, Long    another of these, BigInteger, BigDecimal(p,s),
@@ -23,17 +24,17 @@ duration             Duration
 uuid                 UUID
 binary               pyflink only: byte[]          UUID, of 16 bytes
 struct               TupleN<…>                     Row<…>, NamedRow<…>
-list                 List<…>                       arrays (int[], Integer[]) in pyflink, or in a Row
+list                 List<…>                       arrays (int[], Integer[]) in pyflink or a Row
 map                  Map<…>
 ===================  ============================  =================================================
 
 In flink-sql a column is STRING, TINYINT to BIGINT, FLOAT, DOUBLE, BOOLEAN, DECIMAL(p, s), DATE,
-TIMESTAMP or TIMESTAMP_LTZ(0, 3, 6 or 9), TIME(0 or 3, whole milliseconds) or BYTES. Said otherwise:
-CHAR(n) and VARCHAR(n), BINARY(n) and VARBINARY(n), other widths, precisions and scales; whole
-numbers as DECIMAL, DATE (days), TIME and TIMESTAMP (nanoseconds). Nested ones are refused.
+TIMESTAMP or TIMESTAMP_LTZ(0, 3, 6 or 9), TIME(0 or 3, whole milliseconds) or BYTES. On request:
+CHAR(n) and VARCHAR(n), BINARY(n) and VARBINARY(n), other widths, precisions and scales; integers as
+DECIMAL, DATE (days), TIME and TIMESTAMP (nanoseconds). Nested types are refused.
 
-The width of an integer is part of the key, as in Flink: an Integer -1 and a Long -1 lie in two key
-groups (numbers from 0 up to 2^31 - 1 in the same). A bare Python int is a Long.
+The width of an integer is part of the key, as in Flink: an Integer -1 and a Long -1 are in two key
+groups (numbers from 0 to 2^31 - 1 are in the same one). A bare Python int is a Long.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ def check_key_type(
     """Return the name of the type that a key column is hashed as: "Long", "BigDecimal(10,2)",
     "INT".
 
-    ``key_type`` asks for another one than the column's own. Raises UnsupportedTypeError, naming
-    what to do, when the column cannot be a key, or cannot carry that type; InvalidArgumentError
-    when there is no such type.
+    ``key_type`` requests another type than the column's own. Raises UnsupportedTypeError, which
+    says what to do, if the column cannot be a key or cannot be hashed as that type;
+    InvalidArgumentError if the type does not exist.
     """
     check_hash_scheme(hash_scheme)
     if hash_scheme == "flink-sql":
@@ -137,9 +138,10 @@ def check_key_type(
 def check_key_types(
     columns: Sequence[pa.Field], hash_scheme: str, key_types: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Return :func:`check_key_type` of each column of a key.
+    """Return the result of :func:`check_key_type` for each column of a key.
 
-    Raises UnsupportedTypeError, with the column's name, and for what cannot be one Java Tuple.
+    Raises UnsupportedTypeError with the column's name, and for columns that cannot form one Java
+    Tuple.
     """
     names = []
     for column, key_type in zip(columns, key_types, strict=True):
@@ -154,7 +156,7 @@ def check_key_types(
 
 
 def check_tuple(names: Sequence[str]) -> None:
-    """Raise UnsupportedTypeError when these columns cannot be the fields of one Java Tuple."""
+    """Raise UnsupportedTypeError if these columns cannot be the fields of one Java Tuple."""
     _check_arity(len(names))
     if len(names) > 1 and any(name.endswith("[]") for name in names):
         raise UnsupportedTypeError(
@@ -172,9 +174,9 @@ def _check_arity(count: int) -> None:
 
 
 def _carried(data_type: pa.DataType, asked: JavaType | None, *, deep: bool) -> JavaType:
-    """Return the type that a column is hashed as: its own, or the one that is asked for.
+    """Return the type that a column is hashed as: its own type, or the requested one.
 
-    ``deep`` says that arrays count by content, as they do in a Row.
+    If ``deep`` is true, arrays are hashed by content, as in a Row.
     """
     data_type = _plain(data_type)
     own = _own(data_type)
@@ -244,7 +246,9 @@ def _check_width(data_type: pa.DataType) -> None:
 
 
 def _own(data_type: pa.DataType) -> JavaType | None:
-    """Return the type that a column has by itself, without its parts; None for no type of Java."""
+    """Return the default Java type of a column, without its parts; None if Java has no such
+    type.
+    """
     types = pa.types
     if types.is_decimal128(data_type):
         return JavaType("BigDecimal", digits=(data_type.precision, data_type.scale))
@@ -316,7 +320,7 @@ _SQL_NAMES: Final[tuple[tuple[Any, str], ...]] = (
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Whether the type is UTF-8 text, with 32- or 64-bit offsets or views."""
+    """Return whether the type is UTF-8 text, with 32-bit or 64-bit offsets or views."""
     types = pa.types
     return bool(
         types.is_string(data_type)
@@ -326,7 +330,7 @@ def is_text(data_type: pa.DataType) -> bool:
 
 
 def is_binary(data_type: pa.DataType) -> bool:
-    """Whether the type is bytes, of one size or many."""
+    """Return whether the type is binary, of fixed or variable size."""
     types = pa.types
     return bool(
         types.is_binary(data_type)
@@ -337,7 +341,7 @@ def is_binary(data_type: pa.DataType) -> bool:
 
 
 def is_list(data_type: pa.DataType) -> bool:
-    """Whether the type is a list, of any size and width of its offsets, and no map."""
+    """Return whether the type is a list of any size and offset width; a map is not a list."""
     types = pa.types
     return bool(
         types.is_list(data_type)
@@ -393,8 +397,8 @@ def _unsupported(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeErr
 
 # Murmur3-x86-32 over arrays: one step per 32-bit word, all rows at once.
 #
-# The algorithm is Austin Appleby's, in the public domain. The caller brings the seed and mixes in
-# the length in bytes before :func:`finish`.
+# The algorithm is Austin Appleby's, in the public domain. The caller supplies the seed, and mixes
+# in the length in bytes before it calls :func:`finish`.
 
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
@@ -408,22 +412,23 @@ _STEP: Final = np.uint32(0xE6546B64)
 
 
 def absorb(h: Hashes, word: Hashes) -> Hashes:
-    """Return the state after one more word."""
+    """Return the hash state after one more word."""
     k = word * _C1
     h = h ^ (k << _15 | k >> _17) * _C2
     return (h << _13 | h >> _19) * np.uint32(5) + _STEP
 
 
 def finish(h: Hashes) -> Hashes:
-    """Return the hash of a state that the length has been mixed into."""
+    """Return the final hash of a state into which the length was mixed."""
     h = (h ^ h >> _16) * _F1
     h = (h ^ h >> _13) * _F2
     return h ^ h >> _16
 
 
-# The bytes of text and binary columns, and UUIDs and whole numbers that such columns carry.
+# The bytes of text and binary columns, and the UUIDs and integers that such columns contain.
 #
-# One text stands for one value: another spelling of it would be another key of the same key group.
+# Each value has exactly one accepted text: another spelling would be another key of the same key
+# group.
 
 
 _31_INVERSE: Final = pow(31, -1, 1 << 32)
@@ -433,9 +438,7 @@ _HYPHENS: Final = (8, 13, 18, 23)
 
 
 def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the bytes of a string or binary array, and where in them its elements begin and
-    end.
-    """
+    """Return the bytes of a string or binary array, and the offsets of its elements in them."""
     types = pa.types
     if types.is_string_view(array.type):
         array = array.cast(pa.large_string())
@@ -453,9 +456,9 @@ def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
 
 
 def uuid_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the 16 bytes of each UUID, one after another; zeros for null.
+    """Return the 16 bytes of each UUID, concatenated; zeros for null.
 
-    Raises InvalidArgumentError for other bytes, and for text that is not as Java writes it.
+    Raises InvalidArgumentError for another number of bytes, and for text that Java would not write.
     """
     if not is_text(array.type):
         zeros = pa.scalar(bytes(16), pa.large_binary())
@@ -474,7 +477,7 @@ def uuid_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def strings(array: pa.Array) -> Hashes:
-    """Return ``String.hashCode()`` of UTF-8 texts; InvalidArgumentError for what is none."""
+    """Return ``String.hashCode()`` of UTF-8 texts; InvalidArgumentError for invalid UTF-8."""
     content, ends = byte_spans(array)
     if len(content) and content.max() >= 0x80:
         units, ends = utf16(content, ends)
@@ -483,7 +486,7 @@ def strings(array: pa.Array) -> Hashes:
 
 
 def byte_arrays(array: pa.Array) -> Hashes:
-    """``Arrays.hashCode(byte[])``: signed bytes, and 1 to start with."""
+    """Return ``Arrays.hashCode(byte[])``: it reads signed bytes and starts with 1."""
     content, ends = byte_spans(array)
     hashes = polynomials(content.view(np.int8).astype(np.uint32), ends)
     lengths = np.diff(ends)
@@ -491,28 +494,28 @@ def byte_arrays(array: pa.Array) -> Hashes:
 
 
 def polynomials(units: Hashes, ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return ``sum(unit * 31 ** (units behind it))`` of every span.
+    """Return ``sum(unit * 31 ** (units after it))`` of every span.
 
     31 has an inverse modulo 2**32, so one running sum of ``unit / 31 ** position`` serves all
-    spans: the difference of two of its values, times a power of 31, is a hash. No loop over
-    lengths.
+    spans. The difference of two running sums, times a power of 31, is a span's hash. There is no
+    loop over lengths.
     """
     rising, inverses = powers(len(units) + 1)
     sums = np.zeros(len(units) + 1, np.uint32)
     np.cumsum(units * inverses[: len(units)], out=sums[1:])
     at = sums[ends]
-    # An empty span at the front looks up rising[-1]; its difference is 0.
+    # An empty span at the front reads rising[-1], but its difference is 0.
     return (at[1:] - at[:-1]) * rising[ends[1:] - 1]
 
 
 def powers(count: int) -> tuple[Hashes, Hashes]:
-    """Return at least ``count`` powers of 31 from 0 on, and their inverses, modulo 2**32."""
+    """Return at least ``count`` powers of 31, from exponent 0, and their inverses, modulo 2**32."""
     return _power_tables(max(1 << 16, 1 << count.bit_length()))
 
 
 @lru_cache(maxsize=8)
 def _power_tables(count: int) -> tuple[Hashes, Hashes]:
-    """31 ** i and its inverse, modulo 2**32, for i below ``count``."""
+    """Return 31 ** i and its inverse, modulo 2**32, for i below ``count``."""
     tables = []
     for base in (31, _31_INVERSE):
         factors = np.full(count, base, np.uint32)
@@ -524,13 +527,13 @@ def _power_tables(count: int) -> tuple[Hashes, Hashes]:
 def utf16(
     content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """Return UTF-8 as UTF-16 code units, and where the elements begin and end in these."""
+    """Convert UTF-8 to UTF-16 code units; return them and the offsets of the elements in them."""
     try:
         text = content.tobytes().decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"a key is not valid UTF-8: {error.reason}") from error
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    # Every byte that begins a character is one unit, and a second one where four bytes begin.
+    # Every first byte of a character counts one unit, and two if the character has four bytes.
     width = ((content & 0xC0) != 0x80).astype(np.int64) + (content >= 0xF0)
     before = np.zeros(len(content) + 1, np.int64)
     np.cumsum(width, out=before[1:])
@@ -538,7 +541,7 @@ def utf16(
 
 
 def refuse_texts(values: pa.Array, good: pa.BooleanArray, problem: str) -> None:
-    """Refuse values that are not ``good``: InvalidArgumentError with the first, and ``problem``."""
+    """Raise InvalidArgumentError with ``problem`` for the first value that is not ``good``."""
     wrong = np.flatnonzero(~np.asarray(good))
     if len(wrong):
         raise InvalidArgumentError(f"{values[int(wrong[0])].as_py()!r:.80} is no {problem}")

@@ -1,7 +1,7 @@
-"""Whole numbers of any length as decimal digits, and back.
+"""Convert between integers of any length and their decimal digits.
 
-``str`` and ``int`` refuse more than 4,300 digits, since they take quadratic time. Here a number is
-cut in halves, which are put together by fast multiplications: Decimal's to write digits, and
+``str`` and ``int`` refuse more than 4,300 digits, because they take quadratic time. This module
+splits a number in halves and joins the halves by fast multiplication: Decimal's to write digits,
 Python's own to read them.
 """
 
@@ -18,7 +18,7 @@ _EXACT: Final = Context(MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
 
 
 def digits_of(number: int) -> str:
-    """Return a whole number in decimal digits, with a minus sign if it is negative."""
+    """Return an integer in decimal digits, with a minus sign if it is negative."""
     if abs(number) < 10**_DIGITS:
         return str(number)
     powers: dict[int, Decimal] = {}
@@ -44,7 +44,7 @@ def digits_of(number: int) -> str:
 
 
 def integer_of(text: str) -> int:
-    """Return the whole number that a text of decimal digits is, with or without a sign.
+    """Return the integer that a text of decimal digits represents, with or without a sign.
 
     Raises ValueError for any other text.
     """

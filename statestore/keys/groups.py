@@ -1,11 +1,11 @@
-"""Key groups: how many there are, which one a hash falls into, which subtask owns it.
+"""Key groups: their number, the key group of a hash, and the subtask that owns a key group.
 
-The contract is that of Flink 2.3's ``KeyGroupRangeAssignment``, ``KeyGroupRange`` and, for the max
-parallelism of a restored job, ``StateAssignmentOperation``.
-Invariant I2: for every parallelism up to max parallelism the ranges tile ``0 .. max - 1`` in order,
-none is empty, their sizes differ by at most one, and ``subtask_of`` and ``range_of`` are inverse.
-Flink computes ``i = parallelism`` silently and gets a range past the end; here every subtask and
-key group is checked, but for :func:`subtask_of_key_group`, the bare rule that others build on.
+The rules are those of Flink 2.3's ``KeyGroupRangeAssignment`` and ``KeyGroupRange``. The max
+parallelism of a restored job follows ``StateAssignmentOperation``. Invariant I2: for every
+parallelism up to max parallelism, the ranges tile ``0 .. max - 1`` in order, none is empty, and
+their sizes differ by at most one. ``subtask_of`` and ``range_of`` are inverse. For ``i =
+parallelism`` Flink silently returns a range past the end. Here every subtask and key group is
+checked, except in :func:`subtask_of_key_group`, the plain rule that the others use.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = [
 
 MIN_PARALLELISM: Final = 1
 MAX_PARALLELISM: Final = 1 << 15
-"""Upper bound of parallelism and of max parallelism, itself allowed (Flink's 1 << 15)."""
+"""The largest allowed parallelism and max parallelism (Flink's 1 << 15)."""
 
 DEFAULT_LOWER_BOUND: Final = 128
-"""The smallest max parallelism that is ever derived."""
+"""The smallest max parallelism that is derived."""
 
 _AS_MANY_AS_POSSIBLE: Final = 2**31 - 1
 _U32: Final = 0xFFFFFFFF
 
 
 def round_up_to_power_of_two(value: int) -> int:
-    """The smallest power of two >= ``value``; 0 for 0 and below (Flink's ``MathUtils``)."""
+    """Return the smallest power of two >= ``value``; 0 for 0 and below (Flink's ``MathUtils``)."""
     return 0 if value <= 0 else 1 << (value - 1).bit_length()
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The max parallelism of a job that configures none: 1.5 times ``parallelism``, as a power of
-    two.
+    """Return the max parallelism of a job that configures none.
 
-    Between 128 and 32768. Raises InvalidArgumentError when ``parallelism`` is not in 1..32768.
+    It is 1.5 times ``parallelism``, rounded up to a power of two, between 128 and 32768. Raises
+    InvalidArgumentError when ``parallelism`` is not in 1..32768.
     """
     _check_bounds("parallelism", parallelism)
     wanted = round_up_to_power_of_two(parallelism + parallelism // 2)
@@ -62,16 +62,17 @@ def default_max_parallelism(parallelism: int) -> int:
 def effective_max_parallelism(
     stored: int | Sequence[int | None] | None, parallelism: int, configured: int | None = None
 ) -> int:
-    """The max parallelism that a job restored at ``parallelism`` runs with, as Flink's
-    ``StateAssignmentOperation`` decides.
+    """Return the max parallelism of a job restored at ``parallelism``.
 
-    ``stored`` is what the snapshot holds, per operator; None means an operator without state,
-    which says nothing (Flink lets it put the initial value back, an accident of its map order that
-    is not copied). ``configured`` None or -1 means derived from ``parallelism``, and a derived
-    value yields to the stored one; an explicit value never does. 2147483647 means as many as
-    possible: 32768, explicit.
+    The rules are those of Flink's ``StateAssignmentOperation``.
 
-    Raises InvalidArgumentError when a value is out of 1..32768, ParallelismError when
+    ``stored`` has the max parallelism of each operator in the snapshot. None stands for an operator
+    without state, which is ignored. (In Flink such an operator can reset the value, an accident of
+    its map order that is not copied.) If ``configured`` is None or -1, the value is derived from
+    ``parallelism``. A stored value replaces a derived one, but never an explicit one. 2147483647
+    means the largest possible value: 32768, explicit.
+
+    Raises InvalidArgumentError when a value is not in 1..32768; ParallelismError when
     ``parallelism`` is above the configured or a stored max, or when an explicit max differs from a
     stored one.
     """
@@ -114,10 +115,10 @@ def _ways_on(stored: int, parallelism: int) -> str:
 
 
 def mix_hash(key_hash: int) -> int:
-    """Murmur3-x86-32 of the four bytes of ``key_hash`` with seed 0, sign dropped: 0 .. 2**31 - 1.
+    """Return the Murmur3-x86-32 hash of the four bytes of ``key_hash``: 0 .. 2**31 - 1.
 
-    Any int is taken modulo 2**32. The one input whose mix is -2**31 gives 0
-    (``MathUtils.murmurHash``).
+    The seed is 0 and the sign is dropped. Any int is taken modulo 2**32. The one input whose hash
+    is -2**31 gives 0 (``MathUtils.murmurHash``).
     """
     h = key_hash * 0xCC9E2D51 & _U32
     h = (h << 15 | h >> 17) * 0x1B873593 & _U32
@@ -132,7 +133,7 @@ def mix_hash(key_hash: int) -> int:
 
 
 def key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
-    """The key group, 0 .. ``max_parallelism`` - 1, of a 32-bit key hash.
+    """Return the key group, 0 .. ``max_parallelism`` - 1, of a 32-bit key hash.
 
     Raises InvalidArgumentError when ``max_parallelism`` is not in 1..32768.
     """
@@ -141,17 +142,17 @@ def key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
 
 
 def subtask_of_key_group(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """The subtask that owns ``key_group`` (``computeOperatorIndexForKeyGroup``), unchecked.
+    """Return the subtask that owns ``key_group`` (``computeOperatorIndexForKeyGroup``), unchecked.
 
-    With fewer key groups than subtasks some subtasks own none; :class:`KeyGroupAssignment` refuses
-    that, and its ``subtask_of`` is this rule with checks.
+    If there are fewer key groups than subtasks, some subtasks own none. :class:`KeyGroupAssignment`
+    refuses that, and its ``subtask_of`` is this rule with checks.
     """
     return key_group * parallelism // max_parallelism
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is a number to count with: an int, and no bool."""
-    # bool is an int to Python; as a count it is always a mistake.
+    """Return whether ``value`` is an int and not a bool."""
+    # Python's bool is an int, but a bool as a count is always a mistake.
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -166,7 +167,7 @@ class KeyGroupRange:
     last: int
 
     def __post_init__(self) -> None:
-        # A plan makes hundreds of thousands: what is right is seen at a glance.
+        # A plan creates hundreds of thousands of ranges, so the common case is checked first.
         if type(self.first) is not int or type(self.last) is not int:
             _check_int("first key group", self.first)
             _check_int("last key group", self.last)
@@ -194,8 +195,8 @@ class KeyGroupRange:
         return f"{self.first}..{self.last}"
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """Return the key groups that both ranges hold, or None when there is none."""
-        # Most often one lies within the other.
+        """Return the key groups that are in both ranges; None if there are none."""
+        # Most often one range contains the other.
         if other.first <= self.first and self.last <= other.last:
             return self
         if self.first <= other.first and other.last <= self.last:
@@ -206,10 +207,11 @@ class KeyGroupRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupAssignment:
-    """Which subtask owns which key groups at one parallelism (invariant I2).
+    """The key groups that each subtask owns at one parallelism (invariant I2).
 
     Raises InvalidArgumentError when a number is not an int in 1..32768, and ParallelismError when
-    ``max_parallelism < parallelism`` (checked in this order: parallelism, max parallelism, both).
+    ``max_parallelism < parallelism``. The order of the checks is: parallelism, max parallelism,
+    both.
     """
 
     max_parallelism: int
@@ -262,7 +264,7 @@ class KeyGroupAssignment:
 
 
 def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
-    """Return the key groups of some ranges in as few as can be."""
+    """Merge ranges of key groups into as few ranges as possible, in order."""
     found: list[KeyGroupRange] = []
     for one in sorted(ranges, key=lambda one: one.first):
         if found and one.first <= found[-1].last + 1:

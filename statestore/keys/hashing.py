@@ -1,17 +1,16 @@
 """The hash of a key, and its key group, by a named hash scheme.
 
-Invariant I1: a key's group depends on the key, the scheme and max parallelism, and on nothing
-else. The schemes are Flink 2.3's three worlds; one key has a different group
-in each.
+Invariant I1: a key's group depends only on the key, the scheme and max parallelism. The schemes
+match the three ways in which Flink 2.3 hashes keys. The same key has a different group in each.
 
 ``java``       DataStream jobs: ``hashCode()`` of the Java object. The default. A
                Python int is a Long unless a key type says otherwise ("int": Integer).
 ``flink-sql``  Table and SQL jobs: Murmur3 of the columns as ``BinaryRowData``. The declared
                SQL type is part of the key: INT -1 and BIGINT -1 are two keys. NULL is an
                ordinary value.
-``pyflink``    PyFlink DataStream jobs that give ``key_by`` a key type: a ``Row`` around the Java
-               object; a PyFlink tuple type is a Java Tuple inside that Row. A job without
-               key type hashes ``pickle.dumps(key)``: pass these bytes as the key.
+``pyflink``    PyFlink DataStream jobs that pass a key type to ``key_by``: a ``Row`` around the
+               Java object. A PyFlink tuple type is a Java Tuple inside that Row. A job without
+               a key type hashes ``pickle.dumps(key)``: pass these bytes as the key.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def key_group_of(
 ) -> int:
     """Return the key group of a key (invariant I1).
 
-    It is that of Flink's ``KeyGroupRangeAssignment.assignToKeyGroup``.
+    It is the same as ``KeyGroupRangeAssignment.assignToKeyGroup`` in Flink.
 
     Args:
         key: the key; a tuple for a composite key.
@@ -81,13 +80,13 @@ def key_group_of(
 def key_hash(
     key: object, *, key_type: KeyType = None, hash_scheme: str = DEFAULT_HASH_SCHEME
 ) -> int:
-    """The signed 32-bit hash of ``key``, before the mixing that makes a key group of it.
+    """Return the signed 32-bit hash of ``key``, before it is mixed into a key group.
 
     ``key_type`` is one name, or a sequence of names for a composite key (a tuple). Without it the
-    Python value decides: str String, int Long, float Double, bool Boolean, Decimal BigDecimal,
-    date LocalDate, time LocalTime, datetime Instant when it has a zone and LocalDateTime when not,
-    timedelta Duration, UUID, tuple TupleN, list List, dict Map. For flink-sql the names are SQL
-    types.
+    Python type determines the key type: str String, int Long, float Double, bool Boolean, Decimal
+    BigDecimal, date LocalDate, time LocalTime, datetime Instant if it has a time zone and
+    LocalDateTime otherwise, timedelta Duration, UUID, tuple TupleN, list List, dict Map. For
+    flink-sql the names are SQL types.
 
     Raises NullKeyError for None (java, pyflink), UnsupportedTypeError for a type that has no stable
     hash, InvalidArgumentError for a value that its type cannot hold or an unknown scheme.
@@ -104,9 +103,10 @@ def key_hash(
 
 
 def sql_key_bytes(key: object, *, key_type: KeyType = None) -> bytes:
-    """The ``BinaryRowData`` bytes that the flink-sql scheme hashes; a tuple is several key columns.
+    """Return the ``BinaryRowData`` bytes that the flink-sql scheme hashes.
 
-    The empty tuple is the key of a global aggregate. Raises as :func:`key_hash` does.
+    A tuple is several key columns. The empty tuple is the key of a global aggregate. Raises the
+    same errors as :func:`key_hash`.
     """
     several = isinstance(key, tuple | list) and not isinstance(key_type, str)
     columns: Sequence[object] = key if several else (key,)  # type: ignore[assignment]
@@ -121,7 +121,7 @@ def sql_key_bytes(key: object, *, key_type: KeyType = None) -> bytes:
 
 
 def check_hash_scheme(name: str) -> str:
-    """``name`` itself when it is a scheme; else InvalidArgumentError, listing the schemes."""
+    """Return ``name`` if it is a scheme; InvalidArgumentError listing the schemes otherwise."""
     if name not in HASH_SCHEMES:
         raise InvalidArgumentError(
             f"hash scheme {name!r} does not exist: use one of {', '.join(HASH_SCHEMES)}"

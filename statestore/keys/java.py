@@ -1,9 +1,9 @@
-"""``hashCode()`` of the Java objects that Flink keys by, for Python values.
+"""``hashCode()`` of the Java objects that Flink uses as keys, computed for Python values.
 
-The contract is Java's own for the types below, Flink 2.3's ``Tuple0..25``, and
-its ``Row.hashCode`` (``RowUtils.deepHashCode``) for rows; results are signed 32-bit ints. What
-Flink refuses as a key is refused: arrays and enums have an identity hash, different in every JVM.
-Inside a Row, arrays count by content, as in Flink.
+The rules are Java's own for the types below, those of Flink 2.3's ``Tuple0..25``, and its
+``Row.hashCode`` (``RowUtils.deepHashCode``) for rows. Results are signed 32-bit ints. Keys that
+Flink refuses are refused here: arrays and enums have an identity hash, which differs in every JVM.
+Inside a Row, arrays are hashed by content, as in Flink.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ __all__ = [
 ]
 
 
-# ``hashCode()`` of the Java types that hold no other value.
+# ``hashCode()`` of the Java types that contain no other value.
 #
-# The contract is Java's own: String, the boxed numbers, BigInteger, BigDecimal, java.time, java.sql
-# and UUID. Every function takes the Python value, raises InvalidArgumentError when the type cannot
-# hold it, and returns a signed 32-bit int.
+# The rules are Java's own for String, the boxed numbers, BigInteger, BigDecimal, java.time,
+# java.sql and UUID. Every function takes the Python value, raises InvalidArgumentError if the type
+# cannot hold it, and returns a signed 32-bit int.
 
 
-# One text for one value: other spellings of it would be other keys of the same key group.
+# Each value has exactly one accepted text: another spelling would be another key of the same group.
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 _DECIMAL: Final = re.compile(DECIMAL_TEXT)
@@ -64,13 +64,13 @@ _DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
 
 
 def signed(value: int) -> int:
-    """``value`` wrapped to 32 bits, as Java's int arithmetic does."""
+    """Return ``value`` wrapped to 32 bits, as Java's int arithmetic does."""
     value &= _U32
     return value - (value >> 31 << 32)
 
 
 def string_hash(text: str) -> int:
-    """``String.hashCode()``: over UTF-16 code units; a lone surrogate counts as itself."""
+    """Return ``String.hashCode()`` over UTF-16 code units; a lone surrogate is one code unit."""
     h = 0
     for unit in _code_units(text):
         h = h * 31 + unit & _U32
@@ -132,12 +132,12 @@ def _float_bits(name: str, value: object, code: str, size: int) -> int:
 
 def _float(value: object) -> int:
     bits = _float_bits("float", value, ">f", 4)
-    return signed(0x7FC00000 if bits & 0x7FFFFFFF > 0x7F800000 else bits)  # one NaN
+    return signed(0x7FC00000 if bits & 0x7FFFFFFF > 0x7F800000 else bits)  # all NaNs are equal
 
 
 def _double(value: object) -> int:
     bits = _float_bits("double", value, ">d", 8)
-    return _long(0x7FF8 << 48 if bits & (1 << 63) - 1 > 0x7FF << 52 else bits)  # one NaN
+    return _long(0x7FF8 << 48 if bits & (1 << 63) - 1 > 0x7FF << 52 else bits)  # all NaNs are equal
 
 
 def _biginteger(value: object) -> int:
@@ -220,7 +220,7 @@ SCALAR_HASHES: Final[dict[str, Callable[[object], int]]] = {
     "LocalDateTime": _datetime,
     "Instant": lambda value: _second_and_nano(epoch_nanos("instant", value, zoned=True)),
     "Duration": lambda value: _second_and_nano(duration_nanos("duration", value)),
-    # Epoch milliseconds. The midnight of a java.sql.Date is the JVM's own, so only ints are exact.
+    # Epoch milliseconds. A java.sql.Date uses the JVM's local midnight, so only ints are exact.
     "java.sql.Timestamp": _sql_timestamp,
     "java.sql.Date": _sql_millis("sql_date"),
     "java.sql.Time": _sql_millis("sql_time"),
@@ -236,10 +236,10 @@ _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 
 def java_hash(value: object, key_type: AnyType = None) -> int:
-    """The ``hashCode()`` of ``value`` as the Java type ``key_type``; 0 for None, as in a Tuple.
+    """Return the ``hashCode()`` of ``value`` as the Java type ``key_type``.
 
-    Raises UnsupportedTypeError for what has no stable hash, InvalidArgumentError for a value that
-    its type cannot hold.
+    None hashes to 0, as in a Tuple. Raises UnsupportedTypeError for a type without a stable hash,
+    InvalidArgumentError for a value that its type cannot hold.
     """
     if key_type is None:
         plain = _PLAIN.get(type(value))
@@ -270,7 +270,7 @@ def java_hash(value: object, key_type: AnyType = None) -> int:
 
 
 def row_hash(row: Row, types: Sequence[AnyType] | None = None) -> int:
-    """``Row.hashCode()``: kind and fields, arrays and collections by content."""
+    """Return ``Row.hashCode()`` of kind and fields; arrays and collections count by content."""
     kind = 31 * ROW_KINDS[row.kind]
     kinds = types if types is not None else [None] * len(row.fields)
     if len(kinds) != len(row.fields):
@@ -303,7 +303,9 @@ def _deep(value: object, key_type: AnyType = None) -> int:
 
 
 def _rescaled(value: object, kind: JavaType) -> object:
-    """A decimal with the scale of its type, where the type says one; else the value."""
+    """Return a decimal with the scale of its type if the type has one; any other value
+    unchanged.
+    """
     if kind.digits is None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -321,7 +323,7 @@ def _rescaled(value: object, kind: JavaType) -> object:
 
 
 def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
-    """The bare value and its type."""
+    """Return the bare value and its type."""
     while isinstance(value, Typed):
         key_type, value = value.type, value.value
     if isinstance(value, Enum):
@@ -338,7 +340,7 @@ def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
 
 
 def _of_field(key_type: AnyType) -> Any:
-    """The type of a tuple's field; None, for what the value says, is kept."""
+    """Return the type of a tuple's field; None stays, and the value will determine the type."""
     if key_type is None or isinstance(key_type, JavaType):
         return key_type
     if isinstance(key_type, str):
@@ -374,7 +376,7 @@ def _tuple_hash(fields: Sequence[object], types: Sequence[AnyType] | None) -> in
         raise UnsupportedTypeError(
             f"Flink has no tuple of {len(fields)} fields (at most {MAX_TUPLE_ARITY}): nest tuples"
         )
-    h = 0  # not 1 as for a list: the first field counts bare
+    h = 0  # a list starts with 1, a tuple with 0
     for field, key_type in zip(fields, types or [None] * len(fields), strict=True):
         h = h * 31 + java_hash(field, key_type) & _U32
     return signed(h)
@@ -394,7 +396,7 @@ def _elements(name: str, value: object) -> Sequence[object]:
 
 
 def _pairs(value: object) -> Iterable[tuple[object, object]]:
-    """Entries of a dict, or of a list of pairs (Python cannot hash every key that Java can)."""
+    """Return the entries of a dict or of a list of pairs, for keys that Python cannot hash."""
     if isinstance(value, Mapping):
         return value.items()
     pairs = [_elements("map", pair) for pair in _elements("map", value)]
@@ -430,7 +432,7 @@ _BY_CLASS: Final[dict[type, str]] = {
     memoryview: "bytes",
 }
 
-# The common keys skip the resolution of types.
+# The common key types skip the type resolution.
 _PLAIN: Final[dict[type, Callable[[object], int]]] = {
     kind: SCALAR_HASHES[java_type(_BY_CLASS[kind]).name] for kind in (str, int, bool, float, date)
 }

@@ -1,4 +1,4 @@
-"""Ranges of key groups that are not Flink's even ones: balanced, or of another max parallelism."""
+"""Key-group ranges that differ from Flink's even ones: balanced, or of another max parallelism."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = [
 
 # Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
 #
-# A declared alternative to Flink's even ranges (``KeyGroupRangeAssignment``), for state whose key
-# groups differ in size: of all ways to cut the key groups into contiguous ranges, none empty, one
-# whose largest range is smallest.
+# This is an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state whose key
+# groups differ in size. It cuts the key groups into contiguous, nonempty ranges such that the
+# largest range is as small as possible.
 
 
 @dataclass(frozen=True)
 class RangeAssignment:
-    """Who owns which key groups: ``stops[i]`` is one more than the last key group of subtask i.
+    """The owner of each key group: ``stops[i]`` is one more than the last key group of subtask i.
 
-    Raises ParallelismError unless each subtask owns one at least.
+    Raises ParallelismError unless each subtask owns at least one key group.
     """
 
     stops: tuple[int, ...]
@@ -54,7 +54,7 @@ class RangeAssignment:
         return len(self.stops)
 
     def range_of(self, subtask: int) -> KeyGroupRange:
-        """Return the key groups of a subtask; ParallelismError when there is no such subtask."""
+        """Return the key groups of a subtask; ParallelismError if the subtask does not exist."""
         if not 0 <= subtask < self.parallelism:
             raise ParallelismError(
                 f"subtask {subtask} does not exist: they are 0..{self.parallelism - 1}"
@@ -62,7 +62,9 @@ class RangeAssignment:
         return self.ranges()[subtask]
 
     def subtask_of(self, key_group: int) -> int:
-        """Return who owns a key group; ParallelismError when there is no such key group."""
+        """Return the subtask that owns a key group; ParallelismError if the group does not
+        exist.
+        """
         if not 0 <= key_group < self.max_parallelism:
             raise ParallelismError(
                 f"key group {key_group} does not exist: they are 0..{self.max_parallelism - 1}"
@@ -82,12 +84,12 @@ Assignment = KeyGroupAssignment | RangeAssignment
 
 
 def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:
-    """Return ranges over key groups of these weights whose greatest sum is the least there is.
+    """Return contiguous ranges of weighted key groups whose largest sum is as small as possible.
 
-    By bisection over that sum: a limit will do if ranges that are filled up to it are no more than
-    ``parallelism``. Where fewer are needed, the first ranges with two key groups are divided.
-    Raises ParallelismError for more subtasks than key groups, InvalidArgumentError for fewer than
-    one.
+    The function bisects over that sum. A limit is large enough if filling ranges up to it gives at
+    most ``parallelism`` ranges. If fewer ranges are needed, the first ones with two key groups are
+    split. Raises ParallelismError for more subtasks than key groups, InvalidArgumentError for fewer
+    than one subtask.
     """
     if parallelism < 1:
         raise InvalidArgumentError(f"parallelism must be 1 or more, not {parallelism}")
@@ -107,7 +109,7 @@ def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:
 
 
 def _filled(upto: Sequence[int], limit: int, most: int) -> list[int]:
-    """Return where ranges of up to ``limit`` end; more than ``most`` are not looked for."""
+    """Return where ranges with sums up to ``limit`` end; stop once there are more than ``most``."""
     stops: list[int] = []
     at = 0
     while at < len(upto) - 1 and len(stops) <= most:
@@ -117,7 +119,7 @@ def _filled(upto: Sequence[int], limit: int, most: int) -> list[int]:
 
 
 def _divided(stops: list[int], parallelism: int) -> list[int]:
-    """Return as many ranges as are wanted, no sum greater: some are divided in two."""
+    """Split ranges until there are ``parallelism`` of them; no sum grows."""
     wanted = set(stops)
     spare = (stop for stop in range(1, stops[-1]) if stop not in wanted)
     while len(wanted) < parallelism:
@@ -128,26 +130,27 @@ def _divided(stops: list[int], parallelism: int) -> list[int]:
 # Another max parallelism than the stored one, without rewriting: a multiple of it, or a divisor.
 #
 # A key's group is its hash modulo max parallelism. Since ``(h mod k·m) mod m = h mod m``, each of
-# the k·m new key groups lies within one stored one, and each of m key groups is made of whole
-# stored ones when k·m are stored. Flink cannot change the max parallelism of stored state; this is
-# arithmetic on its rule (``KeyGroupRangeAssignment``).
+# the k·m new key groups is within one stored key group. If k·m key groups are stored, each of m key
+# groups consists of whole stored ones. Flink cannot change the max parallelism of stored state.
+# This follows arithmetically from its rule (``KeyGroupRangeAssignment``).
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A stored max parallelism, and the one that is asked for: a multiple of it, or a divisor."""
+    """A stored max parallelism and the requested one, which is a multiple or a divisor of it."""
 
     stored: int
     wanted: int
 
     @property
     def is_raised(self) -> bool:
-        """Whether a stored key group is divided among several new ones."""
+        """True if a stored key group is divided among several new ones."""
         return self.wanted > self.stored
 
     def stored_groups(self, own: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
-        """Return the stored key groups in which rows of these new ones lie, ascending, in as few
-        ranges as can be.
+        """Return the stored key groups that contain rows of the new key groups ``own``.
+
+        They are ascending, in as few ranges as possible.
         """
         if self.is_raised:
             return self._within(own)
@@ -164,10 +167,10 @@ class Ceiling:
 
 
 def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
-    """Return what it takes to read ``stored`` key groups as ``wanted``, None when they are as many.
+    """Return how to read ``stored`` key groups as ``wanted``; None if the numbers are equal.
 
-    Raises ParallelismError when neither divides the other, InvalidArgumentError when ``wanted`` is
-    out of bounds.
+    Raises ParallelismError if neither divides the other, InvalidArgumentError if ``wanted`` is out
+    of bounds.
     """
     if not 0 < wanted <= MAX_PARALLELISM:
         raise InvalidArgumentError(f"max parallelism lies in 1..{MAX_PARALLELISM}, not {wanted}")

@@ -1,10 +1,10 @@
 """Flink SQL's key: the bytes of a ``BinaryRowData`` and their Murmur3 hash.
 
-The contract is that of Flink 2.3's ``BinaryRowData``, ``BinaryRowWriter`` and ``MurmurHashUtils``
-as the planner's ``KeySelectorUtil`` uses them: a header with the null
-bits, eight bytes a column, then a variable part; little-endian; hashed by Murmur3-x86-32 with seed
-42. A NULL column is an ordinary key. Values must already have the declared precision and scale: a
-value that would have to be rounded is refused, because rounding would silently merge keys.
+The contract is Flink 2.3's ``BinaryRowData``, ``BinaryRowWriter`` and ``MurmurHashUtils`` as the
+planner's ``KeySelectorUtil`` uses them. A row has a header with the null bits, eight bytes per
+column, then a variable part, all little-endian. Murmur3-x86-32 with seed 42 hashes it. A NULL
+column is an ordinary key. Values must already have the declared precision and scale. A value that
+would need rounding is refused, because rounding would silently merge keys.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TYPE: Final = re.compile(r"([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?(?:
 
 
 class SqlType(NamedTuple):
-    """A parsed SQL type: its name, its precision (or length), its scale."""
+    """A parsed SQL type: its name, its precision (or length) and its scale."""
 
     name: str
     precision: int
     scale: int
 
     def __str__(self) -> str:
-        """Return the type as states record it."""
+        """Return the type as it is recorded with a state."""
         if self.name == "DECIMAL":
             return f"DECIMAL({self.precision}, {self.scale})"
         sized = self.name in _SIZED
@@ -65,7 +65,7 @@ class SqlType(NamedTuple):
 
     @property
     def reserved(self) -> int:
-        """Bytes of the variable part that even a NULL keeps: 16, 8 or none."""
+        """The bytes of the variable part that even a NULL occupies: 16, 8 or 0."""
         if self.name == "DECIMAL" and self.precision > 18:
             return 16
         return 8 if self.name in ("TIMESTAMP", "TIMESTAMP_LTZ") and self.precision > 3 else 0
@@ -73,7 +73,7 @@ class SqlType(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_sql_type(text: str) -> SqlType:
-    """``"DECIMAL(10, 2)"`` taken apart; UnsupportedTypeError for what a key column cannot be."""
+    """Parse a type such as ``"DECIMAL(10, 2)"``; UnsupportedTypeError if it cannot be a key."""
     match = _TYPE.fullmatch(text.strip().upper())
     name = _ALIASES.get(match[1], match[1]) if match else ""
     if match is None or name not in _DEFAULT_PRECISION:
@@ -90,7 +90,7 @@ def parse_sql_type(text: str) -> SqlType:
 
 
 def default_sql_type(value: object) -> str:
-    """The SQL type of a Python value where none is named.
+    """Return the default SQL type of a Python value.
 
     Raises InvalidArgumentError for NULL and Decimal, whose bytes depend on the declared type.
     """
@@ -122,10 +122,10 @@ _DEFAULTS: Final[tuple[tuple[type, str], ...]] = (
 
 
 def binary_row(values: Sequence[object], types: Sequence[str]) -> bytes:
-    """The ``BinaryRowData`` bytes of one key: eight zero bytes for no column at all.
+    """Return the ``BinaryRowData`` bytes of one key: eight zero bytes for a key without columns.
 
-    Beside plain Python values, DATE takes days since 1970-01-01, TIME nanoseconds of the day,
-    TIMESTAMP and TIMESTAMP_LTZ nanoseconds since 1970-01-01T00:00, FLOAT and DOUBLE
+    In addition to plain Python values, DATE accepts days since 1970-01-01, TIME nanoseconds of the
+    day, TIMESTAMP and TIMESTAMP_LTZ nanoseconds since 1970-01-01T00:00, FLOAT and DOUBLE
     :class:`RawBits`.
     """
     if len(values) != len(types):
@@ -148,7 +148,9 @@ def binary_row(values: Sequence[object], types: Sequence[str]) -> bytes:
 
 
 def sql_row_hash(row: bytes) -> int:
-    """``BinaryRowData.hashCode()``: Murmur3-x86-32 with seed 42, of a multiple of 4 bytes."""
+    """Return ``BinaryRowData.hashCode()``: Murmur3-x86-32 with seed 42, of a multiple of 4
+    bytes.
+    """
     h = 42
     for (word,) in struct.iter_unpack("<I", row):
         k = word * 0xCC9E2D51 & _U32
@@ -162,7 +164,9 @@ def sql_row_hash(row: bytes) -> int:
 
 
 def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
-    """The eight bytes in place, as a little-endian number, and what goes to the variable part."""
+    """Return the eight fixed bytes as a little-endian number, and the bytes for the variable
+    part.
+    """
     name = sql_type.name
     if name in _INTEGER_BYTES:
         bits = 8 * _INTEGER_BYTES[name]
@@ -177,7 +181,7 @@ def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
     if name == "DATE":
         return checked_int(name, days_of(name, value), -1 << 31, (1 << 31) - 1) & _U32, b""
     if name == "TIME":
-        # A TIME is kept in milliseconds, whatever precision it declares.
+        # A TIME is stored in milliseconds, regardless of its declared precision.
         return _exact(sql_type, nanos_of_day(name, value), min(sql_type.precision, 3)) // 10**6, b""
     if name == "DECIMAL":
         return _decimal(sql_type, value, offset)
@@ -220,7 +224,7 @@ def _unscaled(sql_type: SqlType, value: object) -> int:
     sign, digits, exponent = value.as_tuple()
     shift = sql_type.scale + int(exponent)
     number, rest = int("".join(map(str, digits))), 0
-    # Bounded before the power is taken: 1E+999999 must not fill the memory.
+    # Check the bound before computing the power: 1E+999999 must not exhaust the memory.
     if number and (shift > 38 or shift < -len(digits)):
         number, rest = 1 << 128, 1
     elif number:

@@ -1,4 +1,4 @@
-"""What a key can be made of: values, and the Java types that they are hashed as."""
+"""The values that a key can consist of, and the Java types that they are hashed as."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 
-# The values a key can be made of, and their exact integer forms.
+# Key values and their exact integer forms.
 #
-# The contract is the value side of ``keyhash``. A plain Python value says which Java or SQL type it
-# stands for. Where it cannot, it is wrapped: :class:`Typed` names the type at any depth,
-# :class:`Row` is Flink's ``Row`` with its kind, :class:`RawBits` is a float by its bits. Python's
-# dates and times stop at microseconds and at the years 1..9999; an int in their place reaches all
-# that Java can: days or nanoseconds, as the functions say.
+# A plain Python value implies the Java or SQL type it stands for. If it cannot, it is wrapped:
+# :class:`Typed` names the type at any depth, :class:`Row` is Flink's ``Row`` with its kind,
+# :class:`RawBits` is a float given by its bits. Python's dates and times are limited to
+# microseconds and the years 1..9999. An int in their place covers Java's full range, in days or
+# nanoseconds as the functions say.
 
 
 KeyType: TypeAlias = "str | Sequence[KeyType] | None"
-"""A type name; None for "as the Python value says"; a sequence of these for a tuple."""
+"""A type name; None to infer the type from the Python value; a sequence of these for a tuple."""
 
 NANOS_PER_SECOND: Final = 10**9
 NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND
@@ -60,7 +60,7 @@ _EPOCH_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """``value`` hashed as ``type``, wherever it stands: ``Typed("int", -1)`` in a tuple or row."""
+    """A value to be hashed as ``type``, at any depth: ``Typed("int", -1)`` in a tuple or row."""
 
     type: KeyType
     value: object
@@ -68,10 +68,9 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Flink's ``Row``: a sequence of fields by position, or a mapping of fields by name, and its
-    kind.
+    """Flink's ``Row``: its kind, and its fields as a sequence by position or a mapping by name.
 
-    Raises InvalidArgumentError when ``kind`` is none of +I -U +U -D.
+    Raises InvalidArgumentError unless ``kind`` is +I, -U, +U or -D.
     """
 
     fields: Sequence[object] | Mapping[str, object]
@@ -86,19 +85,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RawBits:
-    """A float or double by its IEEE bits, for a NaN whose payload counts."""
+    """A float or double given by its IEEE bits, for a NaN whose payload matters."""
 
     bits: int
 
 
 def wrong_value(name: str, value: object) -> InvalidArgumentError:
-    """The error for a Python value that the type ``name`` cannot hold."""
+    """Return the error for a Python value that the type ``name`` cannot hold."""
     return InvalidArgumentError(f"a key of type {name} cannot be {type(value).__name__} {value!r}")
 
 
 def checked_int(name: str, value: object, low: int, high: int) -> int:
-    """``value`` as an int in ``low`` .. ``high``; InvalidArgumentError otherwise."""
-    # SupportsIndex lets numpy's integers in; a bool is no number here.
+    """Return ``value`` as an int in ``low`` .. ``high``; InvalidArgumentError otherwise."""
+    # SupportsIndex accepts numpy's integers. A bool is not accepted as a number.
     if isinstance(value, bool) or not isinstance(value, int | SupportsIndex):
         raise wrong_value(name, value)
     number = index(value)
@@ -108,14 +107,14 @@ def checked_int(name: str, value: object, low: int, high: int) -> int:
 
 
 def days_of(name: str, value: object) -> int:
-    """Days since 1970-01-01 of a date, or the int itself (LocalDate's range, years ±999999999)."""
+    """Return the days since 1970-01-01 of a date or int (LocalDate's range, years ±999999999)."""
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.toordinal() - _EPOCH_DAY
     return checked_int(name, value, -365_243_219_162, 365_241_780_471)
 
 
 def nanos_of_day(name: str, value: object) -> int:
-    """Nanoseconds since midnight of a time without zone, or the int itself."""
+    """Return the nanoseconds since midnight of a time without a time zone, or the int itself."""
     if isinstance(value, time):
         if value.tzinfo is not None:
             raise InvalidArgumentError(f"a key of type {name} has no time zone: {value!r} has one")
@@ -125,10 +124,11 @@ def nanos_of_day(name: str, value: object) -> int:
 
 
 def epoch_nanos(name: str, value: object, *, zoned: bool) -> int:
-    """Nanoseconds since 1970-01-01T00:00 of a datetime, or the int itself.
+    """Return the nanoseconds since 1970-01-01T00:00 of a datetime, or the int itself.
 
-    ``zoned`` asks for an instant and a datetime that has a time zone; otherwise for local time and
-    one that has none. The wrong kind is an InvalidArgumentError: guessing a zone would move keys.
+    If ``zoned`` is true, the type is an instant and the datetime must have a time zone. Otherwise
+    the type is a local time and the datetime must not have one. A mismatch raises
+    InvalidArgumentError, because guessing a time zone would move keys.
     """
     if not isinstance(value, datetime):
         limit = NANOS_PER_SECOND << 63
@@ -142,22 +142,22 @@ def epoch_nanos(name: str, value: object, *, zoned: bool) -> int:
 
 
 def duration_nanos(name: str, value: object) -> int:
-    """Nanoseconds of a timedelta, or the int itself."""
+    """Return the nanoseconds of a timedelta, or the int itself."""
     if isinstance(value, timedelta):
         seconds = value.days * 86_400 + value.seconds
-        # pandas' subclass of timedelta counts on below the microsecond.
+        # pandas' subclass of timedelta also has nanoseconds.
         below = int(getattr(value, "nanoseconds", 0))
         return seconds * NANOS_PER_SECOND + value.microseconds * 1000 + below
     limit = NANOS_PER_SECOND << 63
     return checked_int(name, value, -limit, limit - 1)
 
 
-# The Java types that a key is hashed as, by name: as callers say them and as a state records them.
+# The Java types that a key is hashed as, by the names that callers pass and states record.
 #
 # A name is that of the Java class: ``Long``, ``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``,
-# ``Tuple2<String, Long>``, ``Row<UUID, List<Long>>``, ``byte[]``. Case and the packages of the JDK
-# play no part, and the short names of Python's side (``int``, ``string``, ``sql_timestamp``) mean
-# the same. A composite without its parts (``Row``) takes them as column or value say.
+# ``Tuple2<String, Long>``, ``Row<UUID, List<Long>>``, ``byte[]``. Case and the JDK's package names
+# are ignored. Short names (``int``, ``string``, ``sql_timestamp``) mean the same as in Python. The
+# parts of a composite without parts (``Row``) are inferred from the column or value.
 
 
 _SCALARS: Final = (
@@ -167,7 +167,7 @@ _SCALARS: Final = (
 )  # fmt: skip
 COMPOSITES: Final = ("Tuple", "List", "Map", "Row", "NamedRow", "Array")
 NANOSECOND_TYPES: Final = ("LocalTime", "LocalDateTime", "Instant", "Duration")
-"""As whole numbers these are nanoseconds: of the day, since 1970, or in all."""
+"""As integers these are nanoseconds: of the day, since 1970, or in total."""
 
 _SHORT: Final = {
     "int": "Integer", "char": "Character", "decimal": "BigDecimal", "date": "LocalDate",
@@ -180,8 +180,8 @@ DECIMAL_TEXT: Final = (
     "^(-?[1-9][0-9]*|-?[1-9][0-9]*[.][0-9]+|-?0[.]0{0,5}[1-9][0-9]*|0([.]0{1,6})?"
     "|(-?[1-9]([.][0-9]+)?|0)E(-([7-9]|[1-9][0-9]{1,9})|[+][1-9][0-9]{0,9}))$"
 )
-"""What ``BigDecimal.toString`` writes, and no other text of the same number and scale but one with
-``E+`` and a scale that is not negative. Java, Python, RE2 and Spark read it alike."""
+"""Matches the text that ``BigDecimal.toString`` writes, and no other text of the same number and
+scale except one with ``E+`` and a scale that is not negative. Java, Python, RE2 and Spark agree."""
 
 _PRIMITIVES: Final = ("boolean", "byte", "short", "int", "long", "float", "double", "char")
 _JDK: Final = re.compile(r"java\.(lang|util|math|time)\.")
@@ -190,9 +190,10 @@ _TOKEN: Final = re.compile(r"\s*([A-Za-z_][\w.]*|-?\d+|\[\]|[<>(),])")
 
 @dataclass(frozen=True, slots=True)
 class JavaType:
-    """A type: its name, the types in it (None: not said), and digits and scale of a decimal.
+    """A type: its name, its parts (None: unspecified), and the precision and scale of a decimal.
 
-    An array of objects is an ``Array`` of one part; one of primitives (``int[]``) has none.
+    An array of objects is an ``Array`` of one part. An array of primitives (``int[]``) has no
+    parts.
     """
 
     name: str
@@ -200,7 +201,7 @@ class JavaType:
     digits: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        """Return the name as states record it."""
+        """Return the name as it is recorded with a state."""
         if self.digits is not None:
             return f"{self.name}({self.digits[0]},{self.digits[1]})"
         if self.name == "Array":
@@ -212,14 +213,14 @@ class JavaType:
 
     @property
     def primitive(self) -> JavaType | None:
-        """What an array of primitives holds, boxed; None for anything else."""
+        """The boxed element type of an array of primitives; None for any other type."""
         element = self.name.removesuffix("[]")
         return JavaType(_NAMES[element]) if element != self.name else None
 
 
 @lru_cache(maxsize=256)
 def java_type(text: str) -> JavaType:
-    """Return the type of a name; InvalidArgumentError listing the names when there is none."""
+    """Parse the name of a type; InvalidArgumentError listing the names if there is no such type."""
     tokens, at = [], 0
     while match := _TOKEN.match(text, at):
         tokens.append(match[1])
@@ -237,7 +238,7 @@ def java_type(text: str) -> JavaType:
 
 
 def fields_may_be_null(name: str) -> bool:
-    """Return whether null fields are part of a key of this recorded type, as they are in a Row."""
+    """Return whether a key of this recorded type may have null fields, as a Row may."""
     return java_type(name).name in ("Row", "NamedRow")
 
 
@@ -247,7 +248,7 @@ def _unknown(text: str) -> InvalidArgumentError:
 
 
 def _type(tokens: list[str]) -> JavaType:
-    """Take a type from the end of reversed tokens."""
+    """Parse one type from the end of reversed tokens."""
     word = tokens.pop()
     folded = _JDK.sub("", word.lower())
     arity = None
