@@ -1,18 +1,18 @@
-"""Bytes by name: the only part that knows where a store lies, and the only home of fsspec.
+"""File access by name: the only package that knows where a store is, and that uses fsspec.
 
-A store needs of its file system: read, list, delete, write a new file, and ``put_if_absent``, which
-makes a name appear whole or not at all, for exactly one of several writers. That last one is what
-every commit rests on (I4), so it is ours per file system, not fsspec's generic check-then-write:
+A store needs these operations of its file system: read, list, delete, write a new file, and
+``put_if_absent``. The last one creates a file with all of its bytes or not at all, and lets exactly
+one of several writers succeed. Every commit depends on it (I4). So each file system has its own
+implementation, not fsspec's generic check-then-write:
 
 * a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
 * S3 and Azure: a conditional put (``If-None-Match: *``);
 * Google: a conditional put (``ifGenerationMatch=0``);
-* HDFS: a hidden file that is renamed, which fails when the name is taken.
+* HDFS: a hidden file that is renamed, which fails if the name is taken.
 
-Other file systems are refused when a store is opened, instead of being trusted; and of these, one
-where it does not hold in fact is refused when a store is made (``base.py``). Errors of the
-file system come out as StorageError with the cause kept, except FileNotFoundError, which says just
-that.
+Other file systems are refused when a store is opened. When a store is created, a probe checks that
+the file system really implements put-if-absent (``base.py``). Errors of the file system are raised
+as StorageError with their cause, except FileNotFoundError, which is raised unchanged.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ def open_storage(
     *,
     of_store: bool = False,
 ) -> Storage:
-    """Return the storage behind a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
+    """Return the storage of a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
 
-    If it is that ``of_store``, symbolic links below a local folder are refused, unless the option
-    ``follow_links`` is True.
-    Of an object store at most ``streams`` ranges are read at once. Raises InvalidArgumentError for
-    a file system on which put-if-absent is not known to hold.
+    If ``of_store`` is true, symbolic links below a local folder are refused, unless the option
+    ``follow_links`` is True. An object store reads at most ``streams`` ranges at the same time.
+    Raises InvalidArgumentError for a file system that is not known to implement put-if-absent.
     """
     refuse_credentials(url)
     _refuse_mistyped(url)
@@ -86,8 +85,8 @@ def open_storage(
     )
 
 
-# What begins with the name of a service and a colon, as in ``s3:/bucket/prod``: fsspec would take
-# it for a local folder.
+# A path that begins with the name of a service and a colon, as in ``s3:/bucket/prod``. fsspec would
+# treat it as a local folder.
 _MISTYPED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)(.*)", re.DOTALL)
 _SERVICES = (
     "s3",
@@ -106,7 +105,7 @@ _SERVICES = (
 
 
 def _refuse_mistyped(url: str) -> None:
-    """Raise InvalidArgumentError for a path that was meant as a URL; say how that is written."""
+    """Raise InvalidArgumentError for a path that was meant as a URL, with the correct form."""
     found = _MISTYPED.match(url)
     if found is None or found[1].lower() in ("file", "local"):
         return
@@ -121,7 +120,7 @@ def _refuse_mistyped(url: str) -> None:
 
 
 def _follows_links(options: Mapping[str, Any]) -> bool:
-    """Return whether links below a local store are followed, as its storage options say."""
+    """Return whether the storage options allow symbolic links below a local store."""
     follows = options.get("follow_links", False)
     if not isinstance(follows, bool):
         raise InvalidArgumentError(f"follow_links is True or False, not {follows!r:.80}")

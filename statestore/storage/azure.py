@@ -1,8 +1,8 @@
-"""Azure Blob Storage, through adlfs: its requests, and what its errors mean.
+"""Azure Blob Storage through adlfs: its requests and its errors.
 
-A put on a condition is ``Put Blob`` with ``If-None-Match: *``. A large file is staged in blocks,
-which nobody sees, and appears with ``Put Block List``. No blob is ever renamed, so it makes no
-difference here whether the account has a hierarchical namespace.
+A conditional put is ``Put Blob`` with ``If-None-Match: *``. A large file is staged in blocks, which
+readers cannot see, and appears with ``Put Block List``. No blob is ever renamed, so it does not
+matter whether the account has a hierarchical namespace.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from statestore.storage.requests import (
 
 __all__ = ["AzureStorage"]
 
-_MARK = "statestore_put"  # names of metadata are those of variables here
+_MARK = "statestore_put"  # metadata names must be valid variable names
 _PUBLIC = "blob.core.windows.net"
 _UNCOMMITTED = "uncommitted"
-# Each asks for a token that is good for all of Blob Storage.
+# The scope of a token that is valid for all of Blob Storage.
 _SCOPE = "https://storage.azure.com/.default"
 
 _BUSY = {"ServerBusy", "429", "503", "TooManyRequests", "IngressIsOverAccountLimit"}
@@ -48,7 +48,7 @@ _UNANSWERED = {
     *("ServiceResponseTimeoutError", "IncompleteReadError", "ClientPayloadError"),
     *("FSTimeoutError", "TimeoutError"),
 }
-# A body that broke off, which the SDK itself has asked for so often.
+# A response body that broke off. The SDK itself has retried it this many times.
 _BROKEN_OFF, _DOWNLOADS = "HttpResponseError", 3
 _REFUSED = {
     *("AuthenticationFailed", "AuthorizationFailure", "InvalidAuthenticationInfo", "401", "403"),
@@ -76,18 +76,20 @@ _ADVICE = {
 
 
 class AzureStorage(ObjectStorage):
-    """A prefix of a container: ``az://container/prefix``, or
-    ``abfss://container@account.dfs.core.windows.net/prefix``; with adlfs options.
+    """A prefix of a container, with adlfs options.
+
+    The URL is ``az://container/prefix``, or
+    ``abfss://container@account.dfs.core.windows.net/prefix``.
     """
 
     scheme, extra = "az", "azure"
-    # What Copy Blob takes has no limit; a copy that is not done at once is waited for.
+    # Copy Blob has no practical limit. The storage waits for a copy that runs asynchronously.
     most_copied_bytes: ClassVar[int] = 190 * 2**40
 
     def __init__(
         self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
     ) -> None:
-        """Take a URL and adlfs options; the account is named in either of them."""
+        """Take a URL and adlfs options; one of them names the account."""
         named = CONTAINER.match(url)
         if named is None:
             super().__init__(f"az://{url.partition('://')[2]}", options, streams)
@@ -97,7 +99,7 @@ class AzureStorage(ObjectStorage):
             account["account_host"] = f"{named['account']}.blob.{named['suffix']}"
         root = url[named.end() :].strip("/")
         super().__init__(f"az://{named['container']}/{root}", {**account, **options}, streams)
-        # The URL stays the one that was given: it says which account it is.
+        # Keep the given URL, because it names the account.
         self.url = url.replace("abfs://", "abfss://", 1).rstrip("/")
 
     def _configure(self, options: Mapping[str, Any]) -> None:
@@ -109,7 +111,7 @@ class AzureStorage(ObjectStorage):
         return fsspec.filesystem("az", **self._options)
 
     def _ask(self, request: Callable[..., Awaitable[Any]], *given: Any, **arguments: Any) -> Any:
-        """Return an answer; the SDK's own way to try again waits for minutes, so it is not used."""
+        """Return an answer. The SDK's own retries are disabled, because they wait for minutes."""
 
         async def ask() -> Any:
             return await request(*given, retry_total=0, **self._waits, **arguments)
@@ -130,7 +132,7 @@ class AzureStorage(ObjectStorage):
         try:
             return cast(bytes, self._ask(download))
         except Exception as error:
-            if _code(error) not in ("InvalidRange", "416"):  # it ends before
+            if _code(error) not in ("InvalidRange", "416"):  # the blob is shorter
                 raise
             return b""
 
@@ -192,7 +194,7 @@ class AzureStorage(ObjectStorage):
             return blobs, found.continuation_token
 
         blobs, following = self._ask(page)
-        # A hierarchical namespace lists its folders too.
+        # A hierarchical namespace also lists its folders.
         items = tuple(
             Listed(blob.name, int(blob.size or 0), _milliseconds(blob.last_modified))
             for blob in blobs
@@ -201,7 +203,7 @@ class AzureStorage(ObjectStorage):
         return Page(items, following or None)
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
-        """Yield what a listing has only when it is asked for blocks that are no blob yet."""
+        """Yield blobs that have uncommitted blocks only: a listing shows them only on request."""
         found: dict[str, Listed] = {}
         for include in (["metadata", "uncommittedblobs"], ["metadata"]):
             following = None
@@ -221,10 +223,11 @@ class AzureStorage(ObjectStorage):
         return _Blocks(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
-        """Let the blocks go: an empty blob takes their place for a moment, unless they have become
-        one, which stays.
+        """Discard the uncommitted blocks of a blob by committing an empty one and deleting it.
+
+        If the blocks were committed meanwhile, the blob stays.
         """
-        from azure.core import MatchConditions  # adlfs brings it
+        from azure.core import MatchConditions  # a dependency of adlfs
 
         blob = self._blob(key)
         try:
@@ -247,7 +250,7 @@ class AzureStorage(ObjectStorage):
         return Failure(code, advice, tried, code == "BlobNotFound")
 
     def spark_url(self, name: str) -> str:
-        """Return an ``abfss:`` URL, as hadoop-azure reads it."""
+        """Return an ``abfss:`` URL in hadoop-azure's form."""
         if self.url.startswith("abfss://"):
             return self._full(name)
         container, root = self._place()
@@ -256,9 +259,9 @@ class AzureStorage(ObjectStorage):
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
 
     def delta_options(self) -> dict[str, str]:
-        """Return the options in delta-rs's words, with the credentials that adlfs goes by now.
+        """Return delta-rs's options, with the credentials that adlfs uses now.
 
-        A token is good for about an hour: each table that is opened gets a new one.
+        A token is valid for about an hour: each table that is opened gets a new one.
         """
         client = self._fs.service_client
         settings = {"azure_storage_account_name": str(client.account_name)}
@@ -275,7 +278,7 @@ class AzureStorage(ObjectStorage):
         key = fs.account_key or connection.get("AccountKey")
         sas = fs.sas_token or connection.get("SharedAccessSignature")
         token = fs.credential
-        if isinstance(token, str):  # the SDK takes a key there
+        if isinstance(token, str):  # the SDK also accepts a key here
             key, token = token, None
         if hasattr(token, "signature"):
             sas, token = token.signature, None
@@ -291,8 +294,10 @@ class AzureStorage(ObjectStorage):
 
 
 def _leave_to_parent() -> None:
-    """Let a forked process end without closing what is its parent's: adlfs would wait for a thread
-    that it has not. (Nothing public lists what runs at the end.)
+    """Disable adlfs's exit handlers in a forked process.
+
+    They would close the parent's connections, and wait for a thread that does not exist here. (No
+    public API lists the exit handlers.)
     """
     for end in weakref.finalize._registry:  # type: ignore[attr-defined]
         alive = end.peek()
@@ -304,10 +309,10 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class _Blocks:
-    """A blob whose blocks are staged; what is not committed within a week goes by itself."""
+    """A blob that is staged in blocks; Azure discards uncommitted blocks after a week."""
 
     def __init__(self, storage: AzureStorage, key: str) -> None:
-        """Begin with none: nothing is asked yet."""
+        """Start without blocks; no request is sent yet."""
         self._storage, self._key = storage, key
         self._blob = storage._blob(key)
         self._ids: list[str] = []
@@ -318,15 +323,15 @@ class _Blocks:
         self._ids.append(block)
 
     async def _stage(self, block: str, body: bytes, **waits: Any) -> None:
-        # A stream: the HTTP client warns of bytes, which it would send in one piece.
+        # A stream: the HTTP client warns about bytes, which it would send in one piece.
         await self._blob.stage_block(block, io.BytesIO(body), len(body), **waits)
 
     def complete(self, last: bytes) -> None:
-        from azure.storage.blob import BlobBlock  # adlfs brings it
+        from azure.storage.blob import BlobBlock  # a dependency of adlfs
 
         if last:
             self.send(last)
-        # Sent again after a lost answer, it finds its blocks in the blob that it made.
+        # If it is retried after a lost answer, it finds the blocks in the blob that it created.
         blocks = [BlobBlock(block) for block in self._ids]
         self._storage._ask(self._blob.commit_block_list, blocks)
 
@@ -335,7 +340,7 @@ class _Blocks:
 
 
 def _code(error: BaseException) -> str:
-    """Return Azure's own name of an error, else its status, else the name of its class."""
+    """Return Azure's code of an error, or its status, or the name of its class."""
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or _status(error) or type(error).__name__)
 
@@ -362,5 +367,5 @@ def _refusal(said: str, action: str) -> str:
 
 
 def _milliseconds(when: datetime | None) -> int:
-    """Return the time of a blob; what has none is under way."""
+    """Return the last modification of a blob; now for a blob that is still being written."""
     return int((when or datetime.now(UTC)).timestamp() * 1000)

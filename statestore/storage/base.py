@@ -1,4 +1,4 @@
-"""The port: what a store needs of its file system, and how its errors come out."""
+"""The interface between a store and its file system, and the errors of that interface."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ __all__ = [
 
 
 class Listed(NamedTuple):
-    """A file of a listing: its name, its length, and when it was last written, in milliseconds
-    since 1970 by the clock of the file system.
+    """A file of a listing: its name, its length, and the time of its last write.
+
+    The time is in milliseconds since 1970 by the clock of the file system.
     """
 
     name: str
@@ -37,110 +38,118 @@ class Listed(NamedTuple):
 
 
 class NewFile(Protocol):
-    """A file under way: it appears under its name, whole, when it is closed, and never before.
+    """A file being written: it appears under its name, complete, when it is closed, and not before.
 
-    A ``with`` block closes it at its end, and abandons it when it is left by an exception.
+    A ``with`` block closes it at its end, or abandons it if the block raises an exception.
     """
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or abandoned."""
+        """True after the file was closed or abandoned."""
 
     def write(self, data: Any, /) -> int:
         """Append bytes; return how many."""
 
     def flush(self) -> None:
-        """Do nothing that a reader could see."""
+        """Do nothing that readers could see."""
 
     def close(self) -> None:
-        """Make it appear; after an error it may be there, whole, or not. Twice is as once."""
+        """Publish the file. After an error it exists complete or not at all. Idempotent."""
 
     def abandon(self) -> None:
-        """Let nothing appear; raises nothing. What cannot be removed is hidden, and for ``gc``."""
+        """Discard the file without raising; data that cannot be removed is hidden until ``gc``."""
 
     def __enter__(self) -> Self:
         """Return the file."""
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Close it, or after an exception abandon it."""
+        """Close the file, or abandon it after an exception."""
 
 
 class Storage(Protocol):
-    """What a store needs of a file system. Names are relative, with ``/``; values can be
+    """The file operations that a store needs. Names are relative, with ``/``; values can be
     pickled.
 
-    A name that could lead elsewhere is refused with InvalidArgumentError before anything is done:
-    see :func:`inside`. The empty one is the folder itself.
+    A name that could lead out of the storage is refused with InvalidArgumentError before anything
+    happens (see :func:`inside`). The empty name is the folder itself.
     """
 
     url: str
 
     streams: int
-    """How many ranges a reader may ask for at once; with 1, asking ahead is of no use here."""
+    """The number of ranges that a reader may request at once; with 1, prefetching has no
+    benefit.
+    """
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file; FileNotFoundError when there is none."""
+        """Return the bytes of a file; FileNotFoundError if it does not exist."""
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes from ``start`` up to ``stop``, fewer where the file ends before; may be
-        called by several threads at once. FileNotFoundError when there is none.
+        """Return the bytes from ``start`` up to ``stop``, fewer if the file ends before ``stop``.
+
+        Several threads may call it at the same time. FileNotFoundError if the file does not exist.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Make ``name`` appear with ``data``, whole and durable; False when the name is taken."""
+        """Create ``name`` with ``data``, complete and durable; False if the name is taken."""
 
     def list(self, folder: str) -> tuple[str, ...]:
-        """Return the names of all files below a folder, sorted; none when it does not exist."""
+        """Return the names of all files below a folder, sorted; empty if it does not exist."""
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
-        """Return all files below a folder with length and time, sorted; the hidden ones as well,
-        which :meth:`list` leaves out: also what is under way, or was when its writer was killed.
+        """Return all files below a folder with length and time, sorted, including hidden files.
+
+        Hidden files, which :meth:`list` omits, are files being written, or left by a killed writer.
         """
 
     def is_empty(self) -> bool:
-        """Return whether nothing lies here yet, hidden files aside; costs one short listing."""
+        """Return whether only hidden files exist yet; costs one short listing."""
 
     def folder_above(self, name: str) -> str | None:
-        """Return the URL of the nearest folder above this one in which a file of this name lies,
-        None if there is none, or none that can be looked at.
+        """Return the URL of the nearest parent folder that contains a file of this name.
+
+        None if no parent folder contains it, or the parents cannot be read.
         """
 
     def delete(self, name: str) -> None:
-        """Remove a file, also one that is under way; nothing happens when there is none."""
+        """Delete a file, including one that is being written; do nothing if it does not exist."""
 
     def size(self, name: str) -> int:
-        """Return a file's length in bytes; FileNotFoundError when there is none."""
+        """Return a file's length in bytes; FileNotFoundError if it does not exist."""
 
     def renew(self, old: str, new: str) -> bool:
-        """Give the bytes of a file a new name as well, whose time is now; they do not pass through
-        here. False where that cannot be; FileNotFoundError when there is none of the old name.
+        """Give the bytes of a file a second name whose time is now, without reading them here.
+
+        False if the storage cannot do that; FileNotFoundError if the old name does not exist.
         """
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file to write, whose name must be new; nothing is there before it is closed."""
+        """Return a file to write. Its name must be new; nothing exists under it before closing."""
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file to read and seek in; FileNotFoundError when there is none."""
+        """Return a file to read and seek in; FileNotFoundError if it does not exist."""
 
     def sync(self, names: Iterable[str]) -> None:
-        """Return when the written files would survive a loss of power."""
+        """Return once the written files would survive a power failure."""
 
     def native_path(self, name: str) -> str | None:
-        """Return a path that the operating system opens itself, None on an object store."""
+        """Return a path that the operating system can open; None on an object store."""
 
     def spark_url(self, name: str) -> str:
-        """Return the URL under which Spark's file systems know a file or folder."""
+        """Return the URL of a file or folder for Spark's file systems."""
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return what Spark's file systems need to know; it holds secrets, never show it."""
+        """Return the settings of Spark's file systems; they contain secrets, never show them."""
 
     def delta_options(self) -> dict[str, str]:
-        """Return what delta-rs needs to know to reach ``url``; it holds secrets, never show it."""
+        """Return delta-rs's options for ``url``; they contain secrets, never show them."""
 
 
 def inside(name: str) -> str:
-    """Return the name of a file; InvalidArgumentError for one that may not stay in its storage, as
-    ``..``, an absolute path or a drive's letter do, or that means another one.
+    """Return the name of a file; InvalidArgumentError if it is ambiguous or could leave its
+    storage.
+
+    ``..``, an absolute path and a drive letter are examples of such names.
     """
     if not is_inside(name):
         raise InvalidArgumentError(
@@ -152,7 +161,7 @@ def inside(name: str) -> str:
 
 @contextmanager
 def named(action: str, where: object) -> Iterator[None]:
-    """Turn an error of the file system into StorageError naming what was tried, and where."""
+    """Convert an error of the file system to a StorageError with the action and the place."""
     try:
         yield
     except FileNotFoundError as error:
@@ -167,16 +176,16 @@ def named(action: str, where: object) -> Iterator[None]:
         raise StorageError(f"cannot {action} {where}: {error}") from error
 
 
-# The put that a commit is: done only when the bytes are seen there.
+# The put that commits: it succeeded only if the bytes can be read back.
 
 
 def put_once(storage: Storage, name: str, data: bytes) -> bool:
-    """Put a file if its name is free; return whether it holds ``data`` now, which was looked at.
+    """Put a file if its name is free; return whether it now contains ``data``, read back.
 
-    The answer of the put alone is not enough, either way: the client of an object store that lost
-    the answer puts again, and then meets its own object; and a server, or a cache before it, may
-    answer that it is done when it is not, which would make a checkpoint that nobody can see.
-    Raises StorageError for that.
+    The answer of the put alone is not sufficient. If an object store's client loses the answer, it
+    puts again, and then finds its own object. A server, or a cache in front of it, may confirm a
+    put that did not happen, which would make an invisible checkpoint. StorageError is raised in
+    that case.
     """
     done = storage.put_if_absent(name, data)
     try:
@@ -190,21 +199,21 @@ def put_once(storage: Storage, name: str, data: bytes) -> bool:
         ) from None
 
 
-# One question to a file system before the first store on it: does put-if-absent hold?
+# A probe of the file system before its first store is created: does it implement put-if-absent?
 #
-# Every commit rests on it (I4). Servers that speak S3 but know no conditional put ignore its header
-# and overwrite; some mounted file systems have no hard links. Both would lose a checkpoint of one
-# of two writers, in silence; so a store is not made there.
+# Every commit depends on it (I4). S3-compatible servers without conditional puts ignore the header
+# and overwrite. Some mounted file systems have no hard links. On both, one of two writers would
+# silently lose a checkpoint, so no store is created there.
 
 
 _FIRST, _SECOND = b"first\n", b"second\n"
 
 
 def refuse_unsafe(storage: Storage) -> None:
-    """Put a hidden file twice, see the second put lose, and remove the file.
+    """Put a hidden file twice, check that the second put fails, and delete the file.
 
-    Raises StorageError naming what the file system lacks, or that of a call that fails. Costs six
-    requests on S3. A file that a crash leaves is hidden, and in nobody's way.
+    Raises StorageError that names the missing capability or the failed call. Costs six requests on
+    S3. A crash leaves a hidden file, which has no effect.
     """
     name = f".probe-{uuid.uuid4().hex[:16]}"
     won_first = storage.put_if_absent(name, _FIRST)
@@ -230,14 +239,15 @@ def refuse_unsafe(storage: Storage) -> None:
     )
 
 
-# A URL is shown in messages, logs and documents, so it holds no credentials.
+# A URL appears in messages, logs and documents, so it must not contain credentials.
 
 
-# As people write them and no parser reads them: a secret may hold any character, a slash too. A
-# folder's name may have all of these, and has no scheme before it.
+# Matches credentials as people type them, which no URL parser accepts: a secret may contain any
+# character, including a slash. A folder's name may contain the same characters, but it has no
+# scheme.
 _FOLDER = re.compile(r"(file|local):///|[/.~]")
 _CREDENTIALS = re.compile(r":/{1,2}.*:.*@|://[^/@]*@", re.DOTALL)
-# The one ``@`` that holds none: a container of Azure, and the account that it is of.
+# The only allowed ``@``: between an Azure container and its account.
 CONTAINER = re.compile(
     r"abfss?://(?P<container>[a-z0-9$-]+)@(?P<account>[a-z0-9]+)\.(?:dfs|blob)\."
     r"(?P<suffix>[a-z0-9-]+(?:\.[a-z0-9-]+)+)(?=/|$)"
@@ -246,8 +256,9 @@ _AUTHORITY = re.compile(r"://[^\s\"']*@")
 
 
 def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
-    """Raise InvalidArgumentError for a URL that may hold a user's name or secret before an ``@``;
-    the message has no part of it. An endpoint has no ``@`` at all.
+    """Raise InvalidArgumentError for a URL that may contain a user name or secret before an ``@``.
+
+    The message shows no part of the URL. An endpoint must not contain any ``@``.
     """
     url = CONTAINER.sub("://", url, count=1)
     found = "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
@@ -260,5 +271,5 @@ def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
 
 
 def without_credentials(text: str) -> str:
-    """Return what a library says, without what may be credentials in URLs that it quotes."""
+    """Return a library's message without possible credentials in the URLs that it quotes."""
     return _AUTHORITY.sub("://…@", text)

@@ -1,10 +1,9 @@
-"""A storage with a copy on this host of what was written or read here last.
+"""A storage that keeps copies of recently written or read files on this host.
 
-After a restart most subtasks come back where they were; with a local copy they read their state
-from the disk beside them and not from the store (Flink's local recovery, ``from-local``). Data
-files alone are kept, never what a commit is made of. A copy is only a second chance: its reader
-compares its SHA-256 with the manifest's and otherwise goes to the store, and a cache that cannot be
-written stops nobody.
+After a restart most subtasks run on the same host again. They then read their state from
+local copies instead of the store (Flink's local recovery, ``from-local``). Only data files
+are cached, never the documents of a commit. A reader compares the copy's SHA-256 with the
+manifest's, and reads the store if they differ. A cache that cannot be written is only logged.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
 DEFAULT_LIMIT_BYTES = 10 * 2**30
 
-# Everything is kept in a folder of this name, and nothing outside of it is ever deleted.
+# All copies are in a folder of this name. Nothing outside of it is ever deleted.
 _FOLDER = "statestore-cache"
-# The cache is looked through for what is too much after this part of its limit has been added.
+# The cache checks its size each time this fraction of its limit has been added.
 _TRIM_PARTS = 16
 _CHUNK_BYTES = 2**20
 _log = logging.getLogger(__name__)
@@ -36,18 +35,18 @@ _log = logging.getLogger(__name__)
 class CachedStorage:
     """Another storage, and a folder of this host with copies of its data files.
 
-    Any number of processes and stores may share the folder. What is kept lies in
-    ``statestore-cache`` inside it, up to about ``limit_bytes``, of which what was used least lately
-    goes first. It may be deleted at any time.
+    Any number of processes and stores may share the folder. The copies are in its subfolder
+    ``statestore-cache``, which holds up to about ``limit_bytes``. The least recently used copies
+    are evicted first. The subfolder may be deleted at any time.
     """
 
     def __init__(
         self, storage: Storage, folder: str | Path, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> None:
-        """Wrap a storage; nothing is made yet.
+        """Wrap a storage; nothing is created yet.
 
-        Raises InvalidArgumentError for a limit that holds nothing, and for a folder that cannot be,
-        or lies in the store.
+        Raises InvalidArgumentError if the limit is not a positive integer, or if the folder is
+        invalid or is inside the store.
         """
         if type(limit_bytes) is not int or limit_bytes < 1:
             raise InvalidArgumentError(
@@ -55,16 +54,16 @@ class CachedStorage:
             )
         self._storage, self._limit_bytes = storage, limit_bytes
         self._root = _outside(folder, storage) / _FOLDER
-        # Two stores may hold files of one name, such as a copy and its original.
+        # Two stores, such as a copy and its original, may have files of the same name.
         self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
-        # The first copy of a process trims: another one may have left too much.
+        # The first copy in a process trims the folder: another process may have left too much.
         self._until_trim = 0
         self.url, self.streams = storage.url, storage.streams
 
     # --- the copies -------------------------------------------------------------------------------
 
     def copy_of(self, name: str) -> Path | None:
-        """Return where the copy of a file lies on this host, None when there is none."""
+        """Return the path of a file's copy on this host; None if it has no copy."""
         path = self._copy(name)
         with _Harmless("read", path):
             return path if path.is_file() else None
@@ -73,14 +72,14 @@ class CachedStorage:
     def copies(self) -> frozenset[str]:
         """Return the names of all files that have a copy on this host."""
         found = []
-        for parent, _, names in os.walk(self._folder):  # errors are passed over: no copies there
+        for parent, _, names in os.walk(self._folder):  # unreadable folders count as empty
             found += [Path(parent, name) for name in names if name.endswith(".parquet")]
         return frozenset(path.relative_to(self._folder).as_posix() for path in found)
 
     def fetch(self, name: str, size_bytes: int) -> Path | None:
-        """Copy a file of the store here and return where; None when there is no room for it.
+        """Copy a file of the store to this host and return its path; None if it exceeds the limit.
 
-        FileNotFoundError when the store has none, StorageError when it cannot be read.
+        FileNotFoundError if the store does not have it, StorageError if it cannot be read.
         """
         if size_bytes > self._limit_bytes:
             return None
@@ -95,13 +94,13 @@ class CachedStorage:
         return self._keep(copy)
 
     def drop(self, name: str) -> None:
-        """Forget the copy of a file."""
+        """Evict the copy of a file."""
         path = self._copy(name)
         with _Harmless("delete", path):
             path.unlink(missing_ok=True)
 
     def touch(self, name: str) -> None:
-        """Mark the copy of a file as used now."""
+        """Mark the copy of a file as just used."""
         path = self._copy(name)
         with suppress(FileNotFoundError), _Harmless("touch", path):
             os.utime(path)
@@ -117,13 +116,13 @@ class CachedStorage:
         return kept
 
     def trim(self) -> None:
-        """Delete what was used least lately, until the folder is within its limit."""
+        """Delete the least recently used copies until the folder is within its limit."""
         self._until_trim = self._limit_bytes // _TRIM_PARTS
         found = []
         for parent, _, names in os.walk(self._root):
             for name in names:
                 path = Path(parent, name)
-                with suppress(FileNotFoundError):  # another process trims as well
+                with suppress(FileNotFoundError):  # another process may trim at the same time
                     stat = path.stat()
                     found.append((stat.st_mtime_ns, stat.st_size, path))
         excess = sum(size for _, size, _ in found) - self._limit_bytes
@@ -157,11 +156,11 @@ class CachedStorage:
         return self._storage.listed(folder)
 
     def is_empty(self) -> bool:
-        """Return whether nothing lies in the store yet."""
+        """Return whether the store has no files yet."""
         return self._storage.is_empty()
 
     def folder_above(self, name: str) -> str | None:
-        """Return what the other storage does."""
+        """Delegate to the wrapped storage."""
         return self._storage.folder_above(name)
 
     def delete(self, name: str) -> None:
@@ -174,11 +173,11 @@ class CachedStorage:
         return self._storage.size(name)
 
     def renew(self, old: str, new: str) -> bool:
-        """Give a file of the store a new name as well; it has no copy here under that one."""
+        """Give a file of the store a second name; the second name has no local copy."""
         return self._storage.renew(old, new)
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file of the store to write; once it is closed there is a copy of it here."""
+        """Return a file of the store to write; closing it also creates its local copy."""
         file = self._storage.open_write(name)
         return _Tee(file, _Copy.begin(self._copy(name)), self)
 
@@ -192,24 +191,24 @@ class CachedStorage:
         self.trim()
 
     def native_path(self, name: str) -> str | None:
-        """Return what the other storage does."""
+        """Delegate to the wrapped storage."""
         return self._storage.native_path(name)
 
     def spark_url(self, name: str) -> str:
-        """Return the URL of the store's own file or folder."""
+        """Return the URL of the file or folder in the store."""
         return self._storage.spark_url(name)
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return what the other storage does."""
+        """Delegate to the wrapped storage."""
         return self._storage.hadoop_settings()
 
     def delta_options(self) -> dict[str, str]:
-        """Return what the other storage does."""
+        """Delegate to the wrapped storage."""
         return self._storage.delta_options()
 
 
 def _outside(folder: str | Path, storage: Storage) -> Path:
-    """Return the absolute folder; InvalidArgumentError when there is none, or it is the store's."""
+    """Return the absolute folder; InvalidArgumentError if it is invalid or inside the store."""
     try:
         root = Path(folder).expanduser().resolve()
         store = storage.native_path("")
@@ -226,7 +225,7 @@ def _outside(folder: str | Path, storage: Storage) -> Path:
 
 
 class _Harmless:
-    """Log what the local disk refuses, and go on without the cache."""
+    """Log errors of the local disk, and continue without the cache."""
 
     def __init__(self, action: str, path: Path) -> None:
         self._action, self._path = action, path
@@ -247,7 +246,7 @@ class _Harmless:
 
 
 class _Copy:
-    """A copy being written beside its name; it takes its name when it is whole."""
+    """A local copy being written under a temporary name; it is renamed when it is complete."""
 
     def __init__(self, path: Path, temporary: Path, file: BinaryIO | None) -> None:
         self._path, self._temporary, self._file = path, temporary, file
@@ -284,13 +283,13 @@ class _Copy:
         file, self._file = self._file, None
         with _Harmless("delete", self._temporary):
             if file is not None:
-                with suppress(OSError):  # a full disk also fails to flush what is thrown away
+                with suppress(OSError):  # on a full disk, flushing the discarded data also fails
                     file.close()
             self._temporary.unlink(missing_ok=True)
 
 
 class _Tee:
-    """A file of the store being written; what reaches it is copied."""
+    """A file of the store being written, and its local copy."""
 
     def __init__(self, file: NewFile, copy: _Copy, storage: CachedStorage) -> None:
         self._file, self._copy, self._storage = file, copy, storage

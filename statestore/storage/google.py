@@ -1,8 +1,9 @@
-"""Google Cloud Storage, by the credentials and the session of gcsfs: requests, and their errors.
+"""Google Cloud Storage with the credentials and session of gcsfs: its requests and its errors.
 
-A put on a condition is one with ``ifGenerationMatch=0``. A large file is put in parts, hidden
-objects beside its name, of which ``compose`` makes one object: unlike a resumable upload, each of
-these requests can be sent again when its answer was lost, and what a killed writer leaves is seen.
+A conditional put uses ``ifGenerationMatch=0``. A large file is sent in parts, which are hidden
+objects next to its name. ``compose`` joins them into one object. Unlike in a resumable upload, each
+of these requests can be retried if its answer is lost, and the parts of a killed writer are visible
+in a listing.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _PERMISSIONS = {
 
 
 class _Refused(OSError):
-    """An answer that is an error: its status, and Google's own name for it."""
+    """An error response: its status, and Google's code for it."""
 
     def __init__(self, status: int, body: bytes, code: str | None = None) -> None:
         try:
@@ -87,14 +88,15 @@ class GoogleStorage(ObjectStorage):
     """A prefix of a bucket: ``gs://bucket/prefix``, or ``gcs://``; with gcsfs options."""
 
     scheme, extra = "gs", "gcs"
-    # A copy within a bucket is of names alone, whatever the size, or goes on in further requests.
+    # A copy within a bucket copies only metadata, regardless of size, or continues in more
+    # requests.
     most_copied_bytes: ClassVar[int] = 5 * 2**40
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         self._is_there = False  # not known yet
 
     def _connect(self) -> Any:
-        # Not by its protocol: gcsfs then asks by gRPC what kind of bucket it is.
+        # Not by protocol name: gcsfs would then use gRPC to ask for the type of the bucket.
         from gcsfs.core import GCSFileSystem
 
         return GCSFileSystem(**self._options, use_listings_cache=False)
@@ -109,7 +111,9 @@ class GoogleStorage(ObjectStorage):
         data: bytes | None = None,
         **parameters: Any,
     ) -> bytes:
-        """Return the body of an answer; gcsfs's own way to try again waits for a minute."""
+        """Return the body of an answer. gcsfs's own retries are not used: they wait for a
+        minute.
+        """
         fs = self._fs
         base = fs.base.removesuffix("storage/v1/") + "upload/storage/v1/" if upload else fs.base
         if fs.requester_pays:
@@ -127,8 +131,10 @@ class GoogleStorage(ObjectStorage):
         return found
 
     def _object(self, method: str, key: str, path: str = "", **arguments: Any) -> bytes:
-        """Return the answer to a request for one object; a 404 says whether its bucket is there,
-        which is asked as long as nothing was found in it.
+        """Return the answer to a request for one object.
+
+        A 404 does not say whether the bucket or the object is missing. The bucket is checked until
+        the first successful request.
         """
         try:
             return self._ask(method, f"o/{quote(key, safe='')}{path}", **arguments)
@@ -145,7 +151,7 @@ class GoogleStorage(ObjectStorage):
         try:
             return self._object("GET", key, headers=asked, alt="media")
         except _Refused as error:
-            if error.status != 416:  # it ends before
+            if error.status != 416:  # the object is shorter
                 raise
             return b""
 
@@ -244,20 +250,20 @@ class GoogleStorage(ObjectStorage):
         return Failure(code, advice, tried, code == _OBJECT_MISSING)
 
     def delta_options(self) -> dict[str, str]:
-        """Return the options in delta-rs's words, with the credentials that gcsfs goes by.
+        """Return delta-rs's options, with the credentials that gcsfs uses.
 
-        What gcsfs finds by itself (application default credentials, a machine's account), delta-rs
-        finds as well.
+        Credentials that gcsfs finds by itself (application default credentials, a machine's
+        account) are also found by delta-rs.
         """
         settings: dict[str, str] = {}
-        # Another server is named in the options, or in the variable STORAGE_EMULATOR_HOST.
+        # The options or the variable STORAGE_EMULATOR_HOST name another server.
         endpoint = str(self._fs.base).removesuffix("/storage/v1/")
         if ".googleapis.com" not in endpoint:
             settings["google_base_url"] = endpoint
             settings["allow_http"] = str(endpoint.startswith("http://")).lower()
         token = self._options.get("token")
         if token == "anon":
-            # The words in which delta-rs is told not to look for anybody's credentials.
+            # These options stop delta-rs from looking for any credentials.
             nobody = {"disable_oauth": True, "gcs_base_url": settings.get("google_base_url")}
             nobody |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
             given = {name: value for name, value in nobody.items() if value is not None}
@@ -270,10 +276,10 @@ class GoogleStorage(ObjectStorage):
 
 
 class _Composed:
-    """Hidden objects, of which one is made; nobody knows their names."""
+    """Hidden objects that are composed into one object; no other code knows their names."""
 
     def __init__(self, storage: GoogleStorage, key: str) -> None:
-        """Begin with none: nothing is asked yet."""
+        """Start without parts; no request is sent yet."""
         self._storage, self._key = storage, key
         self._token, self._parts = uuid.uuid4().hex[:16], list[str]()
 
@@ -294,7 +300,7 @@ class _Composed:
         self.abort()
 
     def abort(self) -> None:
-        """Delete the parts, whose object is there or is not wanted."""
+        """Delete the parts; their object exists already, or is not needed."""
         for part in self._parts:
             self._storage._remove(part)
 
@@ -311,8 +317,8 @@ def _part(key: str, upload: str) -> str:
 async def _send(
     fs: Any, method: str, url: str, headers: dict[str, str], data: bytes | None
 ) -> bytes:
-    """Send one request; with a new token once more, when the one that it had is not taken."""
-    import aiohttp  # gcsfs brings these two
+    """Send one request; retry it once with a new token if the server rejects the old one."""
+    import aiohttp  # gcsfs depends on both
     from yarl import URL
 
     session = await fs._set_session()
@@ -321,7 +327,7 @@ async def _send(
     )
     status, body = 0, b""
     for is_last in (False, True):
-        # It renews a token that is about to end.
+        # This renews a token that is about to expire.
         fs.credentials.apply(headers)
         async with session.request(
             method,
@@ -339,7 +345,7 @@ async def _send(
 
 
 def _renewed(credentials: Any) -> bool:
-    """Return whether these credentials could get themselves a new token, and did."""
+    """Request a new token for these credentials; return whether that succeeded."""
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 

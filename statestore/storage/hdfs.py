@@ -1,15 +1,15 @@
-"""HDFS, over WebHDFS, by the connection of fsspec: its requests, and what its errors mean.
+"""HDFS over WebHDFS, with the connection of fsspec: its requests and its errors.
 
-A put on a condition is a hidden file of another name, which is then renamed: the namenode renames a
-file for one client at a time, and refuses when the new name is taken. So a file is there whole or
-not at all. (A file that is created under its own name is seen while it is still empty.)
+A conditional put writes a hidden file and renames it. The namenode renames a file for one client at
+a time, and refuses if the new name is taken. So a file exists completely or not at all. (A file
+that is created under its final name is visible while it is still empty.)
 
-A request may be late: its answer was given up, it was sent again, and then the first one is done
-all the same. So each attempt to write a file has a hidden name of its own, what was renamed is
-known again by its identity, and bytes that may have been appended are not sent a second time.
+A request may execute late: its answer timed out, it was retried, and the first attempt is executed
+anyway. So each attempt to write a file has its own hidden name. A renamed file is recognized by its
+identity. Bytes that may have been appended already are not sent again.
 
-A folder of HDFS is asked as a bucket is: keys are paths. What writes large files appends to them,
-part by part, before they get their names.
+An HDFS folder is used like a bucket, with paths as keys. Large files are appended to part by part
+before they are renamed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from statestore.storage.requests import (
 __all__ = ["HdfsStorage"]
 
 _WEB_PORT = 9870
-# A datanode answers once the bytes are on others too, and the namenode has heard of all of them.
+# A datanode answers after the bytes are replicated and the namenode knows all of the replicas.
 _WRITE_SECONDS = 30.0
 _MISSING = "FileNotFoundException"
-# A file whose last writer is being waited for: nothing was appended to it.
+# HDFS still waits for the last writer of the file: nothing was appended to it.
 _HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
 _PASSING = {
-    # Each goes by, as a namenode that starts.
+    # Transient errors, for example while a namenode starts.
     *("RetriableException", "SafeModeException", "StandbyException", "ServerNotActiveException"),
     *_HELD,
     *("500", "502", "503", "504"),
@@ -83,7 +83,7 @@ _ADVICE = {
 
 
 class _Refused(OSError):
-    """An answer that is an error: its status, and Hadoop's own name for it."""
+    """An error response: its status, and Hadoop's name of the exception."""
 
     def __init__(self, status: int, answer: Any) -> None:
         try:
@@ -91,7 +91,7 @@ class _Refused(OSError):
             self.code, text = str(said["exception"]), str(said["message"])
         except (ValueError, KeyError, TypeError):
             self.code, text = str(status), f"HTTP {status} {answer.reason}"
-        # Some messages go on with Java's stack.
+        # Some messages continue with a Java stack trace.
         super().__init__(text.partition("\n")[0])
 
 
@@ -99,7 +99,7 @@ class HdfsStorage(ObjectStorage):
     """A folder of HDFS: ``hdfs://namenode:8020/folder``; with options of fsspec's WebHDFS."""
 
     scheme, extra = "hdfs", "hdfs"
-    most_copied_bytes: ClassVar[int] = -1  # nothing is copied without its bytes passing through
+    most_copied_bytes: ClassVar[int] = -1  # WebHDFS cannot copy files on the server
 
     def __init__(
         self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
@@ -116,10 +116,10 @@ class HdfsStorage(ObjectStorage):
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         named: dict[str, Any] = {"host": urlsplit(self.url).hostname, "port": _WEB_PORT}
-        # What is named here would win over fsspec's own settings, which commands go by.
+        # Values set here would override fsspec's own configuration, which other commands use.
         given = {**fsspec.config.conf.get("webhdfs", {}), **options}
         if not {"user", "token", "kerberos"} & set(given):
-            # As Hadoop's own clients are known to a cluster without Kerberos.
+            # Hadoop's clients use the same user name on a cluster without Kerberos.
             named["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._options = named | given
 
@@ -129,16 +129,16 @@ class HdfsStorage(ObjectStorage):
         return WebHDFS(**self._options)
 
     def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
-        """Return the namenode's answer; it is asked again."""
+        """Return the namenode's answer, with retries."""
         return again(lambda: self._once(method, operation, path, **parameters), ATTEMPTS, _passes)
 
     def _once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
-        """Return the namenode's answer, which may be where the bytes are."""
+        """Return the namenode's answer, which may redirect to a datanode."""
         asked = {"op": operation, **self._fs.pars, **parameters}
         return self._send(method, f"{self._fs.url}/{quote(path)}", params=asked)
 
     def _bytes(self, method: str, asked: Any, data: bytes | None = None) -> Any:
-        """Return the answer of the datanode that the namenode has named."""
+        """Return the answer of the datanode that the namenode redirected to."""
         there = self._fs._apply_proxy(asked.headers["Location"])
         wait = READ_SECONDS if data is None else _WRITE_SECONDS
         return self._send(method, there, wait, data=data)
@@ -160,7 +160,7 @@ class HdfsStorage(ObjectStorage):
         try:
             return again(once, ATTEMPTS, _passes)
         except _Refused as error:
-            if "out of the range" not in str(error):  # it ends before
+            if "out of the range" not in str(error):  # the file is shorter
                 raise
             return b""
 
@@ -190,10 +190,11 @@ class HdfsStorage(ObjectStorage):
         return again(once, ATTEMPTS, _passes)
 
     def _rename(self, hidden: str, key: str, member: str, value: int) -> bool:
-        """Return whether the hidden file has its name now; False when another has it.
+        """Return whether the hidden file now has its name; False if another file has it.
 
-        An answer may have been lost, and the next one be of no file: then the file of this name is
-        the hidden one if this member of its status is. If it is not, somebody has deleted that.
+        If an answer was lost, the retry does not find the hidden file. Then the file ``key`` is the
+        renamed one if this member of its status has the expected value. Otherwise the hidden file
+        was deleted.
         """
         answer = self._ask("PUT", "RENAME", hidden, destination=f"/{key}").json()
         if answer["boolean"]:
@@ -206,7 +207,7 @@ class HdfsStorage(ObjectStorage):
         return True
 
     def _mark_of(self, key: str) -> str | None:
-        return None  # who has won knows it from the rename
+        return None  # the rename itself tells who won
 
     def _size_of(self, key: str) -> int:
         return int(self._status(key)["length"])
@@ -239,7 +240,7 @@ class HdfsStorage(ObjectStorage):
             except _Refused as error:
                 if error.code != _MISSING:
                     raise
-                return  # there is none, or it was deleted since
+                return  # it does not exist, or was deleted meanwhile
             listing = answer["DirectoryListing"]
             found = listing["partialListing"]["FileStatuses"]["FileStatus"]
             for item in found:
@@ -264,15 +265,15 @@ class HdfsStorage(ObjectStorage):
         return Failure(code, advice_of(code, _ADVICE), tried, code == _MISSING)
 
     def delta_options(self) -> dict[str, str]:
-        """Return none: delta-rs asks the namenode itself, as Hadoop's configuration says."""
+        """Return an empty dict: delta-rs reads Hadoop's configuration and asks the namenode."""
         return {}
 
 
 class _Appended:
-    """A hidden file that grows, and gets its name at the end."""
+    """A hidden file that is appended to, and renamed at the end."""
 
     def __init__(self, storage: HdfsStorage, key: str) -> None:
-        """Begin with no file: nothing is asked yet."""
+        """Start without a file; no request is sent yet."""
         self._storage, self._key, self._size = storage, key, 0
         self._path = ""
 
@@ -284,8 +285,10 @@ class _Appended:
         self._size += len(body)
 
     def _append(self, body: bytes) -> None:
-        """Append a part. Where its answer is lost, the file's length says whether it is there; if
-        it is not, it may still come, and two of it would be another file.
+        """Append a part.
+
+        If the answer is lost, the file's length shows whether the part was appended. If it was not,
+        the request may still execute late, so it is not retried: the part would be appended twice.
         """
         storage = self._storage
         asked = storage._ask("POST", "APPEND", self._path)
@@ -300,7 +303,7 @@ class _Appended:
             self.send(last)
         if self._has_its_name():
             return
-        # As on an object store, who writes a name again replaces what it had.
+        # As on an object store, writing a name again replaces the old file.
         self._storage._remove(self._key)
         if not self._has_its_name():
             raise FileExistsError("another writer writes this file")

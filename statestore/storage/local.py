@@ -1,4 +1,4 @@
-"""A folder of a local or mounted file system, where a hard link is the commit."""
+"""A folder of a local or mounted file system, in which a hard link commits a file."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 
 _SYNCED_AT_ONCE = 8
-# A manifest of a million files has about 300 MB.
+# The largest documents are manifests: one with a million files has about 300 MB.
 _MOST_READ_BYTES = 2**31
 
 
-# One file under two names: what two stores on one file system may share, without a copy.
+# A second name for a file, so that two stores on one file system can share it without a copy.
 
 
-# What a file system says that has no hard links, when the two names are on different ones, or when
-# the file is somebody else's.
+# Errors of a file system without hard links, of two names on different file systems, and of files
+# that belong to another user.
 _CANNOT = (
     *(errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS),
     *(errno.EMLINK, errno.EACCES, errno.EROFS),
@@ -44,8 +44,9 @@ _CANNOT = (
 
 
 def can_link(source: Storage, target: Storage) -> bool:
-    """Return whether files of the one can be given names in the other, as far as can be told
-    without trying: both are folders of one file system. A bucket has no names to share.
+    """Return whether files of ``source`` can probably be hard-linked into ``target``.
+
+    Both must be folders of the same file system. Object stores cannot share files.
     """
     old, new = source.native_path(""), target.native_path("")
     if old is None or new is None:
@@ -60,10 +61,10 @@ def _device_of(path: Path) -> int:
 
 
 def link(source: Storage, old: str, target: Storage, new: str) -> bool:
-    """Give a file of ``source`` a name in ``target`` too: one file, which stays until both are
-    deleted, and whose time is now. False where the file system cannot, or the name is taken.
+    """Give a file of ``source`` a second name in ``target``, with the current time.
 
-    Raises FileNotFoundError when the source has none, or StorageError.
+    The file stays until both names are deleted. False if the file system cannot do it, or the name
+    is taken. Raises FileNotFoundError if the source does not have the file, or StorageError.
     """
     here, there = source.native_path(old), target.native_path(new)
     if here is None or there is None:
@@ -73,11 +74,12 @@ def link(source: Storage, old: str, target: Storage, new: str) -> bool:
 
 
 def young_link(old: Path, new: Path) -> bool:
-    """Give a file a second name, its folders made; False where the file system cannot, or the name
-    is taken. Raises OSError.
+    """Give a file a second name and create its folders.
 
-    A collection that lists the new name must find it young, so the time of the file, which is that
-    of both names, is set before there is a second one.
+    False if the file system cannot do it, or the name is taken. Raises OSError.
+
+    A garbage collection that lists the new name must see a recent time. Both names share one time,
+    so it is set before the second name is created.
     """
     new.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -96,8 +98,8 @@ class LocalStorage:
     """A folder of a local or mounted file system that has hard links and fsync.
 
     The folder itself may be a symbolic link. A symbolic link below it is refused with its name,
-    unless links are followed: it may lead out of the folder, and a file that is written or deleted
-    there may be anybody's. So is what is neither a file nor a folder, such as a FIFO.
+    unless ``follow_links`` is set: it may lead out of the folder to somebody else's files. Anything
+    that is neither a file nor a folder, such as a FIFO, is refused too.
     """
 
     streams = 1  # the operating system reads ahead
@@ -105,7 +107,7 @@ class LocalStorage:
     def __init__(self, url: str, *, follow_links: bool = False) -> None:
         """Take a path or ``file://`` URL; nothing is created yet.
 
-        Raises InvalidArgumentError for a URL of another host.
+        Raises InvalidArgumentError for a URL that names another host.
         """
         root = fsspec.filesystem("file")._strip_protocol(_of_this_host(url))
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
@@ -129,11 +131,10 @@ class LocalStorage:
             return file.read(stop - start)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a synced temporary file and link it to its name: one winner, never a partial
-        file.
+        """Write a synced temporary file and link it to its name: one winner, never a partial file.
 
-        The way to it is durable before it is seen, whoever has made its folders; its name is before
-        this returns, also where another's was first.
+        All parent folders are durable before the file is visible, no matter who created them. The
+        name is durable before this returns, even if another writer's file has it.
         """
         with named("write", target := self._file(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,26 +150,26 @@ class LocalStorage:
         return done
 
     def list(self, folder: str) -> tuple[str, ...]:
-        """Return the names of all files below a folder, temporary ones of ours left out."""
+        """Return the names of all files below a folder, without temporary files."""
         with named("list", self._folder(folder)):
             names = self._walk(folder)
             return tuple(sorted(name for name in names if not _last(name).startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
-        """Return all files below a folder, temporary ones of ours as well."""
+        """Return all files below a folder, including temporary files."""
         with named("list", self._folder(folder)):
             found = []
             for name in self._walk(folder):
                 try:
                     status = os.lstat(self._root / name)
                 except FileNotFoundError:
-                    continue  # it was deleted since the walk saw it
+                    continue  # it was deleted after the walk listed it
                 modified_ms = status.st_mtime_ns // 1_000_000
                 found.append(Listed(name, status.st_size, modified_ms))
             return tuple(sorted(found))
 
     def is_empty(self) -> bool:
-        """Return whether the folder holds nothing but hidden files and what a new disk holds."""
+        """Return whether the folder is empty except for hidden files and ``lost+found``."""
         with named("list", self.url):
             try:
                 with os.scandir(self._root) as entries:
@@ -177,7 +178,7 @@ class LocalStorage:
                 return True
 
     def folder_above(self, name: str) -> str | None:
-        """Look into each folder above, by its real path."""
+        """Search each parent folder, by its real path."""
         for above in Path(os.path.realpath(self._root)).parents:
             with suppress(OSError):
                 if (above / name).is_file():
@@ -195,12 +196,12 @@ class LocalStorage:
             return path.stat().st_size
 
     def renew(self, old: str, new: str) -> bool:
-        """Give the file a second name, and both the time that it is now."""
+        """Give the file a second name, and set the time of both to now."""
         with named("read", path := self._file(old)):
             return young_link(path, self._file(new))
 
     def open_write(self, name: str) -> NewFile:
-        """Return a new file, its folders made."""
+        """Return a new file and create its folders."""
         with named("write", path := self._file(name)):
             path.parent.mkdir(parents=True, exist_ok=True)
             return _LocalFile(path)
@@ -211,10 +212,10 @@ class LocalStorage:
             return _opened(path)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Sync the files and every folder on the way to them.
+        """Sync the files and every folder on the path to them.
 
-        Threads sync several files and their folders in parallel, because one commit of the file
-        system's journal then serves them all.
+        Threads sync files and folders in parallel, so that one commit of the file system's journal
+        covers several of them.
         """
         with named("sync files in", self.url):
             files = [self._file(name) for name in names]
@@ -238,16 +239,17 @@ class LocalStorage:
         return f"file:{self._folder(name)}"
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return nothing: a path says it all."""
+        """Return an empty dict: the path is sufficient."""
         return {}
 
     def delta_options(self) -> dict[str, str]:
-        """Return nothing: a path says it all."""
+        """Return an empty dict: the path is sufficient."""
         return {}
 
     def _sync_way(self, folder: Path) -> None:
-        """Make the names of the folders on the way to one durable: from the root on, and those of
-        the way to the root itself, so that whoever sees a file in the root need not.
+        """Make the names of the folders on the path to ``folder`` durable, starting at the root.
+
+        For the root itself, sync its own parents, so that writers of files in it need not.
         """
         if folder != self._root:
             above = folder.parent
@@ -259,12 +261,12 @@ class LocalStorage:
         device = folder.stat().st_dev
         for above in folder.parents:
             if above.stat().st_dev != device:
-                return  # where it is mounted, nothing was made
-            with suppress(PermissionError):  # nor where nobody may look
+                return  # nothing was created above the mount point
+            with suppress(PermissionError):  # nor in folders that this user cannot read
                 _fsync(above)
 
     def _walk(self, folder: str) -> Iterator[str]:
-        # Unlike a glob, this walk tells an unreadable folder from an empty one.
+        # Unlike a glob, this walk distinguishes an unreadable folder from an empty one.
         folders = [self._folder(folder)]
         while folders:
             parent = folders.pop()
@@ -283,13 +285,15 @@ class LocalStorage:
                         yield entry.name if below == "." else f"{below}/{entry.name}"
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file; StorageError if its folders or the file are symbolic links."""
+        """Return the path of a file; StorageError if it or one of its folders is a symbolic
+        link.
+        """
         relative = inside(name)
         if not self._follow_links:
             path = self.url
             for part in relative.split("/"):
                 path = f"{path}{os.sep}{part}"
-                if os.path.islink(path):  # noqa: PTH114 - a Path for each part takes long
+                if os.path.islink(path):  # noqa: PTH114 - creating a Path per part is slow
                     raise self._is_link(Path(path))
         return self._root / relative
 
@@ -307,7 +311,7 @@ class LocalStorage:
 
 
 def _of_this_host(url: str) -> str:
-    """Return a URL of this host without its name; InvalidArgumentError for another host's."""
+    """Return a URL of this host without the host name; InvalidArgumentError for another host."""
     found = re.match(r"(?:file|local)://([^/]+)(/.*)?$", url, re.DOTALL)
     if found is None:
         return url
@@ -320,7 +324,7 @@ def _of_this_host(url: str) -> str:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file to read; StorageError for a FIFO, whose reader would wait, and the like."""
+    """Open a file to read; StorageError for a FIFO, which would block, and other special files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -336,7 +340,7 @@ def _last(name: str) -> str:
 
 
 class _LocalFile:
-    """A new file, written beside its name; closed, it takes its name."""
+    """A new file that is written under a temporary name, and renamed when it is closed."""
 
     def __init__(self, target: Path) -> None:
         self._target, self._temporary = target, _beside(target)
@@ -362,7 +366,8 @@ class _LocalFile:
             try:
                 done = _link(self._temporary, self._target)
             except StorageError:
-                # Where no store can be, files that a restore writes can: nobody else names them.
+                # Without hard links no store can exist here, but a restore's output can: it has
+                # only one writer.
                 self._temporary.rename(self._target)
                 return
             if not done:
@@ -373,7 +378,7 @@ class _LocalFile:
     def abandon(self) -> None:
         if self._file.closed:
             return
-        with suppress(OSError):  # on a full disk this fails as well
+        with suppress(OSError):  # on a full disk, closing fails too
             self._file.close()
         with suppress(OSError):
             self._temporary.unlink(missing_ok=True)
@@ -389,18 +394,18 @@ class _LocalFile:
 
 
 def _beside(target: Path) -> Path:
-    """Return a hidden name that no other file has."""
+    """Return a unique hidden name in the same folder."""
     return target.parent / f".{target.name}.{uuid.uuid4().hex}"
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """Give a file its name; False when that is taken."""
+    """Give a file its name; False if the name is taken."""
     try:
         os.link(temporary, target)
     except FileExistsError:
         return False
     except OSError as error:
-        # The file is ours and was just made: what is not permitted or known is the link itself.
+        # The file is ours and new, so the file system refuses the hard link itself.
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         raise StorageError(

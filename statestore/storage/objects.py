@@ -1,7 +1,7 @@
-"""A prefix of a bucket, where a conditional put is the commit: what object stores have in common.
+"""A prefix of a bucket, in which a conditional put commits a file: code shared by object stores.
 
-A service says how it is asked (``s3.py``, ``azure.py``, ``google.py``): a handful of requests, and
-what its errors mean. All that is built on them is here, once.
+The module of each service (``s3.py``, ``azure.py``, ``google.py``, ``hdfs.py``) implements a few
+requests and explains their errors. Everything that is built on these requests is here.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ __all__ = ["DEFAULT_STREAMS", "MARK", "ObjectStorage", "Page"]
 DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
 MARK = "statestore-put"
-"""The name of the metadata that tells a put's own object from another writer's."""
+"""The name of the metadata that distinguishes a put's own object from another writer's."""
 _PART_BYTES = 8 * 2**20
 _UPLOAD = re.compile(r"(|.*/)\.([^/]+)\.upload-([^/]+)")
-# Closing a connection that a forked process inherited would close its parent's; so none is dropped.
+# A forked process must not drop a connection of its parent, because that would close it.
 _HELD: list[Any] = []
 
 
 class Page(NamedTuple):
-    """Some objects of a listing by their keys, and what asks for the next; None for the last."""
+    """The objects of one page of a listing, and the token of the next page; None for the last."""
 
     items: tuple[Listed, ...]
     following: Any
 
 
 class ObjectStorage(ABC):
-    """A prefix of a bucket; each call sees what other writers did before it.
+    """A prefix of a bucket; each call sees all earlier changes by other writers.
 
-    What fails in passing is sent again, a few times and for seconds (``requests.py``).
+    Transient errors are retried a few times within seconds (``requests.py``).
 
-    Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
+    It is fork-safe and can be pickled with its options: a worker gets the same credentials.
     """
 
     scheme: ClassVar[str]
-    """What URLs begin with."""
+    """The scheme of its URLs."""
 
     extra: ClassVar[str]
-    """The extra of this package that brings what is needed."""
+    """The extra of this package that installs the client."""
 
     most_copied_bytes: ClassVar[int]
-    """The largest object that one request copies."""
+    """The largest object that can be copied on the server."""
 
     part_bytes: ClassVar[int] = _PART_BYTES
-    """How much of a file under way is sent at once."""
+    """The size of one part of an upload."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
     ) -> None:
         """Take a URL and options of the service's fsspec file system; nothing is read yet.
 
-        ``streams`` is how many ranges of objects are asked for at once. Raises InvalidArgumentError
-        for fewer than one, or when a URL holds credentials, which would end up in messages.
+        ``streams`` is the number of concurrent range requests. Raises InvalidArgumentError
+        if it is below one, or if a URL contains credentials, which would appear in messages.
         """
         if type(streams) is not int or not 1 <= streams <= _MOST_STREAMS:
             raise InvalidArgumentError(
@@ -109,32 +109,34 @@ class ObjectStorage(ABC):
 
     @property
     def _fs(self) -> Any:
-        """The connection of this process: one that a fork inherited is another's."""
+        """The connection of this process; a forked process opens its own."""
         if self._process != os.getpid():
             self._open_filesystem()
         return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind: a worker opens its own."""
+        """Omit the connection: a worker opens its own."""
         return {key: value for key, value in vars(self).items() if key != "_opened"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open a connection of this process."""
+        """Open a connection in this process."""
         vars(self).update(state)
         self._open_filesystem()
 
-    # What a service says
+    # The requests that each service implements
 
     def _configure(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - most need none
-        """Look at the options, before anything is opened."""
+        """Check the options before a connection is opened."""
 
     @abstractmethod
     def _connect(self) -> Any:
-        """Return a file system of fsspec that is open."""
+        """Return an open fsspec file system."""
 
     @abstractmethod
     def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Return an object, or a range of it in one request, fewer bytes where it ends before."""
+        """Return an object, or a range of it in one request; fewer bytes if the object is
+        shorter.
+        """
 
     @abstractmethod
     def _put(self, key: str, data: bytes) -> None:
@@ -142,7 +144,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def _put_new(self, key: str, data: bytes, mark: str) -> bool:
-        """Put an object only if there is none, with the mark as metadata; False: there is one."""
+        """Put an object with the mark as metadata if the key is free; False if it is taken."""
 
     @abstractmethod
     def _mark_of(self, key: str) -> str | None:
@@ -150,36 +152,38 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def _size_of(self, key: str) -> int:
-        """Return an object's length; an error that says whether the bucket is missing."""
+        """Return an object's length; the error says if the bucket is missing."""
 
     @abstractmethod
     def _remove(self, key: str) -> None:
-        """Delete an object; nothing happens when there is none."""
+        """Delete an object; do nothing if it does not exist."""
 
     @abstractmethod
     def _copy(self, old: str, new: str) -> None:
-        """Let the server copy an object."""
+        """Copy an object on the server."""
 
     @abstractmethod
     def _page(self, prefix: str, most: int, following: Any) -> Page:
-        """Return objects whose keys begin so; ``following`` is what the page before has said."""
+        """Return a page of objects with a key prefix; ``following`` is the previous page's
+        token.
+        """
 
     @abstractmethod
     def _begin(self, key: str) -> Upload:
-        """Begin an object that is sent in parts."""
+        """Start an object that is sent in parts."""
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
-        """Yield key, id and time of uploads that have not ended, where the server keeps them."""
+        """Yield key, id and start time of unfinished uploads, if the server keeps them."""
         return iter(())
 
     def _end_upload(self, key: str, upload: str) -> None:  # noqa: B027 - as above
-        """Let the server forget an upload; nothing happens when there is none."""
+        """Discard an unfinished upload on the server; do nothing if it does not exist."""
 
     @abstractmethod
     def _explain(self, error: Exception, action: str) -> Failure:
-        """Return what an error means."""
+        """Return the meaning of an error."""
 
-    # What is built on it
+    # Operations built on these requests
 
     def read(self, name: str) -> bytes:
         """Return the bytes of an object."""
@@ -192,10 +196,10 @@ class ObjectStorage(ABC):
             return self._get(self._key(name), start, stop) if start < stop else b""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Put on the condition that there is no such object; the server refuses all but one.
+        """Put on the condition that the object does not exist; only one writer succeeds.
 
-        A put whose answer was lost is sent again, and meets itself: each carries a mark that tells
-        its own object from another writer's.
+        If an answer is lost, the put is retried and finds its own object. Each put therefore
+        carries a mark that identifies its object.
         """
         mark = uuid.uuid4().hex
         key = self._key(name)
@@ -210,7 +214,7 @@ class ObjectStorage(ABC):
                 raise
 
     def list(self, folder: str) -> tuple[str, ...]:
-        """Return the names of all objects below a folder; markers of folders are left out."""
+        """Return the names of all objects below a folder, without folder markers."""
         with self._errors("list", folder):
             names = [name for page in self._pages(folder) for name in page]
         return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
@@ -218,7 +222,7 @@ class ObjectStorage(ABC):
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all objects below a folder; their time is the server's.
 
-        An upload that has not ended is a hidden one, of no length, and :meth:`delete` ends it.
+        An unfinished upload appears as a hidden object of length 0; :meth:`delete` aborts it.
         """
         with self._errors("list", folder):
             found = [item for page in self._objects(folder) for item in page]
@@ -226,12 +230,12 @@ class ObjectStorage(ABC):
         return tuple(sorted(item for item in found if not _is_marker(item.name)))
 
     def is_empty(self) -> bool:
-        """Return whether no object has this prefix, hidden ones aside; mostly one request."""
+        """Return whether no visible object has this prefix; usually one request."""
         with self._errors("list", ""):
             return all(name.startswith(".") for page in self._pages("", 50) for name in page)
 
     def folder_above(self, name: str) -> str | None:
-        """Ask for an object of this name at each prefix above, up to the bucket."""
+        """Look for an object of this name at each parent prefix, up to the bucket."""
         bucket, root = self._place()
         parts = root.split("/") if root else []
         for count in range(len(parts) - 1, -1, -1):
@@ -239,13 +243,13 @@ class ObjectStorage(ABC):
             try:
                 with self._errors("read", name):
                     self._size_of(f"{above}/{name}" if above else name)
-            except (FileNotFoundError, StorageError):  # a prefix may be closed to this user
+            except (FileNotFoundError, StorageError):  # this user may not read the prefix
                 continue
             return f"{self.scheme}://{bucket}/{above}".rstrip("/")
         return None
 
     def delete(self, name: str) -> None:
-        """Remove an object, or end an upload; nothing happens when there is none."""
+        """Delete an object, or abort an upload; do nothing if it does not exist."""
         upload = _UPLOAD.fullmatch(name)
         with self._errors("delete", name):
             if upload is None:
@@ -259,7 +263,7 @@ class ObjectStorage(ABC):
             return self._size_of(self._key(name))
 
     def renew(self, old: str, new: str) -> bool:
-        """Let the server copy the object, unless it is larger than one request copies."""
+        """Copy the object on the server, unless it exceeds the server's limit for a copy."""
         source, target = self._key(old), self._key(new)
         if self.size(old) > self.most_copied_bytes:
             return False
@@ -268,7 +272,7 @@ class ObjectStorage(ABC):
         return True
 
     def open_write(self, name: str) -> NewFile:
-        """Return an object to write, sent in parts; it exists once it is closed."""
+        """Return an object to write; it is sent in parts and exists after it is closed."""
         key = self._key(name)
         return ObjectWriter(
             functools.partial(self._begin, key),
@@ -278,28 +282,28 @@ class ObjectStorage(ABC):
         )
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return an object to read, fetched by byte ranges as it is read."""
+        """Return an object to read; byte ranges are fetched on demand."""
         fetch = functools.partial(self.read_range, name)
         return cast(BinaryIO, ObjectReader(fetch, self.size(name)))
 
-    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - all that it has to do
-        """Do nothing: an object that exists is durable."""
+    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - nothing to do
+        """Do nothing: every object that exists is durable."""
 
     def native_path(self, name: str) -> str | None:
-        """Return None: there is no path."""
+        """Return None: an object has no local path."""
         return None
 
     def spark_url(self, name: str) -> str:
-        """Return the URL by which Spark's connector to this service knows it."""
+        """Return the URL in the form of Spark's connector to this service."""
         return self._full(name)
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return none: see the module of each service."""
+        """Return an empty dict; services override it if they need settings."""
         return {}
 
     @abstractmethod
     def delta_options(self) -> dict[str, str]:
-        """Return the options in delta-rs's words, with the credentials that are used now."""
+        """Return delta-rs's options, with the current credentials."""
 
     def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
         return object_errors(action, self._full(name), self._explain)
@@ -318,7 +322,7 @@ class ObjectStorage(ABC):
                 return
 
     def _uploads(self, folder: str) -> Iterator[Listed]:
-        """Yield the uploads that have not ended, as hidden files beside their names."""
+        """Yield unfinished uploads as hidden files next to their names."""
         root = self._root()
         for key, upload, started_ms in self._unfinished(self._below(folder)):
             folder, slash, file = key[len(root) :].rpartition("/")
@@ -326,21 +330,21 @@ class ObjectStorage(ABC):
             yield Listed(name, 0, started_ms)
 
     def _has_bucket(self) -> None:
-        """Raise when not even the bucket exists, which the answer about an object did not say."""
+        """Raise if the bucket does not exist; the error for a missing object does not tell."""
         self._page(self._root(), 1, None)
 
     def _place(self) -> tuple[str, str]:
-        """Return the bucket, and what of it is the store, without slashes around it."""
+        """Return the bucket, and the store's prefix in it without slashes at its ends."""
         bucket, _, root = self._prefix.partition("/")
         return bucket, root
 
     def _root(self) -> str:
-        """Return what keys of the store begin with."""
+        """Return the prefix of all keys of the store."""
         root = self._place()[1]
         return f"{root}/" if root else ""
 
     def _below(self, folder: str) -> str:
-        """Return what keys below a folder begin with."""
+        """Return the prefix of all keys below a folder."""
         return f"{self._root()}{inside(folder)}/" if folder else self._root()
 
     def _key(self, name: str) -> str:
@@ -351,5 +355,5 @@ class ObjectStorage(ABC):
 
 
 def _is_marker(name: str) -> bool:
-    """Whether the object only stands for a folder, or for the prefix itself."""
+    """Return whether the object is only a marker of a folder, or of the prefix itself."""
     return not name or name.endswith("/")

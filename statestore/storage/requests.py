@@ -1,7 +1,6 @@
-"""Requests to an object store: which are sent again, what their errors say, and files of them.
+"""Requests to an object store: retries, error messages, and file objects for reading and writing.
 
-What Amazon's, Microsoft's and Google's answers mean is in the module of each; here is what follows
-from it.
+The module of each service knows what its answers mean. This module has the code that they share.
 """
 
 from __future__ import annotations
@@ -39,19 +38,20 @@ __all__ = [
 
 Answer = TypeVar("Answer")
 Errors = Callable[[str], AbstractContextManager[None]]
-"""What turns the errors of an action into ours."""
+"""Converts the errors of an action to this package's errors."""
 
-# How long a server is waited for, and how often it is asked: every wait has an end, in seconds.
+# Timeouts and retries: every wait ends within seconds.
 
-# Four in all: waits of up to 1, 2 and 4 s lie between them, at random, so that writers who were
-# told to slow down together do not come back together. More would make a dead server slow to name.
+# Four attempts in total, with random waits of up to 1, 2 and 4 s between them. The randomness keeps
+# writers that were throttled together from retrying together. With more attempts it would take too
+# long to report a dead server.
 ATTEMPTS = 4
-# The longest first wait; each wait after it may be twice as long as the one before.
+# The upper bound of the first wait; each later bound is twice the previous one.
 WAIT_SECONDS = 1.0
-# A server in reach accepts in a fraction of a second; a lost packet is sent again after 1 and 3 s.
+# A reachable server accepts in a fraction of a second; lost packets are resent after 1 and 3 s.
 CONNECT_SECONDS = 5.0
-# Between two pieces of an answer, not for all of it: large files take as long as they take. The
-# first byte comes in well under a second; 10 s leave room for a server that is busy.
+# The timeout between two pieces of an answer, not for the whole answer: large files take longer.
+# The first byte usually arrives well within a second; 10 s allow for a busy server.
 READ_SECONDS = 10.0
 
 NOT_REACHED = "check that the server runs, and the storage option {endpoint}; then try again"
@@ -59,8 +59,9 @@ _READ_AHEAD_BYTES = 4 * 2**20
 
 
 def again(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception], bool]) -> Answer:
-    """Return the answer of a request; send it again when it fails in passing, after a wait, at most
-    so often in all.
+    """Return the answer of a request; retry transient errors, with ``attempts`` attempts in total.
+
+    It waits for a random time before each retry.
     """
     for attempt in itertools.count(1):
         try:
@@ -74,23 +75,23 @@ def again(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception
 
 @dataclass(frozen=True)
 class Failure:
-    """What the error of a request says."""
+    """The meaning of a request's error."""
 
     code: str
-    """The server's own name of it, else that of the error's class."""
+    """The server's error code, or the name of the error's class."""
 
     advice: str | None = None
-    """What to do, as the end of a sentence."""
+    """What the user can do, as the end of a sentence."""
 
     tried: str = ""
-    """How often it was sent, as ``4 times``; empty when it was not sent again."""
+    """The number of attempts, such as ``4 times``; empty if the request was not retried."""
 
     is_object_missing: bool = False
-    """Whether there is no such object, where the bucket is there."""
+    """True if the bucket exists but the object does not."""
 
 
 def advice_of(code: str, table: Mapping[str, Iterable[str]]) -> str | None:
-    """Return what a table of codes by advice says of a code."""
+    """Return the advice for an error code, from a table of codes by advice."""
     return next((advice for advice, codes in table.items() if code in codes), None)
 
 
@@ -98,10 +99,11 @@ def advice_of(code: str, table: Mapping[str, Iterable[str]]) -> str | None:
 def object_errors(
     action: str, where: str, explain: Callable[[Exception, str], Failure]
 ) -> Iterator[None]:
-    """Turn any error of a request into StorageError naming what was tried, where, how often, and
-    what to do; ``explain`` gets the error and the action.
+    """Convert any error of a request to a StorageError that names action, place, attempts and
+    advice.
 
-    A missing object is FileNotFoundError while reading; it is not when its bucket is missing.
+    ``explain`` gets the error and the action. While reading, a missing object is a
+    FileNotFoundError, but a missing bucket is not.
     """
     start = time.monotonic()
     try:
@@ -112,7 +114,7 @@ def object_errors(
         failure = explain(error, action)
         if action == "read" and failure.is_object_missing:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
-        # Some say nothing themselves, as fsspec's timeout.
+        # Some errors have no text of their own, such as fsspec's timeout.
         text = str(error) or str(error.__cause__ or failure.code)
         said = without_credentials(" ".join(text.split()).rstrip("."))
         if failure.tried:
@@ -123,10 +125,10 @@ def object_errors(
 
 
 class ObjectReader(io.RawIOBase):
-    """An object to read and seek in, fetched by byte ranges, and a little ahead."""
+    """An object to read and seek in; it fetches byte ranges with a short read-ahead."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
-        """Take what returns a range of the object, and its length."""
+        """Take the function that returns a range of the object, and the object's length."""
         self._cache = ReadAheadCache(_READ_AHEAD_BYTES, fetch, size)
         self._size, self._at = size, 0
 
@@ -143,7 +145,7 @@ class ObjectReader(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a position; costs nothing until it is read from."""
+        """Set the position; nothing is requested until the next read."""
         at = offset + (0, self._at, self._size)[whence]
         if at < 0:
             raise ValueError(f"a position lies before the beginning: {at}")
@@ -151,7 +153,7 @@ class ObjectReader(io.RawIOBase):
         return at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return ``size`` bytes, fewer only at the end."""
+        """Return ``size`` bytes, or fewer at the end."""
         stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if stop <= self._at:
             return b""
@@ -160,29 +162,31 @@ class ObjectReader(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read into a buffer; return how much."""
+        """Read into a buffer; return the number of bytes."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
 
 class Upload(Protocol):
-    """An object under way, sent in parts; nothing is there before :meth:`complete`."""
+    """An object being uploaded in parts; it does not exist before :meth:`complete`."""
 
     def send(self, body: bytes) -> None:
-        """Send the next part; it has the store's own length."""
+        """Send the next part, which has the service's part size."""
 
     def complete(self, last: bytes) -> None:
-        """Send what is left, which may be nothing, and let the object appear."""
+        """Send the remaining bytes, possibly none, and create the object."""
 
     def abort(self) -> None:
-        """Let the server forget the parts."""
+        """Discard the parts on the server."""
 
 
 class ObjectWriter(io.RawIOBase):
-    """A new object, sent in parts while it is written; it exists once it is closed, whole.
+    """A new object that is sent in parts while it is written; it exists, complete, once it is
+    closed.
 
-    Not fsspec's own file, which finishes the object when it is merely dropped, also after an error.
+    fsspec's own file is not used: it completes the object when it is garbage-collected, even after
+    an error.
     """
 
     def __init__(
@@ -192,8 +196,10 @@ class ObjectWriter(io.RawIOBase):
         errors: Errors,
         part_bytes: int,
     ) -> None:
-        """Take what begins an upload, what puts a small object in one request, what turns errors
-        into ours, and how much a part holds.
+        """Take the callbacks and the part size.
+
+        ``begin`` starts an upload, ``put`` sends a small object in one request, and ``errors``
+        converts errors.
         """
         self._begin, self._put, self._errors = begin, put, errors
         self._part_bytes = part_bytes
@@ -205,7 +211,7 @@ class ObjectWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        """Take bytes; once they fill a part, it is sent."""
+        """Accept bytes; send each part once it is full."""
         if self.closed:
             raise ValueError("the object is closed already")
         size = memoryview(data).nbytes
@@ -219,7 +225,7 @@ class ObjectWriter(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Make the object appear."""
+        """Create the object."""
         if self.closed:
             return
         super().close()
@@ -230,20 +236,21 @@ class ObjectWriter(io.RawIOBase):
                 self._upload.complete(bytes(self._waiting))
 
     def abandon(self) -> None:
-        """Let nothing appear, and the parts that were sent go: they would stay, unseen and billed.
+        """Discard the object and its parts: they would otherwise stay on the server, unseen and
+        billed.
 
-        What the server does not take back now, a collection does, or the server itself.
+        If the server cannot delete the parts now, a garbage collection or the server does it later.
         """
         if not self.closed:
             super().close()
             self._take_back()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Close it, or after an exception abandon it."""
+        """Close the object, or abandon it after an exception."""
         self.close() if kind is None else self.abandon()
 
     def __del__(self) -> None:
-        """Send nothing: what was not closed shall not appear."""
+        """Send nothing: an object that was not closed must not appear."""
         super().close()
 
     def _take_back(self) -> None:

@@ -1,4 +1,4 @@
-"""S3, through s3fs: its requests, what its errors mean, and how long it is waited for."""
+"""S3 through s3fs: its requests, its errors, its timeouts and retries."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from statestore.storage.requests import (
 __all__ = ["S3Storage", "attempts_of", "delta_settings", "patient", "s3a_settings"]
 
 
-# What s3fs was told about a bucket, in the words of Hadoop's ``s3a``, for Spark's own access.
+# s3fs's options for a bucket, converted to those of Hadoop's ``s3a`` for Spark's own access.
 #
-# The settings hold secrets. They go into the Hadoop configuration of a running Spark, for this
-# bucket alone; never into Spark's own, which is shown, logged and listed.
+# The settings contain secrets. They go into the Hadoop configuration of a running Spark, for this
+# bucket only. They never go into Spark's own configuration, which is displayed, logged and listed.
 
 
 _HADOOP = "org.apache.hadoop.fs.s3a"
 
 
 def s3a_settings(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of ``s3a`` for a bucket; none for what the options leave open."""
+    """Return the settings of ``s3a`` for a bucket that the options specify."""
     client = options.get("client_kwargs") or {}
     settings = _credentials(options)
     endpoint = options.get("endpoint_url") or client.get("endpoint_url")
     if endpoint:
         settings["endpoint"] = str(endpoint)
         settings["connection.ssl.enabled"] = str(urlsplit(endpoint).scheme != "http").lower()
-        # Servers other than Amazon's mostly know buckets by path alone.
+        # Most servers other than Amazon's support buckets only in the path.
         settings["path.style.access"] = "true"
     region = client.get("region_name")
     if region or endpoint:
@@ -53,7 +53,7 @@ def s3a_settings(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _credentials(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return who asks; the provider too, or keys of the environment would mix with these."""
+    """Return credentials and their provider, so that keys of the environment are not used."""
     if options.get("anon"):
         return {"aws.credentials.provider": f"{_HADOOP}.AnonymousAWSCredentialsProvider"}
     key = options.get("key") or options.get("username")
@@ -75,11 +75,12 @@ _GIVEN = (("key", "username"), ("secret", "password"), ("token", "token"))
 
 
 def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of delta-rs's object store; a commit is a conditional put there too.
+    """Return the settings of delta-rs's object store, which also commits by a conditional put.
 
-    Credentials are found as s3fs finds them: in the options, a profile, the environment, a role.
+    Credentials come from the same places as in s3fs: the options, a profile, the environment, a
+    role.
     """
-    import botocore.session  # s3fs brings it
+    import botocore.session  # a dependency of s3fs
 
     client = options.get("client_kwargs") or {}
     session = botocore.session.Session(profile=options.get("profile"))
@@ -98,27 +99,27 @@ def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
     return settings | {f"aws_{name}": str(value) for name, value in named if value}
 
 
-# How long S3 is waited for, and how often it is asked.
+# Timeouts and retries of S3.
 #
-# Two layers know how to try again, botocore (a request) and s3fs (a request, and once more around
-# its body): together they would multiply, and take half an hour to name a server that is dead. So
-# botocore alone repeats a request; s3fs is told to ask once; and an answer that breaks off in its
-# body, of which botocore knows nothing, is asked for again here.
+# Two layers can retry: botocore (a request) and s3fs (a request and its body). Together their
+# attempts would multiply, and take half an hour to report a dead server. So only botocore retries
+# requests, and s3fs sends each once. If the body of an answer breaks off, which botocore does not
+# notice, this module retries it.
 #
-# A server that is gone is named within seconds: one that refuses connections after 7 s at most, one
-# that does not answer them after 27 s, one that takes requests and stays silent after 47 s. (Where
-# a connection that was kept open ends without an answer, aiohttp sends the request once more.)
-# ``config_kwargs`` in the storage options replaces each setting on its own, by botocore's names.
+# A dead server is reported within seconds: within 7 s if it refuses connections, within 27 s if it
+# does not answer them, within 47 s if it accepts requests but stays silent. (If a kept-alive
+# connection ends without an answer, aiohttp sends the request once more.) ``config_kwargs`` in the
+# storage options overrides each setting separately, by botocore's names.
 
 Answer = TypeVar("Answer")
 
-# botocore's newer way: it also repeats all that AWS calls transient, and after many failures in a
-# row asks less often.
+# botocore's newer mode. It also retries all errors that AWS calls transient, and retries less often
+# after many failures in a row.
 _MODE = "standard"
 
-# An answer that began, and then broke off, stood still, or is no XML.
+# Errors of an answer that broke off, stalled, or is not valid XML.
 _BROKEN_OFF = {
-    # fsspec's own name for a body that stands still; its threads wait without a limit otherwise.
+    # fsspec's error for a stalled body; without it, threads would wait forever.
     "FSTimeoutError",
     *("ClientPayloadError", "ResponseStreamingError", "AioReadTimeoutError"),
     *("IncompleteRead", "IncompleteReadError", "ResponseParserError"),
@@ -126,9 +127,9 @@ _BROKEN_OFF = {
 
 
 def patient(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return s3fs options with these settings where they leave botocore's open.
+    """Return s3fs options with these timeouts and retries, unless the options set their own.
 
-    Raises InvalidArgumentError when ``config_kwargs`` is no table.
+    Raises InvalidArgumentError when ``config_kwargs`` is not a table.
     """
     given = options.get("config_kwargs") or {}
     if not isinstance(given, Mapping):
@@ -144,32 +145,33 @@ def patient(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attempts_of(options: Mapping[str, Any]) -> int:
-    """Return how often a request is sent at most, as the options of :func:`patient` say."""
+    """Return the maximum number of attempts per request in the options of :func:`patient`."""
     retries = options["config_kwargs"]["retries"]
-    if not isinstance(retries, Mapping):  # botocore refuses it, in its own words
+    if not isinstance(retries, Mapping):  # botocore rejects it with its own message
         return 1
-    # botocore's max_attempts are those after the first.
+    # botocore's max_attempts does not count the first attempt.
     return int(retries.get("total_max_attempts", retries.get("max_attempts", ATTEMPTS - 1) + 1))
 
 
 def _whole(call: Callable[[], Answer], attempts: int) -> Answer:
-    """Return what a call reads; ask again when the answer breaks off, at most so often in all."""
+    """Return the result of a call; retry if the answer breaks off, up to ``attempts`` in total."""
     for attempt in itertools.count(1):
         try:
             return call()
         except Exception as error:
             if _code(error) not in _BROKEN_OFF or attempt >= attempts:
                 raise
-            # s3fs has waited a moment already.
+            # s3fs has already waited a moment.
     raise AssertionError("an answer or an error came before this")
 
 
-# What S3 answers, by its own names and by those of its clients.
+# S3's errors, by the names of S3 and of its clients.
 #
-# Of botocore's, aiohttp's and s3fs's errors not all are OSError, and s3fs turns some of S3's own
-# into a bare EINVAL. None of these libraries is imported: errors go by their names.
+# Not all errors of botocore, aiohttp and s3fs are OSError, and s3fs converts some of S3's own
+# errors to a bare EINVAL. None of these libraries is imported, so errors are identified by their
+# names.
 
-# What was tried again before it came out, of what is no answer of the server.
+# Errors without an answer of the server, which were raised after retries.
 _UNANSWERED = {
     *("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"),
     *("ReadTimeoutError", "ProxyConnectionError", *_BROKEN_OFF),
@@ -208,7 +210,7 @@ _PERMISSIONS = {
 
 
 def _code(error: BaseException) -> str:
-    """Return S3's own name of an error, which s3fs keeps as the cause, else that of its class."""
+    """Return S3's error code, which s3fs keeps in the cause, or the name of the error's class."""
     response = getattr(error.__cause__ or error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", type(error).__name__))
 
@@ -218,12 +220,12 @@ def _tried(error: BaseException, code: str, attempts: int) -> str:
     again = int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
     if again:
         return f"{again + 1} times"
-    # botocore stops sooner when much has failed before, and does not say so.
+    # botocore retries less after many failures, and does not report how often it tried.
     return f"up to {attempts} times" if attempts > 1 and code in _UNANSWERED else ""
 
 
 _PUTS = 5
-# What servers answer that do not let this client see uploads, or know of none.
+# Answers of servers that do not support listing uploads, or do not permit it to this client.
 _UNLISTED = {"AccessDenied", "403", "MethodNotAllowed", "405", "NotImplemented", "501"}
 _log = logging.getLogger(__name__)
 
@@ -236,17 +238,17 @@ class S3Storage(ObjectStorage):
     # S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        # A cached listing would hide what others wrote; more than one request at a time is of no
-        # use for objects as small as ours, and makes s3fs ask for the size of each before.
+        # A cached listing would hide changes by other writers. Concurrent requests per object have
+        # no benefit for objects this small, and would make s3fs request each object's size first.
         options = patient({"max_concurrency": 1, **options, "use_listings_cache": False})
-        # botocore keeps ten connections, and the other requests would wait for one of them.
+        # botocore's default of ten connections would make the other streams wait.
         connections = {"max_pool_connections": max(self.streams, 10)}
         options["config_kwargs"] = connections | options["config_kwargs"]
         self._options, self._attempts = options, attempts_of(options)
 
     def _connect(self) -> Any:
         opened = fsspec.filesystem("s3", **self._options)
-        opened.retries = 1  # botocore repeats a request; both of them would multiply
+        opened.retries = 1  # botocore already retries; both would multiply
         return opened
 
     def _place(self) -> tuple[str, str]:
@@ -266,7 +268,7 @@ class S3Storage(ObjectStorage):
         try:
             return _whole(cat, self._attempts)
         except OSError as error:
-            if _code(error) not in ("InvalidRange", "416"):  # it ends before
+            if _code(error) not in ("InvalidRange", "416"):  # the object is shorter
                 raise
             return b""
 
@@ -279,7 +281,7 @@ class S3Storage(ObjectStorage):
                 self._call("put_object", key, Body=data, IfNoneMatch="*", Metadata={MARK: mark})
                 return True
             except OSError as error:
-                # 409: another put of this name is under way, and may yet fail.
+                # 409: another put of this name is in progress, and may still fail.
                 if _code(error) == "ConditionalRequestConflict" and attempt < _PUTS:
                     continue
                 if _code(error) not in ("PreconditionFailed", "412"):
@@ -327,7 +329,7 @@ class S3Storage(ObjectStorage):
             for item in found.get("Uploads", ()):
                 yield item["Key"], item["UploadId"], _milliseconds(item["Initiated"])
             if not found.get("IsTruncated") or "NextKeyMarker" not in found:
-                return  # some servers do not say how to go on: the rest is seen when these are gone
+                return  # some servers cannot continue the list: a later call lists the rest
             wanted["KeyMarker"] = found["NextKeyMarker"]
             wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
 
@@ -354,15 +356,15 @@ class S3Storage(ObjectStorage):
         return Failure(code, advice, _tried(error, code, self._attempts), is_missing)
 
     def spark_url(self, name: str) -> str:
-        """Return an ``s3a:`` URL, as hadoop-aws reads it."""
+        """Return an ``s3a:`` URL in hadoop-aws's form."""
         return self._full(name).replace("s3://", "s3a://", 1)
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return the options in ``s3a``'s words, for this bucket alone."""
+        """Return the options of ``s3a``, for this bucket only."""
         return s3a_settings(self._prefix.partition("/")[0], self._options)
 
     def delta_options(self) -> dict[str, str]:
-        """Return the options in delta-rs's words, with the credentials that s3fs goes by now."""
+        """Return delta-rs's options, with the credentials that s3fs uses now."""
         return delta_settings(self._options)
 
 
@@ -370,7 +372,7 @@ class _Parts:
     """A multipart upload."""
 
     def __init__(self, call: Callable[..., dict[str, Any]], key: str) -> None:
-        """Begin it."""
+        """Start the upload."""
         self._call, self._key, self._size = call, key, 0
         self._upload = str(call("create_multipart_upload", key)["UploadId"])
         self._parts: list[dict[str, Any]] = []
@@ -394,8 +396,8 @@ class _Parts:
                 MultipartUpload={"Parts": self._parts},
             )
         except OSError as error:
-            # botocore lost the answer and asked again: what is complete is no upload any more. The
-            # name is new and this file's alone, so an object of its length is this one.
+            # botocore lost the answer and retried: a completed upload no longer exists. The name is
+            # new and only this file uses it, so an object of the expected length is this file.
             if _code(error) != "NoSuchUpload":
                 raise
             if int(self._call("head_object", self._key)["ContentLength"]) != self._size:

@@ -1,8 +1,8 @@
-"""Temporary folders for rows that do not fit in memory. None stays for good, even after a kill.
+"""Temporary folders for rows that do not fit in memory. They are deleted even after a kill.
 
 A process holds a lock on each of its folders. The operating system releases the lock when the
-process ends, however that happens. So a folder of this host whose lock is free belongs to nobody,
-and the next process that makes a temporary folder deletes it.
+process ends for any reason. So a folder of this host with a free lock is abandoned, and the next
+process that creates a temporary folder deletes it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """Make a folder below ``TMPDIR`` for a block, and delete it at the end.
+    """Create a folder below ``TMPDIR`` for a block, and delete it at the end.
 
-    Folders that killed processes of this host and user left are deleted first. StorageError if the
-    folder cannot be made.
+    Folders that killed processes of this host and user left behind are deleted first. StorageError
+    if the folder cannot be created.
     """
-    # A lock of another host may be unknown here, where hosts share a file system.
+    # The host name is in the prefix, because another host's lock on a shared file system may be
+    # invisible.
     own = f"statestore-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}-"
     with named("make", "a temporary folder"):
         _delete_abandoned(Path(tempfile.gettempdir()), own)
@@ -49,9 +50,9 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
             lock = os.open(path, _FOLDER)
-            with suppress(OSError):  # a file system without locks: nobody deletes the folder
+            with suppress(OSError):  # without locks no process deletes it
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            # Until it was locked, another process could take it for abandoned and delete it.
+            # Before the lock was acquired, another process could delete the folder as abandoned.
             if path.exists():
                 return path, lock
             os.close(lock)
