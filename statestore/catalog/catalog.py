@@ -1,9 +1,9 @@
-"""Checkpoints by id: which exist, which is next, and the one step that makes one visible.
+"""Checkpoints by id: the existing ones, the next id, and the commit that makes one visible.
 
-A checkpoint is visible exactly when its manifest exists without a tombstone (I4). Its id is one
-more than the greatest id that ever had a manifest or a tombstone, or greater (I6): a manifest is
-removed only beside its tombstone, a tombstone only long after its manifest, and what the greatest
-id has never. Who may commit at all is the business of ``fence.py``.
+A checkpoint is visible exactly when its manifest exists without a tombstone (I4). A new id is
+greater than every id that ever had a manifest or a tombstone, usually by one (I6). To guarantee
+that, a manifest is deleted only if its tombstone exists, a tombstone only long after its manifest,
+and neither of the greatest id is ever deleted. ``fence.py`` decides which writer may commit.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _StoreDocument(Struct, frozen=True):
 
 
 class CommittedManifest:
-    """The last manifest that an opened store has committed, so that its next checkpoint, which
-    builds on it, does not parse it.
+    """The last manifest that an opened store committed, so that its next checkpoint need not parse
+    it.
 
-    The document is still read from the store, and the manifest is used only if its bytes are equal.
+    The document is still read from the store. The manifest is used only if its bytes are equal.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class CommittedManifest:
     def keep(self, raw: bytes, manifest: Manifest) -> None:
         """Keep a manifest and its document.
 
-        A manifest with a list of files that is a document of its own is not kept: the list may be
-        long, and a reader must notice if it is damaged.
+        A manifest whose list of files is a separate document is not kept: the list may be long, and
+        a reader must notice if it is damaged.
         """
         has_lists = any(list_of(part.handles) for part in manifest.parts)
         self._known = None if has_lists else (raw, manifest)
 
     def of(self, raw: bytes) -> Manifest | None:
-        """Return the manifest whose document has these bytes, None if it is not kept."""
+        """Return the manifest whose document has these bytes; None if it is not kept."""
         known = self._known
         return known[1] if known is not None and known[0] == raw else None
 
@@ -98,7 +98,7 @@ class Catalog:
         layout: str | None = None,
         committed: CommittedManifest | None = None,
     ) -> None:
-        """Wrap a store that exists, and remembers the rest, or nothing; see :meth:`open`."""
+        """Wrap an existing store with the settings that it remembers; see :meth:`open`."""
         self.storage, self.store_id = storage, store_id
         self._table_format, self._layout = table_format, layout
         self._committed = committed or CommittedManifest()
@@ -114,13 +114,14 @@ class Catalog:
         layout: str | None = None,
         committed: CommittedManifest | None = None,
     ) -> Catalog:
-        """Return the catalog of a store; with ``create``, make the store if there is none: one
-        that remembers ``table_format``, and ``layout`` if it is given. ``committed`` is shared by
-        the catalogs of one opened store.
+        """Return the catalog of a store; with ``create``, create the store if it does not exist.
 
-        Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
-        files, FormatVersionError when a newer release wrote it, or StorageError, also for a file
-        system that does not keep to put-if-absent, which is tried once before a store is made.
+        A new store remembers ``table_format``, and ``layout`` if it is given. ``committed`` is
+        shared by the catalogs of one opened store.
+
+        Raises StoreNotFoundError; InvalidArgumentError if the folder of a new store contains other
+        files; FormatVersionError if a newer release wrote the store; StorageError, also for a file
+        system without put-if-absent, which is probed once before a store is created.
         """
         try:
             raw = storage.read(STORE_FILE)
@@ -143,7 +144,7 @@ class Catalog:
     def of(
         cls, storage: Storage, raw: bytes, committed: CommittedManifest | None = None
     ) -> Catalog:
-        """Return the catalog of a store whose ``statestore.json`` holds ``raw``.
+        """Return the catalog of a store whose ``statestore.json`` contains ``raw``.
 
         Raises MalformedManifestError or FormatVersionError.
         """
@@ -158,11 +159,11 @@ class Catalog:
         return cls(storage, document.store_id, document.table_format, document.layout, committed)
 
     def table_format(self, wanted: str | None) -> str:
-        """Return the format of the tables that a snapshot writes: the one the store remembers.
+        """Return the table format that a snapshot writes: the one that the store remembers.
 
-        A store of an older release remembers none: then it is ``wanted``, else that of the tables
-        in the newest checkpoint that can be read. Raises InvalidArgumentError when the store
-        remembers another format than the one wanted.
+        A store of an older release remembers none. Then it is ``wanted``, or the format of the
+        tables in the newest readable checkpoint. Raises InvalidArgumentError if the store remembers
+        another format than ``wanted``.
         """
         if self._table_format is None:
             return wanted or self._format_of_tables()
@@ -175,10 +176,10 @@ class Catalog:
         return self._table_format
 
     def layout(self, wanted: str | None) -> str | None:
-        """Return the layout of keyed states of which none is said: the one the store remembers,
-        else the one that is ``wanted``; None when nobody said one.
+        """Return the default layout of keyed states: the store's, or ``wanted``; None without
+        either.
 
-        Raises InvalidArgumentError when the store remembers another one than is wanted.
+        Raises InvalidArgumentError if the store remembers another layout than ``wanted``.
         """
         if self._layout is None or wanted in (None, self._layout):
             return self._layout or wanted
@@ -194,22 +195,23 @@ class Catalog:
         return tuple(sorted(manifests - tombstones))
 
     def visible_and_newest(self) -> tuple[tuple[int, ...], int]:
-        """Return the ids of the visible checkpoints, oldest first, and the greatest id that any
-        checkpoint has had, 0 if there was none.
+        """Return the visible checkpoint ids, oldest first, and the greatest id ever used.
+
+        The latter is 0 if the store never had a checkpoint.
         """
         manifests, tombstones = self._ids()
         return tuple(sorted(manifests - tombstones)), max(manifests | tombstones, default=0)
 
     def next_id(self) -> int:
-        """Return the smallest id that no checkpoint has had, nor one below."""
+        """Return the id of the next checkpoint: one more than the greatest id ever used."""
         manifests, tombstones = self._ids()
         return max(manifests | tombstones, default=0) + 1
 
     def resolve(self, checkpoint: int | str) -> int:
-        """Return the id of a checkpoint; its manifest is not read.
+        """Return the id of a checkpoint without reading its manifest.
 
-        ``checkpoint`` is the id of a visible one, ``"latest"``, or the name of a savepoint. Raises
-        CheckpointNotFoundError naming those that exist.
+        ``checkpoint`` is the id of a visible checkpoint, ``"latest"``, or the name of a savepoint.
+        Raises CheckpointNotFoundError that lists the existing checkpoints.
         """
         ids = self.checkpoint_ids()
         if isinstance(checkpoint, str) and checkpoint and is_savepoint_name(checkpoint):
@@ -223,7 +225,7 @@ class Catalog:
         return wanted
 
     def check_visible(self, checkpoint_id: int) -> None:
-        """Raise CheckpointNotFoundError when a checkpoint is not visible, or not any more."""
+        """Raise CheckpointNotFoundError if a checkpoint is not visible, or no longer visible."""
         ids = self.checkpoint_ids()
         if checkpoint_id not in ids:
             raise self._not_found(checkpoint_id, ids)
@@ -232,23 +234,27 @@ class Catalog:
         """Return a manifest by id, ``"latest"``, or the name of a savepoint, as :meth:`outline`
         does.
 
-        Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
+        Raises CheckpointNotFoundError that lists the existing checkpoints, or
+        MalformedManifestError.
         """
         return self.outline(self.resolve(checkpoint))
 
     def manifest(self, checkpoint_id: int) -> Manifest:
-        """Return a manifest by its id with all its lists of files: they can be read, or this raises
-        as :meth:`outline` does.
+        """Return a manifest by its id, and read all its lists of files.
+
+        It raises the errors of :meth:`outline`, also if a list of files cannot be read.
         """
         manifest = self.outline(checkpoint_id)
         read_all(part.handles for part in manifest.parts)
         return manifest
 
     def outline(self, checkpoint_id: int) -> Manifest:
-        """Return a manifest by its id, whether or not it has a tombstone. A list of files that is a
-        document of its own is read when one of the files is asked for, and that may raise as this.
+        """Return a manifest by its id, whether or not it has a tombstone.
 
-        Raises CheckpointNotFoundError when there is none, or MalformedManifestError.
+        A list of files that is a separate document is read on the first access to one of its files,
+        which may raise the same errors.
+
+        Raises CheckpointNotFoundError if the manifest does not exist, or MalformedManifestError.
         """
         name = manifest_path(checkpoint_id)
         try:
@@ -272,22 +278,24 @@ class Catalog:
     def commit(self, manifest: Manifest) -> None:
         """Make a checkpoint visible: put its manifest, if its id is free (I4, I5).
 
-        Raises CommitConflictError naming the winner when another writer has taken the id, or when
-        a tombstone has: then the manifest is there and nobody will ever see it. After any other
-        error the manifest may be there, and visible, all the same.
+        Raises CommitConflictError that names the winner if another writer has taken the id. It is
+        also raised if the id has a tombstone; then the manifest exists but will never be visible.
+        After any other error the manifest may exist and be visible.
         """
         name = manifest_path(manifest.checkpoint_id)
         raw = manifest_to_json(manifest)
         if not put_once(self.storage, name, raw):
             raise self._conflict(manifest.checkpoint_id)
-        # Looked for after the put: a tombstone that came just before it must not go unseen.
+        # Checked after the put, so that a tombstone written just before the put is noticed.
         if self.is_expired(manifest.checkpoint_id):
             raise self._expired(manifest.checkpoint_id)
         self._committed.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
-        """Put the list of a state's files as a document of its own, under a name that is new;
-        return the state with it. ``packed`` is said of a layer.
+        """Put a state's list of files as a separate document under a new name; return the new
+        entry.
+
+        ``packed`` is the flag of a layer of changes.
         """
         raw = file_list_to_json(entry, packed=packed)
         if not put_once(self.storage, path, raw):
@@ -297,7 +305,7 @@ class Catalog:
         return replace(entry, handles=ListedFiles.of(file_list, entry.handles))
 
     def is_expired(self, checkpoint_id: int) -> bool:
-        """Return whether a checkpoint has a tombstone: one request."""
+        """Return whether a checkpoint has a tombstone; costs one request."""
         try:
             self.storage.read(tombstone_path(checkpoint_id))
         except FileNotFoundError:
@@ -305,19 +313,21 @@ class Catalog:
         return True
 
     def expire(self, checkpoint_id: int, tombstone: bytes) -> None:
-        """Make a checkpoint invisible for ever; nothing happens when it has a tombstone already.
+        """Make a checkpoint invisible for ever; do nothing if it already has a tombstone.
 
-        Raises StorageError; the tombstone may be there all the same.
+        Raises StorageError; the tombstone may exist nevertheless.
         """
         put_once(self.storage, tombstone_path(checkpoint_id), tombstone)
 
     def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
-        """Raise CommitConflictError when the id, or a greater one, is taken: what would be lost, or
-        come out of order, is not even published.
+        """Raise CommitConflictError if the id or a greater one is taken.
 
-        ``seen`` is the newest id of the store when the checkpoint began: what it contains builds on
-        that one. If there is a newer one by now, whatever its id, the new checkpoint would lack
-        what that one has.
+        It is called before tables are published: a checkpoint that could not be committed, or would
+        be out of order, must not be published.
+
+        ``seen`` is the newest id of the store when the checkpoint began, on which its contents
+        build. If a newer checkpoint exists by now, with any id, the new checkpoint would lack its
+        changes.
         """
         manifests, tombstones = self._ids()
         newest = max(manifests | tombstones, default=0)
@@ -380,7 +390,7 @@ class Catalog:
             return ids[-1]
         if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
             return checkpoint
-        # Python converts no text of more than 4,300 digits.
+        # Python does not convert text of more than 4,300 digits.
         if isinstance(checkpoint, str) and re.fullmatch("[0-9]{1,4300}", checkpoint):
             return int(checkpoint)
         raise InvalidArgumentError(
@@ -397,8 +407,10 @@ class Catalog:
 
 
 def refuse_inside_store(storage: Storage, what: str) -> None:
-    """Raise InvalidArgumentError if a folder lies in a store: a collection of that store could
-    delete what is written there. ``what`` says what that would be.
+    """Raise InvalidArgumentError if a folder is inside a store.
+
+    A garbage collection of that store could delete its files. ``what`` names these files in the
+    error.
     """
     store = storage.folder_above(STORE_FILE)
     if store is not None:
@@ -409,7 +421,7 @@ def refuse_inside_store(storage: Storage, what: str) -> None:
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:
-    """Return what ``statestore.json`` holds; what is None it does not remember."""
+    """Return the bytes of ``statestore.json``; None means that the store does not remember it."""
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,
@@ -423,12 +435,13 @@ def store_document(store_id: str, table_format: str | None, layout: str | None) 
 def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:
     raw = store_document(str(uuid.uuid4()), table_format, layout)
     refuse_inside_store(storage, "a store")
-    # Of two creators one wins, and both must go on with what the winner's store remembers.
+    # One of two creators wins, and both must use the settings of the winner's store.
     if storage.is_empty():
         try:
             refuse_unsafe(storage)
         except StorageError:
-            # A collection of a store that was made there meanwhile takes an old probe.
+            # A store that another process created here meanwhile may have collected the old probe
+            # as garbage.
             with suppress(FileNotFoundError):
                 return storage.read(STORE_FILE)
             raise

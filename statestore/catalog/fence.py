@@ -1,28 +1,29 @@
-"""The fence: of all who ever wrote to a store, only the newest may commit (I4, I6).
+"""Fencing: of all writers that ever opened a store, only the newest may commit (I4, I6).
 
-A writer claims the next free generation, a file put if absent. Whoever finds a newer claim than its
-own has been replaced: it was taken for dead, or another was started beside it. It must not commit
-again, however long it slept.
+A writer claims the next free generation, which is a fencing token, by putting a file if absent. A
+writer that finds a newer claim than its own has been replaced: it was presumed dead, or another
+writer was started in parallel. It must not commit again, no matter how long it was paused.
 
-**Why a check before the put is enough.** Between the check and the put of its manifest a writer may
-stall for any time, and its successor may commit meanwhile. The late put still cannot bury what the
-successor committed, because no id above the successor's is ever in flight:
+**Why a check before the put is enough.** Between the check and the put of its manifest, a writer
+may stall for any time, and its successor may commit meanwhile. The late put still cannot hide the
+successor's checkpoints, because the late writer's id is never above the successor's:
 
-* An id is fixed when a checkpoint begins. It is the next one, the newest in the store plus one, or
-  it was announced in a claim (:meth:`Fence.announce`) if it is greater.
-* The successor claims after the check, or the check would have found it. It looks for the newest
-  id after it has claimed, and takes none below an announced one, which each claim hands on to the
-  next. So each of its ids is at least the stalled writer's.
-* If they are equal, put-if-absent lets one of the two win, and the other is told. If the
-  successor's is greater, the late checkpoint lies below it: the latest stays the successor's.
+* An id is fixed when a checkpoint begins. It is the newest id in the store plus one, or a greater
+  id that was announced in a claim (:meth:`Fence.announce`).
+* The successor claims after the check; otherwise the check would have found its claim. It reads the
+  newest id after its claim, and uses no id below an announced one. Each claim passes the announced
+  id on to the next. So each id of the successor is at least the stalled writer's.
+* If the ids are equal, put-if-absent lets one of the two win, and the other gets an error. If the
+  successor's id is greater, the late checkpoint has a smaller id, and the latest checkpoint remains
+  the successor's.
 
-**Why the writer's own claim is read too.** A store that is brought back from a backup lacks the
-claims that came after the backup, and other writers take their generations again. A claim is
-identified by its token, not by its generation. So a writer commits only while the claim of its
-generation is its own.
+**Why the writer's own claim is read too.** A store that is restored from a backup lacks the claims
+made after the backup, and other writers claim their generations again. A claim is identified by its
+token, not by its generation. So a writer commits only while the claim of its generation is its own.
 
-Nor does the late writer report success: it looks for a successor after its put as well, since what
-that commits may have nothing of the late checkpoint. Whoever claims after that look finds it.
+The late writer does not report success either. It checks for a successor after its put as well,
+because the successor's checkpoints may lack the late checkpoint's contents. A successor that claims
+after that check finds the late checkpoint.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class Fence:
-    """The claim of one writer to a store; made when it first writes."""
+    """One writer's claim to a store; it is made when the writer first writes."""
 
     def __init__(self, storage: Storage, *, release: str) -> None:
-        """Say which release would claim; nothing is claimed yet."""
+        """Take the release that would claim; nothing is claimed yet."""
         self._storage, self._release = storage, release
         self._claim: Claim | None = None
         self._process = os.getpid()
@@ -58,19 +59,20 @@ class Fence:
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
         self.one_commit = threading.Lock()
-        """Held from the last look for other checkpoints until the manifest is put."""
+        """Held from the last check for other checkpoints until the manifest is put."""
 
     def enter(self, *, aloud: bool = False) -> Claim:
-        """Return this writer's claim: made on the first call, checked on every other.
+        """Return this writer's claim: the first call makes it, every other call checks it.
 
-        A process that was forked from the one that claimed is another writer, and claims anew.
-        Whoever does not go on to write says so ``aloud``, in a warning of the log: which writer is
-        replaced, before it is, unless that is this process, or one of this host that has ended.
-        Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
-        FormatVersionError when the newest claim cannot be read, or StorageError.
+        A process that was forked from the claiming process is another writer, and claims for
+        itself. With ``aloud``, a warning is logged before another writer is replaced, unless that
+        writer is this process, or a process of this host that has ended. Callers that will not
+        write use it. Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
+        FormatVersionError if the newest claim cannot be read, or StorageError.
         """
         if self._process != os.getpid():
-            # A thread of the parent may have held the locks, and there is no such thread here.
+            # A thread of the parent may hold the locks, and that thread does not exist in this
+            # process.
             self._process, self._claim = os.getpid(), None
             self._make_locks()
         with self._lock:
@@ -88,18 +90,21 @@ class Fence:
         return claim
 
     def check(self) -> None:
-        """Raise CommitConflictError when a newer generation has been claimed, by whom and when, or
-        when this writer's generation is another writer's now.
+        """Raise CommitConflictError if this writer was replaced.
 
-        Two requests: generations have no gaps, so the one after this writer's tells.
+        That is the case if a newer generation was claimed (the error says by whom and when), or if
+        this writer's generation now belongs to another writer.
+
+        It costs two requests: generations have no gaps, so it is enough to look for the next one.
         """
         mine = self._mine()
         if mine is not None and self._is_replaced(mine):
             raise self._replaced(mine)
 
     def check_after_put(self, checkpoint_id: int) -> None:
-        """Raise LateCommitError when a newer generation had been claimed by the time that a
-        checkpoint was put: it is visible, but what the successor commits may be without it.
+        """Raise LateCommitError if a newer generation was claimed before a checkpoint was put.
+
+        The checkpoint is visible, but the successor's checkpoints may lack its contents.
         """
         mine = self._mine()
         if mine is not None and self._is_replaced(mine):
@@ -111,7 +116,7 @@ class Fence:
             )
 
     def announced(self, *, above: int) -> tuple[int, ...]:
-        """Return the ids above one that were announced by this writer and those before it.
+        """Return the ids above ``above`` that were announced by this writer and earlier ones.
 
         Raises MalformedManifestError or FormatVersionError for a claim that cannot be read.
         """
@@ -122,9 +127,9 @@ class Fence:
         return tuple(sorted(set(found)))
 
     def announce(self, checkpoint_id: int) -> Claim:
-        """Claim the next generation, saying that a checkpoint id greater than the next one is used.
+        """Claim the next generation, and announce that a greater id than the next one will be used.
 
-        Raises CommitConflictError when another writer has claimed that generation.
+        Raises CommitConflictError if another writer has claimed that generation.
         """
         with self._lock:
             mine = self._claim
@@ -135,7 +140,7 @@ class Fence:
             return claim
 
     def newest(self) -> tuple[int, bytes]:
-        """Return generation and document of the newest claim, 0 and nothing when there is none.
+        """Return generation and document of the newest claim; 0 and no bytes if no claim exists.
 
         The document may be damaged. Raises StorageError.
         """
@@ -143,21 +148,23 @@ class Fence:
         return generation, self._storage.read(writer_path(generation)) if generation else b""
 
     def follow(self, before: Claim) -> Claim | None:
-        """Claim the generation after one whose document cannot be read, but is known; None when it
-        is claimed.
+        """Claim the generation after an unreadable but known claim; None if it is already
+        claimed.
         """
         with self._lock:
             return self._put(before.generation + 1, before)
 
     def _mine(self) -> Claim | None:
-        """Return the claim; another thread's announcement is waited for, or its own newer claim
-        would be taken for a successor's.
+        """Return the claim.
+
+        It waits for another thread's announcement: otherwise that newer claim of this writer would
+        look like a successor's.
         """
         with self._lock:
             return self._claim
 
     def _put(self, generation: int, before: Claim | None) -> Claim | None:
-        """Claim a generation, handing on what was announced; None when it is taken."""
+        """Claim a generation and pass on the announced id; None if the generation is taken."""
         claim = Claim(
             generation=generation,
             name=f"{socket.gethostname()}:{os.getpid()}",
@@ -186,7 +193,7 @@ class Fence:
         return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
 
     def _is_replaced(self, mine: Claim) -> bool:
-        """Return whether the next generation is claimed, or this one is not this writer's."""
+        """Return whether the next generation is claimed, or this one belongs to another writer."""
         if self._claim_at(mine.generation + 1) is not None:
             return True
         return self._claim_at(mine.generation) != claim_to_json(mine)
@@ -214,7 +221,7 @@ class Fence:
 
 
 def _has_ended(claim: Claim) -> bool:
-    """Return whether a writer is this process, or one of this host that is not there any more."""
+    """Return whether a writer is this process, or a process of this host that has ended."""
     host, _, number = claim.name.rpartition(":")
     if host != socket.gethostname() or not number.isdigit():
         return False

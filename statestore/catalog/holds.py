@@ -1,14 +1,14 @@
-"""Savepoints and pins of a store: what keeps checkpoints that nothing else keeps (I9).
+"""Savepoints and pins of a store, which hold checkpoints that would otherwise be deleted (I9).
 
-**Why a look after the put is enough.** Whoever holds a checkpoint puts the document first and then
-sees whether the checkpoint is visible still. A tombstone outlives its manifest; so if there is none
-beside one now, there was none before, and who collected garbage before the put found the checkpoint
-alive, while who collects after it finds the hold: a collector looks for tombstones first, and then
-for holds.
+**Why a check after the put is enough.** A holder first puts the document, and then checks that the
+checkpoint is still visible. A tombstone outlives its manifest. So if the checkpoint has no
+tombstone now, it had none before. A garbage collection before the put found the checkpoint alive. A
+garbage collection after the put finds the hold, because it reads the tombstones first and the holds
+second.
 
-**Why only what is visible can be held.** A second hold on an expired checkpoint, put on the word of
-a savepoint that is being deleted, could be missed by a collector that lists the new one too early
-and the old one too late.
+**Why only visible checkpoints can be held.** Suppose an expired checkpoint could get a second hold
+because a savepoint still holds it, while that savepoint is being deleted. A garbage collection
+could list the new hold too early and the old one too late, and miss both.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class Holds:
     """The documents of savepoints and pins in one store."""
 
     def __init__(self, storage: Storage) -> None:
-        """Read nothing yet."""
+        """Wrap a storage; nothing is read yet."""
         self._storage = storage
 
     def savepoints(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints in order of name; MalformedManifestError for a damaged one."""
+        """Return the savepoints, sorted by name; MalformedManifestError for a damaged one."""
         names = filter(is_savepoint, self._storage.list(SAVEPOINTS))
         found = [self._read(name, savepoint_from_json) for name in names]
         return tuple(one for one in found if one is not None)
 
     def readable(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints that can be read: for words, where a damaged one is no matter."""
+        """Return the readable savepoints, for messages in which damaged ones do not matter."""
         found = []
         for name in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
             with suppress(MalformedManifestError, FormatVersionError):
@@ -75,28 +75,29 @@ class Holds:
         return tuple(one for one in found if one is not None)
 
     def savepoint(self, name: str) -> Savepoint:
-        """Return a savepoint; CheckpointNotFoundError names those that there are."""
+        """Return a savepoint; CheckpointNotFoundError lists the existing savepoints."""
         found = self._read(savepoint_path(name), savepoint_from_json)
         if found is None:
             raise self._not_found(name)
         return found
 
     def put_savepoint(self, savepoint: Savepoint, *, visible: Callable[[], object]) -> None:
-        """Keep a checkpoint under a name; ``visible`` raises when it is visible no more.
+        """Keep a checkpoint under a name; ``visible`` raises if the checkpoint is no longer
+        visible.
 
-        Then the savepoint is taken back. Raises InvalidArgumentError for a name that is taken by
-        another checkpoint, is none, or differs from that of another savepoint in case or in Unicode
-        normalization alone; for the same checkpoint nothing happens.
+        Then the savepoint is deleted again. If the name already holds the same checkpoint, nothing
+        happens. Raises InvalidArgumentError if the name is invalid, if it holds another checkpoint,
+        or if it differs from another savepoint's name only in case or Unicode normalization.
         """
         path = savepoint_path(check_savepoint_name(savepoint.name))
         self._refuse_folded(savepoint.name)
-        # Looked for first: one of the same moment has the same bytes, and is not this one's to take
-        # back.
+        # Checked first: a savepoint of the same moment has the same bytes, and this call must not
+        # delete it.
         there = self._read(path, savepoint_from_json) is not None
         if there or not put_once(self._storage, path, savepoint_to_json(savepoint)):
             taken = self.savepoint(savepoint.name)
             if taken.checkpoint_id == savepoint.checkpoint_id:
-                visible()  # whoever put it may have had no time to look
+                visible()  # the writer of it may not have checked yet
                 return
             raise InvalidArgumentError(
                 f"savepoint {savepoint.name!r} is checkpoint {taken.checkpoint_id} already; give "
@@ -105,9 +106,9 @@ class Holds:
         self._seen(path, savepoint_to_json(savepoint), visible)
 
     def delete_savepoint(self, name: str) -> Savepoint | None:
-        """Let go of a savepoint and return it, None for one that is damaged, which goes as well.
+        """Delete a savepoint and return it; None for a damaged one, which is deleted as well.
 
-        CheckpointNotFoundError names those that there are.
+        CheckpointNotFoundError lists the existing savepoints.
         """
         try:
             found = self.savepoint(name)
@@ -117,17 +118,18 @@ class Holds:
         return found
 
     def pins(self) -> tuple[Pin, ...]:
-        """Return the pins, those whose lease is over as well; MalformedManifestError for a damaged
-        one.
+        """Return the pins, including those with an expired lease.
+
+        MalformedManifestError for a damaged pin.
         """
         names = filter(is_pin, self._storage.list(PINS))
         found = [self._read(name, pin_from_json) for name in names]
         return tuple(one for one in found if one is not None)
 
     def put_pin(self, pin: Pin, *, visible: Callable[[], object]) -> None:
-        """Keep a checkpoint until the lease ends; ``visible`` raises when it is visible no more.
+        """Keep a checkpoint until the lease ends; ``visible`` raises if it is no longer visible.
 
-        Then the pin is taken back.
+        Then the pin is deleted again.
         """
         path = pin_path(pin.token)
         if not put_once(self._storage, path, pin_to_json(pin)):
@@ -135,7 +137,7 @@ class Holds:
         self._seen(path, pin_to_json(pin), visible)
 
     def refuse_unknown_pin(self, token: str) -> None:
-        """Raise CheckpointNotFoundError, naming those that there are, when there is no such pin."""
+        """Raise CheckpointNotFoundError that lists the existing pins if a pin does not exist."""
         names = self._storage.list(PINS)
         if token and pin_path(token) in names:
             return
@@ -148,7 +150,7 @@ class Holds:
         )
 
     def delete_pin(self, token: str) -> None:
-        """Let go of a pin; nothing happens when it is gone."""
+        """Delete a pin; do nothing if it does not exist."""
         path = pin_path(token)
         with suppress(MalformedManifestError):
             if self._read(path, pin_from_json) is None:
@@ -156,10 +158,10 @@ class Holds:
         self._storage.delete(path)
 
     def held(self, now_ms: int, listed: Iterable[str] = ()) -> dict[int, str]:
-        """Return the ids of checkpoints that are kept at this moment, each with what keeps it.
+        """Return the ids of the checkpoints that are held now, each with its holders.
 
-        ``listed`` are names of files of the store that somebody has seen: documents of holds among
-        them are asked for even where a listing lacks them now. Errors as of :meth:`pins`.
+        ``listed`` has file names from an earlier listing of the store. Holds among them are read
+        even if a listing omits them now. Raises the errors of :meth:`pins`.
         """
         by: dict[int, list[str]] = {}
         seen = set(listed)
@@ -184,7 +186,7 @@ class Holds:
                 )
 
     def _seen(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
-        """Take back what was ``put`` if it holds nothing, and is not another's by now."""
+        """Delete the document ``put`` if its checkpoint is gone and no other writer replaced it."""
         try:
             visible()
         except CheckpointNotFoundError:
@@ -194,18 +196,19 @@ class Holds:
             raise
 
     def _read(self, path: str, parse: Callable[..., H]) -> H | None:
-        """Return a hold, None when it is gone, or if the file of another one was read: a file
-        system that folds case finds it under this name as well.
+        """Return a hold; None if it does not exist, or if another hold's file was read.
 
-        Under a name that no hold can have there may lie one all the same, put there by hand: it is
-        as one that is damaged, since nobody knows what it keeps.
+        A file system that ignores case finds another hold's file under this name.
+
+        A file that was put by hand can have a name that no hold can have. It is treated as damaged,
+        because it is unknown what it holds.
         """
         where = f"{self._storage.url}/{_shown(path)}"
         if not is_inside(path):
             raise MalformedManifestError(f"{where} is not the name of a hold; {_TAKE_AWAY}")
         try:
             raw = self._storage.read(path)
-        except FileNotFoundError:  # deleted since it was listed
+        except FileNotFoundError:  # deleted after the listing
             return None
         found = parse(raw, name=where)
         own = _path_of(found)
@@ -231,5 +234,5 @@ def _path_of(hold: Savepoint | Pin) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a name of a file as text that can be printed, also where it is not UTF-8."""
+    """Return a file name as printable text, even if it is not valid UTF-8."""
     return path.encode(errors="backslashreplace").decode()
