@@ -1,12 +1,13 @@
-"""Stored offsets against what a source has now: which are kept, moved, given up or refused.
+"""Compare stored offsets with a source's live partitions: keep, move, retire or refuse each.
 
-A checkpoint may be older than its topics: since it was taken, partitions may have come and gone, a
-topic may have been made anew under its old name, records may have been deleted by retention, or the
-end of a log may have gone back. :func:`reconcile` says for every partition, stored or live, what
-becomes of it, and why. What it does is stated by :class:`Policies`. Nothing happens in silence: a
-stored offset is kept, moved or retired, each with its reason, or all of them are refused.
+A checkpoint may be older than its topics. Meanwhile, partitions may have been added or removed, or
+a topic deleted and recreated under the same name. Retention may have deleted records, and the end
+of a log may have moved back. :func:`reconcile` decides what happens to every stored or live
+partition, and gives the reason. :class:`Policies` configures the decisions. No change is silent:
+each stored offset is kept, moved or retired with a reason, or all of them are refused.
 
-Pure functions of what is stored and what is live; :mod:`statestore.sources.kafka` asks a broker.
+These are pure functions of the stored and the live offsets. :mod:`statestore.sources.kafka` asks a
+broker.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """What a partition holds now: ``low`` is its first offset, ``high`` the next to be written.
+    """The offsets of a partition now: ``low`` is the first one, ``high`` is the next to be written.
 
     Raises :class:`InvalidArgumentError` unless 0 <= low <= high.
     """
@@ -50,14 +51,14 @@ class LiveRange:
     high: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no range."""
+        """Refuse an invalid range."""
         if not 0 <= self.low <= self.high:
             raise InvalidArgumentError(f"a partition holds {self.low}..{self.high}: not a range")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as it is now: its id (None when the broker gives none), and its partitions."""
+    """A topic now: its name, its id (None if the broker gives none), and its partitions."""
 
     name: str
     id: str | None
@@ -66,24 +67,29 @@ class LiveTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class Policies:
-    """What to do where stored offsets and live topics do not fit; ``fail`` refuses all of it.
+    """What to do if stored offsets do not match the live topics; ``fail`` refuses all offsets.
 
-    new_partitions      A live partition without a stored offset: read it from its ``earliest``
-                        record, as Flink does with partitions that it discovers, so that none is
-                        missed; or from its ``latest`` end.
-    removed_partitions  A stored partition, or its whole topic, is no longer there: ``retire`` the
-                        offset; what was not read yet is lost.
-    recreated_topics    A topic has another id than was stored with the offset, so it is another log
-                        under the same name and the offset means nothing in it: ``earliest`` or
-                        ``latest`` of the new one. Known only where the offset has a ``topic_id``.
-    gap                 A stored offset lies before the first record (retention deleted what was to
-                        be read): go on at the ``earliest``; the report counts the lost records.
-    rewind              A stored offset lies beyond the end (an unclean leader election, a topic
-                        made anew that is not known to be): go on at the ``latest`` end, or read all
-                        again from the ``earliest`` record.
+    new_partitions      A live partition has no stored offset. Read it from its ``earliest`` record,
+                        as Flink does with discovered partitions, so that no record is missed; or
+                        from
+                        its ``latest`` end.
+    removed_partitions  A stored partition or its whole topic no longer exists. ``retire`` drops the
+                        offset; unread records are lost.
+    recreated_topics    A topic's id differs from the id stored with the offset. It is another log
+    with
+                        the same name, so the offset is meaningless. Read the new log from its
+                        ``earliest`` or ``latest`` offset. Detected only if the offset has a
+                        ``topic_id``.
+    gap                 A stored offset is before the first record, because retention deleted unread
+                        records. Continue at the ``earliest`` record. The report counts the lost
+                        ones.
+    rewind              A stored offset is beyond the end (an unclean leader election, or a
+    recreated
+                        topic that was not detected). Continue at the ``latest`` end, or read
+                        everything again from the ``earliest`` record.
 
-    A recreated topic is not looked at for gaps and rewinds. Raises
-    :class:`InvalidArgumentError` for another word than these.
+    A recreated topic is not checked for gaps and rewinds. Raises :class:`InvalidArgumentError` for
+    any other value.
     """
 
     new_partitions: NewPolicy = "earliest"
@@ -93,9 +99,9 @@ class Policies:
     rewind: RewindPolicy = "fail"
 
     def __post_init__(self) -> None:
-        """Refuse words that are no policy."""
+        """Refuse unknown policy values."""
         hints = get_type_hints(Policies)
-        for field in fields(Policies):  # and not those of a subclass
+        for field in fields(Policies):  # without the fields of a subclass
             words, given = get_args(hints[field.name]), getattr(self, field.name)
             if given not in words:
                 raise InvalidArgumentError(
@@ -104,7 +110,7 @@ class Policies:
 
 
 class Case(StrEnum):
-    """What was found of a partition. All but the first two fall under a policy."""
+    """The state of a partition. A policy applies to all but the first two."""
 
     IN_RANGE = "in range"
     IDLE = "idle"
@@ -125,7 +131,7 @@ _POLICY_OF = {
 
 
 class Decision(StrEnum):
-    """What becomes of a partition."""
+    """The decision about a partition."""
 
     KEPT = "kept"
     MOVED = "moved"
@@ -136,10 +142,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One partition: what was stored and what is live, and what becomes of it.
+    """One partition: its stored and live state, and the decision about it.
 
-    ``live`` is None where there is no such partition any more, ``topic_id`` the live topic's.
-    ``offset`` is the next one to read, None when it is retired or refused.
+    ``live`` is None if the partition no longer exists. ``topic_id`` is the live topic's id.
+    ``offset`` is the next one to read, or None if it is retired or refused.
     """
 
     topic: str
@@ -153,10 +159,10 @@ class Finding:
 
     @property
     def unread(self) -> int:
-        """How many records are left out, where that is known.
+        """The number of skipped records, as far as it is known.
 
-        Those of a gap, which are deleted; and those before the end, where a new partition or a
-        topic made anew is read from its ``latest`` end.
+        These are the deleted records of a gap, and the records before the end of a new partition or
+        a recreated topic that is read from its ``latest`` end.
         """
         if self.live is None:
             return 0
@@ -167,7 +173,7 @@ class Finding:
 
     @property
     def reason(self) -> str:
-        """Why, as a line of a report says it, with the number of records where it is known."""
+        """The reason as a line of a report, with the number of records if it is known."""
         skipped = f"; {_records(self.unread)} not read" if self.unread else ""
         match self.case:
             case Case.IN_RANGE:
@@ -195,21 +201,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What becomes of every partition, stored or live, by topic and partition."""
+    """The decisions about every partition, stored or live, sorted by topic and partition."""
 
     report: tuple[Finding, ...]
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """Those that a policy refuses."""
+        """The partitions that a policy refuses."""
         return tuple(each for each in self.report if each.decision is Decision.REFUSED)
 
     @property
     def offsets(self) -> tuple[SourceOffset, ...]:
-        """The offsets to go on with, with the ids of the live topics.
+        """The offsets to continue with, with the ids of the live topics.
 
-        Raises :class:`IncompatibleStateError` if any is refused, naming them (of many the first),
-        and the policies that would not.
+        Raises :class:`IncompatibleStateError` if any is refused. It names the first of them, and
+        the policies that could accept them.
         """
         if self.refused:
             told = "; ".join(
@@ -232,11 +238,12 @@ class Reconciled:
     def per_old_subtask(
         self, old: Sequence[Sequence[object] | None]
     ) -> list[list[SourceOffset] | None]:
-        """The old subtasks' lists with these offsets in them, to be redistributed.
+        """Return the old subtasks' lists with these offsets in them, ready for redistribution.
 
-        An offset stays where it was reported (first, if several did), so that split state is dealt
-        as if nothing had happened. A new partition goes to the shortest list, the first of several.
-        Old subtasks without state (None) get none, unless none has any. Raises as :attr:`offsets`.
+        An offset stays in the list that reported it (the first one, if there were several), so that
+        split state is redistributed as if no offset had changed. A new partition is appended to the
+        shortest list, the first one of equal length. Old subtasks without state (None) get no
+        offsets, unless no subtask has state. Raises the errors of :attr:`offsets`.
         """
         left = {(each.topic, each.partition): each for each in self.offsets}
         lists: list[list[SourceOffset] | None] = [
@@ -254,14 +261,14 @@ class Reconciled:
 def reconcile(
     stored: Iterable[object], live: Mapping[str, LiveTopic], policies: Policies | None = None
 ) -> Reconciled:
-    """Return what becomes of every stored offset, and of every partition of the live topics.
+    """Return the decision about every stored offset and every partition of the live topics.
 
-    ``stored`` are elements or offsets as :func:`~statestore.sources.offsets.source_offset` takes
-    them; ``live`` has the topics that exist, by name: also those to be read from now on of which
-    nothing is stored. An offset in ``low..high`` is kept, also at ``high``, where nothing is to be
-    read yet (an idle partition).
+    ``stored`` are elements or offsets in the form that
+    :func:`~statestore.sources.offsets.source_offset` accepts. ``live`` contains the existing topics
+    by name, including those to be read from now on that have no stored offset. An offset in
+    ``low..high`` is kept. An offset equal to ``high`` is kept too: the partition is idle.
 
-    Refusals are in the report; ``.offsets`` raises them. Raises InvalidArgumentError as
+    Refusals are in the report; reading ``.offsets`` raises them. Raises InvalidArgumentError as
     :func:`~statestore.sources.offsets.source_offsets` does.
     """
     rules = policies or Policies()
@@ -282,7 +289,7 @@ def _finding(
     case = _case(stored, topic, live)
     policy = getattr(rules, _POLICY_OF[case]) if case in _POLICY_OF else "keep"
     if case is Case.RECREATED and live is None and policy != "fail":
-        case, policy = Case.REMOVED, rules.removed_partitions  # the new one has fewer partitions
+        case, policy = Case.REMOVED, rules.removed_partitions  # the new topic has fewer partitions
     decision, offset = _decision(case, policy, stored, live)
     return Finding(
         topic=name,
@@ -334,7 +341,7 @@ def _records(number: int) -> str:
 def _taken(
     elements: Iterable[object], left: dict[tuple[str, int], SourceOffset]
 ) -> Iterator[SourceOffset]:
-    """The reconciled offsets of a list's partitions, each once; takes them out of ``left``."""
+    """Yield the reconciled offsets of a list's partitions, once each; remove them from ``left``."""
     for element in elements:
         known = source_offset(element)
         found = left.pop((known.topic, known.partition), None)

@@ -1,4 +1,4 @@
-"""A Kafka cluster, asked for what its topics hold, and told where a consumer group goes on.
+"""A Kafka cluster: read the offsets of its topics, and set the offsets of a consumer group.
 
 ::
 
@@ -6,8 +6,8 @@
     found = reconcile(stored, cluster.topics({"orders"}), Policies(gap="earliest"))
     cluster.commit("orders-reader", found.offsets)
 
-The client is confluent-kafka, loaded when a cluster is made (the extra ``kafka``).
-Nothing here waits longer than a time limit: a broker that is gone is a StorageError that names it.
+The client is confluent-kafka, which is imported when a cluster is created (the extra ``kafka``).
+Every wait has a time limit: an unreachable broker causes a StorageError that names it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Partition = tuple[str, int]
 
 DEFAULT_SECONDS = 15.0
 _PAUSE = 0.05
-# What a broker says while it starts, a leader moves, or a topic was made or deleted just now.
+# Errors while a broker starts, a leader moves, or a topic is being created or deleted.
 _PASSING = (
     "_TIMED_OUT",
     "_TRANSPORT",
@@ -47,19 +47,20 @@ _PASSING = (
     "UNKNOWN_TOPIC_OR_PART",
 )
 _NO_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_NO_NAME = "TOPIC_EXCEPTION"  # no topic can be called so
+_NO_NAME = "TOPIC_EXCEPTION"  # an invalid topic name
 _NO_GROUP = "GROUP_ID_NOT_FOUND"
 _LIVE_GROUP = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "STALE_MEMBER_EPOCH")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-# Kafka's own tools write ids in the letters that are safe in URLs.
+# Kafka's own tools write ids in the URL-safe alphabet.
 _LETTERS = str.maketrans("+/", "-_")
 
 
 class KafkaCluster:
-    """The topics and consumer groups behind ``bootstrap``, host:port of one broker or of several.
+    """The topics and consumer groups of the cluster at ``bootstrap``, host:port of one or more
+    brokers.
 
-    ``options`` are librdkafka's (``{"security.protocol": "SASL_SSL"}``); they are not shown in any
-    message. Each question takes ``seconds`` at most.
+    ``options`` are librdkafka's (``{"security.protocol": "SASL_SSL"}``). They never appear in
+    messages. Each call takes at most ``seconds``.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class KafkaCluster:
         *,
         seconds: float = DEFAULT_SECONDS,
     ) -> None:
-        """Connect to nothing yet.
+        """Create a client without connecting.
 
-        Raises MissingDependencyError without confluent-kafka, and InvalidArgumentError for options
-        that librdkafka does not take.
+        Raises MissingDependencyError if confluent-kafka is not installed, and InvalidArgumentError
+        for options that librdkafka rejects.
         """
         with needs_extra("kafka", "Kafka"):
             import confluent_kafka
@@ -84,7 +85,7 @@ class KafkaCluster:
         self._admin: Any = confluent_kafka.admin
         self._last_error = ""
         settings = {
-            "log_level": 0,  # what it would log is in our messages
+            "log_level": 0,  # our messages include its errors
             "error_cb": self._note,
             **(options or {}),
             "bootstrap.servers": bootstrap,
@@ -98,9 +99,9 @@ class KafkaCluster:
         return f"KafkaCluster({self.bootstrap!r})"
 
     def topics(self, names: Iterable[str]) -> dict[str, LiveTopic]:
-        """Return those of these topics that exist: id, and of each partition what it holds.
+        """Return the existing topics among ``names``, each with its id and its partitions' offsets.
 
-        ``high`` is the high watermark, where the next record goes. Raises StorageError when no
+        ``high`` is the high watermark, the offset of the next record. Raises StorageError if no
         broker answers in time, or none knows a partition's leader.
         """
         wanted = sorted(set(names))
@@ -109,9 +110,9 @@ class KafkaCluster:
         return self._patiently("say what topics hold", lambda left: self._topics(wanted, left))
 
     def committed(self, group: str) -> dict[Partition, int]:
-        """Return the offsets that a consumer group has committed; none for one that is not known.
+        """Return the committed offsets of a consumer group; empty for an unknown group.
 
-        Raises StorageError as :meth:`topics`.
+        Raises StorageError as :meth:`topics` does.
         """
         asked = [self._kafka.ConsumerGroupTopicPartitions(group)]
 
@@ -126,9 +127,9 @@ class KafkaCluster:
         return self._patiently(f"say the offsets of group {group!r}", ask)
 
     def members(self, group: str) -> tuple[str, ...]:
-        """Return the live members of a consumer group, as client@host; none if it is not known.
+        """Return the live members of a consumer group as client@host; empty for an unknown group.
 
-        Raises StorageError as :meth:`topics`.
+        Raises StorageError as :meth:`topics` does.
         """
 
         def ask(left: float) -> tuple[str, ...]:
@@ -144,22 +145,22 @@ class KafkaCluster:
         return self._patiently(f"say who is in group {group!r}", ask)
 
     def refuse_live(self, group: str) -> None:
-        """Raise CommitConflictError if a consumer group has live members, naming them."""
+        """Raise CommitConflictError with the names of the live members if the group has any."""
         members = self.members(group)
         if members:
             plural = "" if len(members) == 1 else "s"
             raise _live(group, f"{len(members)} live member{plural} ({', '.join(members[:5])})")
 
     def commit(self, group: str, offsets: Iterable[object]) -> dict[Partition, int]:
-        """Commit offsets for a consumer group without members, and return what it had before.
+        """Commit offsets for a consumer group without members; return its previous offsets.
 
-        All of them or none, as far as Kafka allows: they go in one request, which the broker
-        refuses as a whole when the group has members. When it refuses single partitions, the others
-        get back what they had; what had nothing keeps the new offset, and the message names it.
-        Afterwards they are read back. Committing the same again changes nothing.
+        The commit is atomic as far as Kafka allows. The offsets are sent in one request, which the
+        broker refuses as a whole if the group has members. If it refuses single partitions, the
+        others get their previous offsets back. A partition without a previous offset keeps the new
+        one, and the message names it. Finally the offsets are read back. The call is idempotent.
 
-        Raises CommitConflictError when the group has members or somebody else commits for it,
-        StorageError when Kafka does not take an offset, or as :meth:`topics`.
+        Raises CommitConflictError if the group has members or somebody else commits for it,
+        StorageError if Kafka rejects an offset, or as :meth:`topics` does.
         """
         wanted = {(each.topic, each.partition): each.offset for each in source_offsets(offsets)}
         self.refuse_live(group)
@@ -194,7 +195,7 @@ class KafkaCluster:
         low = self._ends(places, self._admin.OffsetSpec.earliest(), _until(end))
         high = self._ends(places, self._admin.OffsetSpec.latest(), _until(end))
         return {
-            # Retention may move the beginning between the two questions.
+            # Retention may move the low offset between the two requests.
             name: LiveTopic(name, known, {n: _range(low[name, n], high[name, n]) for n in numbers})
             for name, (known, numbers) in described.items()
         }
@@ -210,7 +211,7 @@ class KafkaCluster:
         }
 
     def _alter(self, group: str, wanted: Mapping[Partition, int]) -> dict[Partition, str]:
-        """Commit; return why, for each partition that Kafka does not take."""
+        """Commit offsets; return the error of each partition that Kafka rejects."""
         places = [self._kafka.TopicPartition(*place, at) for place, at in wanted.items()]
         asked = [self._kafka.ConsumerGroupTopicPartitions(group, places)]
 
@@ -222,7 +223,8 @@ class KafkaCluster:
                 if code in codes:
                     raise _live(group, "live members")
             for each in refused:
-                # An unknown topic does pass, but the caller has just seen that there is one.
+                # An unknown topic is usually transient, but the caller has just seen that it
+                # exists.
                 if each.error.name() in _PASSING and each.error.name() != _NO_TOPIC:
                     raise self._kafka.KafkaException(each.error)
             return {(each.topic, each.partition): each.error.str() for each in refused}
@@ -249,9 +251,9 @@ class KafkaCluster:
         return StorageError(told)
 
     def _patiently(self, what: str, ask: Callable[[float], R]) -> R:
-        """Ask until it is answered, as long as what goes wrong may pass, and the time is not over.
+        """Call ``ask`` until it succeeds; retry transient errors until the time limit.
 
-        ``ask`` gets the seconds that are left.
+        ``ask`` gets the remaining seconds.
         """
         end = time.monotonic() + self._seconds
         while True:
@@ -263,7 +265,7 @@ class KafkaCluster:
             time.sleep(_PAUSE)
 
     def _unreachable(self, what: str, error: BaseException) -> StorageError:
-        self._client.poll(0)  # which hands over what went wrong with connections
+        self._client.poll(0)  # delivers pending connection errors to _note
         why = f" ({self._last_error})" if self._last_error else ""
         return StorageError(
             f"Kafka at {self.bootstrap} does not {what}: {_told(error)}{why}; check that it "
@@ -282,7 +284,7 @@ def _live(group: str, members: str) -> CommitConflictError:
 
 
 def _until(end: float) -> float:
-    """The seconds until then; a little when it is over, which librdkafka wants."""
+    """Return the remaining seconds, at least 0.1: librdkafka requires a positive timeout."""
     return max(end - time.monotonic(), 0.1)
 
 

@@ -1,16 +1,17 @@
-"""What Kafka-shaped offsets mean: topic, partition, and the offset to read next.
+"""Kafka offsets as operator state: topic, partition, and the offset to read next.
 
-Pure functions between operator state and a source's start positions. Two ways to store offsets:
+Pure functions that convert between operator state and a source's start positions. Offsets are
+stored in one of two ways:
 
-split   Each old subtask's list is dealt by :mod:`statestore.flink.redistribution`.
-union   Every subtask gets every offset and keeps the partitions that are assigned to it, as Flink's
-        ``KafkaTopicPartitionAssigner`` does: a topic's partitions go round robin over the
-        subtasks, from a start that the topic's hash picks.
+split   :mod:`statestore.flink.redistribution` deals each old subtask's list.
+union   Every subtask gets every offset and keeps its own partitions. They are assigned as in
+        Flink's ``KafkaTopicPartitionAssigner``: a topic's partitions are assigned round robin to
+        the subtasks, starting at a subtask that the topic's hash selects.
 
-The assignment depends on topic, partition and parallelism only: not on the order of a list, nor on
-which other partitions exist. So a partition is never read twice or by nobody, and an offset is
-never dropped because a list of live partitions was incomplete (I11). An offset reported several
-times counts once, so that restoring and reporting again does not make the state grow.
+The assignment depends only on topic, partition and parallelism. It does not depend on the order of
+a list, or on which other partitions exist. So each partition is read by exactly one subtask, and no
+offset is dropped because a list of live partitions was incomplete (I11). An offset that was
+reported several times counts once, so repeated restores do not make the state grow.
 """
 
 from __future__ import annotations
@@ -49,13 +50,12 @@ _MAX_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceOffset:
-    """Where to go on reading one partition of a topic: ``offset`` is the next one to read.
+    """The position in one partition of a topic: ``offset`` is the next one to read.
 
-    Ordered by topic, partition and offset, and equal when these are. ``topic_id`` is the id that
-    the broker gave to the topic, None when it was not stored: a topic that was deleted and made
-    anew has the same name and another id. Raises :class:`InvalidArgumentError` for an empty topic,
-    for a partition or offset that is not an integer in Kafka's bounds, 0 upwards, and for an id
-    that is no text.
+    Positions are ordered and compared by topic, partition and offset. ``topic_id`` is the broker's
+    id of the topic, None if it was not stored. A topic that was deleted and recreated has the same
+    name but another id. Raises :class:`InvalidArgumentError` for an empty topic, for a partition or
+    offset that is not an integer from 0 to Kafka's limit, and for an id that is not text.
     """
 
     topic: str
@@ -67,7 +67,8 @@ class SourceOffset:
         where = f"topic {_name(self.topic)!r}"
         partition = _whole(self.partition, f"{where}: partition", _MAX_PARTITION)
         offset = _whole(self.offset, f"{where} partition {partition}: offset", _MAX_OFFSET)
-        # Columns of other libraries yield their own integers; JSON and equality want Python's.
+        # Other libraries' columns yield their own integer types; JSON and equality need Python's
+        # int.
         object.__setattr__(self, "partition", partition)
         object.__setattr__(self, "offset", offset)
         if self.topic_id is not None:
@@ -75,11 +76,11 @@ class SourceOffset:
 
 
 def source_offset(element: object) -> SourceOffset:
-    """The offset that ``element`` holds: a mapping or a row with topic, partition and offset.
+    """Return the offset in ``element``: a mapping or a row with topic, partition and offset.
 
-    A row is anything with attributes of these names (a Spark ``Row``, a named tuple); ``topic_id``
-    may be there as well; other fields are ignored. Raises :class:`InvalidArgumentError` for a
-    missing field and what :class:`SourceOffset` refuses.
+    A row is any object with these attributes (a Spark ``Row``, a named tuple). ``topic_id`` is
+    optional, and other fields are ignored. Raises :class:`InvalidArgumentError` for a missing
+    field, and the errors of :class:`SourceOffset`.
     """
     if isinstance(element, SourceOffset):
         return element
@@ -89,28 +90,28 @@ def source_offset(element: object) -> SourceOffset:
 
 
 def source_offsets(elements: Iterable[object]) -> tuple[SourceOffset, ...]:
-    """The offsets of many elements, each partition once, by topic and partition.
+    """Return the offsets of many elements, each partition once, sorted by topic and partition.
 
-    Raises :class:`InvalidArgumentError` if one partition has two different offsets or topic ids,
-    and what :func:`source_offset` does.
+    Raises :class:`InvalidArgumentError` if a partition has two different offsets or topic ids, and
+    the errors of :func:`source_offset`.
     """
     return tuple(sorted(_new_ones(elements, {})))
 
 
 def offset_elements(offsets: Iterable[SourceOffset]) -> tuple[dict[str, str | int], ...]:
-    """The offsets as elements to store: ``{"topic": ..., "partition": ..., "offset": ...}``.
+    """Return offsets as elements to store: ``{"topic": ..., "partition": ..., "offset": ...}``.
 
-    With ``topic_id`` as well where it is known.
+    An element also has ``topic_id`` if it is known.
     """
     return tuple(map(_element, offsets))
 
 
 def starting_offsets_json(offsets: Iterable[object]) -> str:
-    """The offsets as Spark's Kafka source takes them in its option ``startingOffsets``.
+    """Return the offsets in the format of the option ``startingOffsets`` of Spark's Kafka source.
 
-    ``{"topic":{"0":23,"1":345}}``, topics by name and partitions by number, so equal offsets give
-    equal text. Spark refuses to start unless every partition that it subscribes to is named.
-    Raises what :func:`source_offsets` does.
+    The format is ``{"topic":{"0":23,"1":345}}``, sorted by topic and partition, so equal offsets
+    give equal text. Spark refuses to start unless the offsets name every partition that it
+    subscribes to. Raises the errors of :func:`source_offsets`.
     """
     topics: dict[str, dict[str, int]] = {}
     for each in source_offsets(offsets):
@@ -119,10 +120,10 @@ def starting_offsets_json(offsets: Iterable[object]) -> str:
 
 
 def subtask_of_partition(topic: str, partition: int, parallelism: int) -> int:
-    """The subtask that reads a partition, as Flink's ``KafkaTopicPartitionAssigner`` says.
+    """Return the subtask that reads a partition, as Flink's ``KafkaTopicPartitionAssigner`` does.
 
-    Raises :class:`InvalidArgumentError` if parallelism is not in 1..32768, and
-    for what is not a topic or a partition.
+    Raises :class:`InvalidArgumentError` if parallelism is not in 1..32768, or if the topic or
+    partition is invalid.
     """
     known = SourceOffset(topic, partition, 0)
     return (_start_subtask(topic, check_parallelism(parallelism)) + known.partition) % parallelism
@@ -131,10 +132,10 @@ def subtask_of_partition(topic: str, partition: int, parallelism: int) -> int:
 def assign_partitions(
     partitions: Iterable[tuple[str, int]], parallelism: int
 ) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """For each subtask the (topic, partition) pairs that it reads, in order.
+    """Return, for each subtask, the (topic, partition) pairs that it reads, in order.
 
-    Each partition is in exactly one subtask, whatever the order of ``partitions`` and however often
-    one is listed. Raises what :func:`subtask_of_partition` does.
+    Each partition is assigned to exactly one subtask, regardless of the order of ``partitions`` and
+    of duplicates in it. Raises the errors of :func:`subtask_of_partition`.
     """
     assigned: list[list[tuple[str, int]]] = [[] for _ in range(check_parallelism(parallelism))]
     for each in sorted({SourceOffset(topic, partition, 0) for topic, partition in partitions}):
@@ -146,15 +147,15 @@ def assign_partitions(
 def per_subtask_offsets(
     old: Sequence[Sequence[object] | None], parallelism: int, *, mode: RedistributionMode | str
 ) -> tuple[tuple[SourceOffset, ...], ...]:
-    """For each new subtask the offsets that it starts from; every partition in exactly one (I11).
+    """Return, for each new subtask, the offsets that it starts from; each partition once (I11).
 
-    ``old`` holds for each old subtask None or its elements. With split state the new subtask's
-    block, in stored order; with union state the partitions assigned to it, sorted. A partition that
-    several old subtasks reported with the same offset counts where it was reported first.
+    ``old`` contains, for each old subtask, its elements or None. With split state a new subtask
+    gets its block in stored order. With union state it gets its assigned partitions, sorted. If
+    several old subtasks reported the same offset of a partition, the first report counts.
 
-    Raises :class:`InvalidArgumentError` for broadcast (each partition would be read by every
-    subtask) and what :func:`source_offsets` does, and errors as
-    :func:`~statestore.flink.redistribution.redistribute` does.
+    Raises :class:`InvalidArgumentError` for broadcast state, because every subtask would read every
+    partition. Also raises the errors of :func:`source_offsets` and of
+    :func:`~statestore.flink.redistribution.redistribute`.
     """
     mode = RedistributionMode(mode)
     if mode is RedistributionMode.BROADCAST:
@@ -166,7 +167,7 @@ def per_subtask_offsets(
     if mode is RedistributionMode.SPLIT:
         return tuple(states.get(_STATE, ()) for states in dealt)
     assigned: list[list[SourceOffset]] = [[] for _ in dealt]
-    # Every subtask got the same list: filtering it once for all spares parallelism x partitions.
+    # Every subtask got the same list: filtering it once saves parallelism x partitions steps.
     for each in sorted(dealt[0].get(_STATE, ())):
         assigned[subtask_of_partition(each.topic, each.partition, parallelism)].append(each)
     return tuple(map(tuple, assigned))
@@ -175,7 +176,7 @@ def per_subtask_offsets(
 def _reported_once(
     old: Sequence[Sequence[object] | None], mode: RedistributionMode
 ) -> list[dict[str, tuple[RedistributionMode, list[SourceOffset]]] | None]:
-    """The operator state with only the first report of each partition left in it."""
+    """Return the operator state with only the first report of each partition."""
     found: dict[tuple[str, int], SourceOffset] = {}
     return [
         None if elements is None else {_STATE: (mode, list(_new_ones(elements, found)))}
@@ -186,7 +187,9 @@ def _reported_once(
 def _new_ones(
     elements: Iterable[object], found: dict[tuple[str, int], SourceOffset]
 ) -> Iterator[SourceOffset]:
-    """The offsets of partitions that are not in ``found`` yet, in order; adds them to it."""
+    """Yield the offsets of partitions that are not yet in ``found``, in order, and add them to
+    it.
+    """
     for element in elements:
         new = source_offset(element)
         known = found.get((new.topic, new.partition))
@@ -207,7 +210,7 @@ def _new_ones(
 
 @lru_cache(maxsize=4096)
 def _start_subtask(topic: str, parallelism: int) -> int:
-    """The subtask of a topic's partition 0."""
+    """Return the subtask of a topic's partition 0."""
     code = key_hash(topic, key_type="string", hash_scheme="java")
     return (code * 31 & 0x7FFFFFFF) % parallelism
 
@@ -222,10 +225,10 @@ def _place(offset: SourceOffset) -> tuple[str, int, int]:
 
 
 def _field(element: object, name: str) -> object:
-    """One field of a mapping or of a row with attributes."""
+    """Return one field of a mapping, or of a row with attributes."""
     if isinstance(element, Mapping) and name in element:
         return element[name]
-    # A string has an attribute "partition": only what is not callable is a field.
+    # A string has a method "partition": a callable attribute is not a field.
     value = getattr(element, name, _field)
     if isinstance(element, Mapping) or callable(value):
         raise InvalidArgumentError(f"an offset needs the field {name!r}: {element!r} has none")
@@ -239,7 +242,7 @@ def _name(name: object, what: str = "a topic") -> str:
 
 
 def _whole(value: object, what: str, most: int) -> int:
-    """``value`` as Python's integer in 0..``most``; a boolean is not one."""
+    """Return ``value`` as an int in 0..``most``; booleans are refused."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
