@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from statestore.files.digest import rows_digest
 from statestore.files.writer import ParquetOptions
@@ -20,9 +21,37 @@ from statestore.store import StateStore
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["copy_of", "data_files", "make_store", "over", "rows_of", "settle", "take", "whole"]
+    from statestore.testing.faults import Call
+
+__all__ = [
+    "copy_of",
+    "data_files",
+    "make_store",
+    "over",
+    "rows_of",
+    "settle",
+    "steps",
+    "take",
+    "whole",
+    "with_every_call",
+]
 
 PARALLELISM = 2
+
+with_every_call = pytest.mark.parametrize(
+    "every_call", [pytest.param(False, id="steps"), pytest.param(True, marks=pytest.mark.long)]
+)
+"""Runs a test at each step of a command, and in ``make test-long`` at each of its calls."""
+
+
+def steps(calls: tuple[Call, ...], every_call: bool = False) -> tuple[Call, ...]:
+    """Return of the calls that do the same in the same folder the first and the last, or all."""
+    if every_call:
+        return calls
+    kinds = [(call.operation, call.name.partition("/")[0]) for call in calls]
+    ends = {*dict(zip(kinds, calls, strict=True)).values()}
+    ends |= {*dict(zip(reversed(kinds), reversed(calls), strict=True)).values()}
+    return tuple(call for call in calls if call in ends)
 
 
 def keyed_rows(number: int) -> dict[str, pa.Table]:

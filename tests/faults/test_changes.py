@@ -16,7 +16,7 @@ from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, data_files
+from tests.faults.cases import copy_of, data_files, steps, with_every_call
 
 pytestmark = pytest.mark.slow
 
@@ -76,9 +76,10 @@ def is_commit(call: Call) -> bool:
     return (call.operation, call.name) == ("put_if_absent", manifest_path(3))
 
 
+@with_every_call
 @pytest.mark.parametrize(("kind", "what"), CASES)
 def test_whatever_call_fails_nothing_is_half_visible(
-    layered: Path, fast_path: Path, kind: FaultKind, what: str
+    layered: Path, fast_path: Path, kind: FaultKind, what: str, every_call: bool
 ) -> None:
     """The checkpoints before are whole, the new one is there or not, and it can be run again."""
 
@@ -89,7 +90,7 @@ def test_whatever_call_fails_nothing_is_half_visible(
     calls = calls_of(LocalStorage(str(counted)), attempt)
     (commit,) = [call.number for call in calls if is_commit(call)]
     struck = 0
-    for call in calls:
+    for call in steps(calls, every_call):
         fault = Fault(call.number, kind)
         if not fault.strikes(call):
             continue

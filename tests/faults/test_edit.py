@@ -11,7 +11,7 @@ from statestore.errors import CorruptionError, StorageError
 from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, data_files, over, whole
+from tests.faults.cases import copy_of, data_files, over, steps, whole, with_every_call
 
 if TYPE_CHECKING:
     from statestore.store import StateStore
@@ -34,9 +34,10 @@ def edit(store: StateStore, how: str) -> None:
     store.maintenance.edit("users", "totals", **CHANGES[how])
 
 
+@with_every_call
 @pytest.mark.parametrize(("kind", "how"), CASES)
 def test_whatever_call_fails_it_can_be_run_again(
-    base: Path, fast_path: Path, kind: FaultKind, how: str
+    base: Path, fast_path: Path, kind: FaultKind, how: str, every_call: bool
 ) -> None:
     """The old checkpoint is whole, the new one is there or not, and no file is left without one."""
     counted = copy_of(base, fast_path / "counted")
@@ -47,7 +48,7 @@ def test_whatever_call_fails_it_can_be_run_again(
         if (call.operation, call.name) == ("put_if_absent", manifest_path(2))
     ]
     struck = 0
-    for call in calls:
+    for call in steps(calls, every_call):
         fault = Fault(call.number, kind)
         if not fault.strikes(call):
             continue

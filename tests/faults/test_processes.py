@@ -16,7 +16,16 @@ import pytest
 
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, data_files, over, settle, take, whole
+from tests.faults.cases import (
+    copy_of,
+    data_files,
+    over,
+    settle,
+    steps,
+    take,
+    whole,
+    with_every_call,
+)
 from tests.faults.test_reading import restore_to
 from tests.faults.test_snapshot import commit_in
 
@@ -134,8 +143,11 @@ def die_in(system_call: str, at: int) -> None:
     setattr(os, system_call, call)
 
 
+@with_every_call
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_snapshot_killed_at_any_call(base: Path, fast_path: Path, number: int) -> None:
+def test_a_snapshot_killed_at_any_call(
+    base: Path, fast_path: Path, number: int, every_call: bool
+) -> None:
     """I4, I5, I6, I10: the first of a store, and one after another. What was committed is whole,
     the next snapshot succeeds; the killed one is visible, whole, only if its commit was done.
     """
@@ -145,7 +157,7 @@ def test_a_snapshot_killed_at_any_call(base: Path, fast_path: Path, number: int)
     if number == 1:  # the store is made; from its first file on it is as any other snapshot
         first = next(call.number for call in calls if call.operation == "open_write")
         calls = (*calls[:first], *calls[commit - 1 :])
-    calls = that_differ(calls)
+    calls = that_differ(steps(calls, every_call))
     folders = [begun(base, fast_path / str(call.number), number) for call in calls]
     runs = [(folder, call.number, number) for folder, call in zip(folders, calls, strict=True)]
     assert all(dies(take_and_die, *runs))
@@ -153,13 +165,17 @@ def test_a_snapshot_killed_at_any_call(base: Path, fast_path: Path, number: int)
         settle(folder, range(1, number + (call.number > commit)))
 
 
-def test_an_export_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+@with_every_call
+def test_an_export_killed_at_any_call_is_run_again(
+    base: Path, fast_path: Path, every_call: bool
+) -> None:
     """I10: into the same directory; until it is done the directory says that it is not."""
     reader = LocalStorage(str(base))
     right = restore_to(over(reader), fast_path / "right")
     calls = calls_of(reader, lambda storage: restore_to(over(storage), fast_path / "counted"))
     last = max(call.number for call in calls if call.operation == "read")
-    runs = [(base, fast_path / str(call.number), call.number) for call in calls[:last]]
+    calls = steps(calls[:last], every_call)
+    runs = [(base, fast_path / str(call.number), call.number) for call in calls]
     assert all(dies(export_and_die, *runs))
     for _, to, _ in runs:
         assert list((to / "out").glob("[!.]*")) == []
@@ -177,7 +193,10 @@ def test_an_export_killed_while_its_folders_move_up_is_run_again(
     assert restore_to(over(LocalStorage(str(base))), fast_path / "to") == right
 
 
-def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+@with_every_call
+def test_an_expire_killed_at_any_call_is_run_again(
+    base: Path, fast_path: Path, every_call: bool
+) -> None:
     """I4, I6, I10: the oldest go first, what stays is whole, and no number returns."""
     full = copy_of(base, fast_path / "full")
     for number in (2, 3):
@@ -186,6 +205,7 @@ def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) 
     calls = calls_of(
         LocalStorage(str(counted)), lambda storage: over(storage).maintenance.expire(retain=1)
     )
+    calls = steps(calls, every_call)
     folders = [copy_of(full, fast_path / str(call.number)) for call in calls]
     runs = [(folder, call.number) for folder, call in zip(folders, calls, strict=True)]
     assert all(dies(expire_and_die, *runs))
@@ -199,7 +219,10 @@ def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) 
         assert store.checkpoints() == (3, 4)
 
 
-def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+@with_every_call
+def test_a_collection_killed_at_any_call_is_run_again(
+    base: Path, fast_path: Path, every_call: bool
+) -> None:
     """I9, I10: what is kept is whole, and running it again leaves what an undisturbed run does."""
     full = copy_of(base, fast_path / "full")
     store = over(LocalStorage(str(full)))
@@ -208,9 +231,10 @@ def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Pat
     store.maintenance.savepoint("audit", 2)
     store.maintenance.expire(retain=1)
     counted = copy_of(full, fast_path / "counted")
-    run = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
-    folders = [copy_of(full, fast_path / str(call.number)) for call in run]
-    runs = [(folder, call.number) for folder, call in zip(folders, run, strict=True)]
+    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
+    calls = steps(calls, every_call)
+    folders = [copy_of(full, fast_path / str(call.number)) for call in calls]
+    runs = [(folder, call.number) for folder, call in zip(folders, calls, strict=True)]
     assert all(dies(collect_and_die, *runs))
     for folder in folders:
         store = over(LocalStorage(str(folder)))

@@ -110,8 +110,19 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST])
+def in_each_run(command: Command, kind: FaultKind) -> bool:
+    """Return True for each command with one fault, and for the one that writes with all faults."""
+    return kind is FaultKind.ERROR or command is restore_to
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        pytest.param(command, kind, marks=[] if in_each_run(command, kind) else pytest.mark.long)
+        for command in COMMANDS
+        for kind in (FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST)
+    ],
+)
 def test_a_command_that_fails_can_be_run_again(
     base: Path, fast_path: Path, command: Command, kind: FaultKind
 ) -> None:

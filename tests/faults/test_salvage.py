@@ -13,7 +13,7 @@ from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, data_files, rows_of
+from tests.faults.cases import copy_of, data_files, rows_of, steps, with_every_call
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +61,7 @@ def content(store: StateStore, checkpoint: int) -> Any:
     return keyed, [restored.operator("source", name).per_old_subtask() for name in names]
 
 
+@with_every_call
 @pytest.mark.parametrize(
     ("kind", "layout"),
     [
@@ -71,7 +72,7 @@ def content(store: StateStore, checkpoint: int) -> Any:
     ],
 )
 def test_whatever_call_fails_it_can_be_run_again(
-    fast_path: Path, layout: Layout, kind: FaultKind
+    fast_path: Path, layout: Layout, kind: FaultKind, every_call: bool
 ) -> None:
     """I10: what there was is untouched, a checkpoint that is visible is whole, and the same command
     then does its work.
@@ -86,7 +87,7 @@ def test_whatever_call_fails_it_can_be_run_again(
     )
     right = content(over(done), 3)
     assert right[1] == [[[{"offset": 1}]], [[{"split": 2}]]]
-    for call in calls:
+    for call in steps(calls, every_call):
         fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
         if not fault.strikes(call):
             continue

@@ -11,7 +11,16 @@ from statestore.errors import CorruptionError, StateStoreError, StorageError
 from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, data_files, over, settle, take, whole
+from tests.faults.cases import (
+    copy_of,
+    data_files,
+    over,
+    settle,
+    steps,
+    take,
+    whole,
+    with_every_call,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,16 +70,22 @@ def test_the_manifest_is_put_once_and_last(calls: tuple[Call, ...]) -> None:
     assert {name for call in syncs for name in call.name.split(", ")} == files
 
 
+@with_every_call
 @pytest.mark.parametrize(("kind", "lasting"), STOPPING)
 def test_whatever_call_fails_nothing_is_half_visible(
-    base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind, lasting: bool
+    base: Path,
+    fast_path: Path,
+    calls: tuple[Call, ...],
+    kind: FaultKind,
+    lasting: bool,
+    every_call: bool,
 ) -> None:
     """I4, I6, I10: the error is a StorageError, and checkpoint 1 is whole. Checkpoint 2 is
     invisible when the error came before its commit was done; from there on, the lost answer to
     the commit included, it is there, whole. The next one succeeds.
     """
     before, commit = data_files(base), commit_in(calls)
-    for call in calls:
+    for call in steps(calls, every_call):
         if not Fault(call.number, kind).strikes(call):
             continue
         folder = copy_of(base, fast_path / "store")
@@ -85,11 +100,12 @@ def test_whatever_call_fails_nothing_is_half_visible(
 @pytest.mark.parametrize(
     "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
 )
+@with_every_call
 def test_a_file_that_lost_bytes_does_not_get_into_a_checkpoint(
-    base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind
+    base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind, every_call: bool
 ) -> None:
     """I5: nobody was told when it was written; the sizes asked for before the commit tell."""
-    for call in calls:
+    for call in steps(calls, every_call):
         if call.operation == "write":
             folder = copy_of(base, fast_path / "store")
             error = interrupted(folder, Fault(call.number, kind))
@@ -155,7 +171,7 @@ def test_a_reader_at_any_moment_sees_whole_checkpoints(base: Path, fast_path: Pa
 @pytest.mark.parametrize(
     "kind",
     [
-        FaultKind.ERROR,
+        pytest.param(FaultKind.ERROR, marks=pytest.mark.long),
         FaultKind.ANSWER_LOST,
         pytest.param(FaultKind.DISCONNECTED, marks=pytest.mark.long),
     ],
