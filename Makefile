@@ -65,7 +65,8 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
 test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
-	@$(WITH_JAVA) $(PY) -m pytest -m "long and not flink" $(ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \
+		-m "(long or examples) and not flink" $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)

@@ -20,6 +20,7 @@ from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.spark.session import spark_session
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
+from tests.support.examples import LONG
 from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # No deadline: the first example of a run pays for imports and, on two cores, for its neighbours.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)
+settings.register_profile(LONG, settings.get_profile("dev"))
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.files import digest
@@ -15,6 +15,7 @@ from statestore.files.digest import hash_array, row_hashes, rows_digest
 from statestore.files.types import schema_of_arrow
 from statestore.format.digest import combine, hash_value
 from statestore.testing import reference
+from tests.support.examples import examples
 from tests.support.strategies import KEY_KINDS, Kind, nullable, table, value_kinds
 
 
@@ -29,7 +30,7 @@ def by_definition(rows: pa.Table) -> int:
     return reference.rows_digest(rows.to_pylist(), schema_of_arrow(rows.schema))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(tables())
 def test_columns_have_the_digest_of_the_definition(rows: pa.Table) -> None:
     """I7: every type, null at every level."""

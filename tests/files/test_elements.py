@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
@@ -25,6 +25,7 @@ from statestore.format.schema import Schema
 from statestore.format.state import SUBTASK, OperatorState
 from statestore.storage import LocalStorage
 from statestore.testing.reference import canonical
+from tests.support.examples import examples
 from tests.support.strategies import element_lists, nullable, table, value_kinds
 
 
@@ -48,7 +49,7 @@ def stored(
     return list(read_elements(storage, entry, where))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(1, 4).flatmap(element_lists))
 def test_elements_come_back_in_order(
     tmp_path_factory: pytest.TempPathFactory, lists: list[list[dict[str, Any]]]
@@ -62,7 +63,7 @@ def test_elements_come_back_in_order(
     ]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_elements_hold_any_type(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -34,6 +34,7 @@ from statestore.files.sorting import key_group_pieces, slices_of, sorted_pieces
 from statestore.files.types import schema_of_arrow
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.spark.write import frame_of
+from tests.support.examples import examples
 
 IN_MEMORY = 2**28
 SCHEMA = pa.schema(
@@ -98,7 +99,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.lists(VALUES, max_size=30, unique_by=lambda row: repr(row[:4])),
     repeated=st.booleans(),

@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.types import arrow_schema
 from statestore.files.values import column_of, dictionaries, fitted, guessed_column, table_of_dicts
 from statestore.format.schema import Field, Schema
+from tests.support.examples import examples
 from tests.support.strategies import Kind, nullable, value_kinds
 
 BERLIN = timezone(timedelta(hours=1))
@@ -147,7 +148,7 @@ def test_what_a_type_holds_goes_in(case: tuple[Kind, list[Any]]) -> None:
     found.validate(full=True)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(kinds_and_values())
 def test_a_value_comes_out_equal_or_is_refused(case: tuple[Kind, list[Any]]) -> None:
     """Whatever stands in the place of a value, at any depth; the message has the place."""
@@ -161,7 +162,7 @@ def test_a_value_comes_out_equal_or_is_refused(case: tuple[Kind, list[Any]]) -> 
         assert all(map(came_out, values, found))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(anything, max_size=4))
 def test_guessed_types_mix_nothing(values: list[Any]) -> None:
     """A list of values becomes a column in which each comes out equal, or is refused."""
@@ -173,7 +174,7 @@ def test_guessed_types_mix_nothing(values: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_a_column_of_arrow_goes_in_as_its_values_would(data: st.DataObject) -> None:
     """One rule for what has a type of its own and what has none."""

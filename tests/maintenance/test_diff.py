@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import (
@@ -29,6 +29,7 @@ from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ def opened(store: StateStore) -> Counter[str]:
 contents = st.dictionaries(st.sampled_from([f"u{i}" for i in range(30)]), st.integers(0, 2))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(contents, contents, st.sampled_from(Layout), st.sampled_from(Layout), st.integers(0, 40))
 def test_rows_are_compared_as_dictionaries_are(
     a: Rows, b: Rows, layout_a: Layout, layout_b: Layout, keys: int

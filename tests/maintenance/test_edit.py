@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
@@ -23,6 +23,7 @@ from statestore.errors import (
     StateNotFoundError,
 )
 from tests.support.damage import change_unread_byte, files_of, fill
+from tests.support.examples import examples
 from tests.support.forms import (
     Checkpoints,
     Entries,
@@ -129,7 +130,7 @@ def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> N
     put=st.dictionaries(st.sampled_from([*ROWS, *(f"new{i}" for i in range(30))]), st.integers(0)),
     layout=st.sampled_from(LAYOUTS),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_an_edit_is_what_it_does_to_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, delete: list[str], put: dict[str, int], layout: str
 ) -> None:

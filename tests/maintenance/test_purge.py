@@ -30,7 +30,7 @@ from statestore.format.manifest import Manifest
 from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of
+from tests.faults.cases import copy_of, with_every_call
 
 pytestmark = pytest.mark.slow
 
@@ -464,9 +464,10 @@ STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.KILLED]
 
 
 @pytest.mark.slow
+@with_every_call
 @pytest.mark.parametrize("kind", STOPPING)
 def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
-    tmp_path: Path, kind: FaultKind
+    tmp_path: Path, kind: FaultKind, every_call: bool
 ) -> None:
     """I10: and at every moment the newest checkpoint is the newest state."""
     store = opened(tmp_path / "store")
@@ -476,7 +477,8 @@ def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
     store.maintenance.savepoint("three", 3)
     at = [*stages(tmp_path / "store")]
     assert len(at) > 20
-    for number in at if kind is not FaultKind.KILLED else at[::5]:
+    stride = (1 if every_call else 4) * (5 if kind is FaultKind.KILLED else 1)
+    for number in at[::stride]:
         copy = copy_of(tmp_path / "store", tmp_path / "copy")
         if kind is FaultKind.KILLED:
             words = [sys.executable, "-c", KILLED, str(copy), KEY, str(number)]

@@ -12,7 +12,7 @@ from statestore.files.lookup import rows_of_key
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of
+from tests.faults.cases import copy_of, with_every_call
 from tests.support.forms import (
     FORMS,
     KEY,
@@ -148,9 +148,10 @@ def test_a_damaged_file_stops_it_before_anything_changes(taken: Checkpoints) -> 
 
 
 @pytest.mark.slow
+@with_every_call
 @in_layers
 def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
-    taken: Checkpoints, tmp_path: Path
+    taken: Checkpoints, tmp_path: Path, every_call: bool
 ) -> None:
     """Files that several new checkpoints name are of the one that is committed first."""
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
@@ -162,7 +163,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
     )
     changing = [c.number for c in calls if c.operation in ("put_if_absent", "open_write", "sync")]
     assert len(changing) > 8
-    for at in changing[::3]:
+    for at in changing[:: 3 if every_call else 9]:
         folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
         faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
         with pytest.raises(StorageError):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
@@ -36,6 +36,7 @@ from statestore.maintenance import verify
 from statestore.maintenance.verify import FileCheck, Flaws, VerifyReport, check_file
 from statestore.store import StateStore
 from tests.support.damage import FLIPS, SORTS, change_unread_byte, copy_of, files_of, fill
+from tests.support.examples import examples
 from tests.support.forms import (
     Checkpoints,
     break_file,
@@ -76,7 +77,7 @@ def name_in(store: StateStore, file: Path) -> str:
 # --- what is intact -------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), keyed_cases(), st.integers(1, 3))
 def test_what_was_written_is_intact(data: st.DataObject, case: KeyedCase, old: int) -> None:
     """I1, I5, I7: any state of any kind, at any parallelism: no false alarm."""

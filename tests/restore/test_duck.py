@@ -8,13 +8,14 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.files.digest import row_hashes, rows_digest
 from statestore.format.state import Layout
 from statestore.restore.duck import unsliced
+from tests.support.examples import examples
 from tests.support.strategies import Kind, structs, value_kinds
 
 pytestmark = pytest.mark.slow
@@ -62,7 +63,7 @@ def offsets(array: pa.Array) -> set[int]:
     return {array.offset}.union(*map(offsets, inner))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(sliced_batches())
 def test_a_batch_begins_where_its_memory_does(batch: pa.RecordBatch) -> None:
     """On every level, and it is the same batch."""
@@ -81,7 +82,7 @@ def test_what_is_no_slice_stays_where_it_is() -> None:
     )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(sliced_batches())
 def test_duckdb_reads_what_it_is_given(batch: pa.RecordBatch) -> None:
     """Value by value."""
@@ -91,7 +92,7 @@ def test_duckdb_reads_what_it_is_given(batch: pa.RecordBatch) -> None:
     assert found.num_rows == batch.num_rows
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(st.data(), st.sampled_from(Layout))
 def test_a_query_and_an_edit_have_the_rows_of_a_restore(
     data: st.DataObject, layout: Layout

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
@@ -19,6 +19,7 @@ from statestore.format.slices import assignment_of, slices_of
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.plan import plan_restore, redistribution_of
+from tests.support.examples import examples
 from tests.support.key_values import keyed_handles
 
 
@@ -60,7 +61,7 @@ def manifest(*entries: KeyedEntry | OperatorEntry, parallelism: int = 2) -> Mani
     )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data(), st.sampled_from([1, 7, 128, 32_768]))
 def test_a_subtask_plans_the_files_that_meet_its_range(
     data: st.DataObject, max_parallelism: int
@@ -76,7 +77,7 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
         assert [(found[at], common) for at, common in cuts] == wanted
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data(), st.sampled_from([7, 128]), st.sampled_from(Layout))
 def test_a_plan_says_what_the_slices_say(
     data: st.DataObject, max_parallelism: int, layout: Layout

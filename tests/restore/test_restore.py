@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import (
@@ -34,6 +34,7 @@ from statestore.testing.reference import (
     ReferenceOperator,
     canonical,
 )
+from tests.support.examples import examples
 from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def check(state: RestoredKeyedState, oracle: ReferenceKeyed) -> None:
     assert rows_digest(rows) == state.digest == oracle.digest
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), keyed_cases())
 def test_restore_conserves_rows_at_every_parallelism(data: st.DataObject, case: KeyedCase) -> None:
     """I1, I2, I7: any state of any kind, written at p, then at p' from what p' restored, at p''."""
@@ -105,7 +106,7 @@ def test_restore_conserves_rows_at_every_parallelism(data: st.DataObject, case: 
         check(store.restore(parallelism=third).keyed(UID, NAME), oracle)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data(), keyed_cases())
 def test_a_subtask_opens_files_of_its_own_key_groups_once(
     data: st.DataObject, case: KeyedCase
@@ -127,7 +128,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
             assert storage.opened == {f"{entry.table.path}/{h.path}": 1 for h in meeting}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data(), keyed_cases())
 def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> None:
     """Every stored key, and one that is not, from at most one file (I8)."""
@@ -149,7 +150,7 @@ def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> 
 # --- operator state -------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data(), st.integers(1, 5), st.integers(1, 7))
 def test_operator_state_is_dealt_as_flink_deals_it(data: st.DataObject, old: int, new: int) -> None:
     """I7, I11: split state once, union state in full to each, one broadcast copy to each."""

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.cli.main import cli
 from statestore.errors import StateStoreError
 from statestore.format.names import keyed_table
+from tests.support.examples import examples
 
 NAMES = st.one_of(
     st.text(min_size=1, max_size=12),
@@ -27,7 +28,7 @@ NAMES = st.one_of(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(uid=NAMES, name=NAMES, column=NAMES, saved=NAMES)
 @example(uid="..", name=".", column="a b", saved="x/../y")
 @example(uid="operators", name="_delta_log", column="SELECT", saved="~2E~2E")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import CheckpointWriter, StateStore
@@ -25,6 +25,7 @@ from statestore.flink.operators import operator_id
 from statestore.format.left_out import LeftOutState
 from statestore.maintenance.expire import tombstone
 from statestore.storage import LocalStorage
+from tests.support.examples import examples
 
 GROUPS = 4
 STATES = [(uid, name) for uid in ("a", "b") for name in ("k1", "k2", "split", "union", "same")]
@@ -77,7 +78,7 @@ def names(checkpoint: CheckpointWriter) -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.sets(st.sampled_from(STATES), min_size=1, max_size=6),
     st.lists(

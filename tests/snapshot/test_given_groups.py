@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.state import KeyedState
+from tests.support.examples import examples
 
 GROUPS = 16
 CALLS = ("keyed", "changes", "deletes", "against", "subtasks")
@@ -61,7 +62,7 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
                 checkpoint.changes_against("u", "s", form(rows), key="k")
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.dictionaries(st.text(max_size=4), st.integers(-9, 9), min_size=1, max_size=30),
     st.sampled_from(CALLS),

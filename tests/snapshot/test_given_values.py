@@ -14,12 +14,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
 from statestore.files.types import arrow_schema
+from tests.support.examples import examples
 from tests.support.strategies import KEY_KINDS
 
 FAR = 2**58
@@ -57,7 +58,7 @@ def rows_of(store: StateStore) -> list[dict[str, Any]]:
 entries = st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, 2]), st.sampled_from("xyz"))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sets(entries), st.lists(st.tuples(entries, st.integers(1, 3)), min_size=1, max_size=5))
 def test_deletes_may_mix_keys_namespaces_and_entries(
     tmp_path_factory: pytest.TempPathFactory,
@@ -103,7 +104,7 @@ def answer(ask: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@examples(80)
 @given(st.sampled_from(KEYS), st.data())
 def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
     tmp_path_factory: pytest.TempPathFactory, kind: Any, data: st.DataObject
@@ -344,7 +345,7 @@ def test_elements_in_a_frame_keep_their_types(store: StateStore) -> None:
 placed = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=8)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(placed)
 def test_elements_in_a_frame_lie_where_it_says(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError
 from statestore.format.layers import CompactionRule
 from statestore.testing.reference import canonical
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,7 @@ def _options() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@examples(15)
 @given(_rows, st.lists(st.tuples(_rows, st.lists(_identities, max_size=5)), max_size=3), st.data())
 def test_histories_keep_them_apart(
     first: Rows, steps: list[tuple[Rows, list[Identity]]], data: st.DataObject

@@ -11,13 +11,14 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import KeyedWriter, KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import TimeToLive
 from statestore.snapshot.writer import CheckpointWriter
+from tests.support.examples import examples
 
 GROUPS, PARALLELISM, NOW = 8, 2, 1_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("t", pa.int64())])
@@ -145,7 +146,7 @@ def _stored(store: StateStore) -> list[Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(_step(), min_size=1, max_size=4), st.booleans())
 def test_a_history_of_streams_is_stored_as_one_of_tables_is(
     steps: list[tuple[str, list[pa.Table], list[str]]], has_ttl: bool

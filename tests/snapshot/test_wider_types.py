@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.testing.reference import canonical
+from tests.support.examples import examples
 from tests.support.strategies import STRINGS, Kind, arrays, decimals, integers, maps, nullable
 
 Values = list[Any]
@@ -124,7 +125,7 @@ def _table(values: Values, kind: pa.DataType, is_new: bool) -> pa.Table:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(40)
 @given(_cases(), st.booleans())
 def test_rows_are_compared_by_what_they_hold(
     case: tuple[Widening, Values, Values, bool], is_layered: bool
@@ -167,7 +168,7 @@ def test_rows_are_compared_by_what_they_hold(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(40)
 @given(_cases())
 def test_elements_are_compared_by_what_they_hold(
     case: tuple[Widening, Values, Values, bool],

@@ -12,7 +12,7 @@ import pyarrow as pa
 from statestore.format.state import StateKind
 from statestore.store import StateStore
 
-FLIPS = int(os.environ.get("STATESTORE_FLIPS", "300"))
+FLIPS = int(os.environ.get("STATESTORE_FLIPS", "100"))
 """How many bytes are damaged, one at a time; of what takes longer to judge a twelfth."""
 
 USERS = [f"user-{i}" for i in range(12)]
