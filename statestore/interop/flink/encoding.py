@@ -1,7 +1,7 @@
-"""Bytes from values: what :mod:`statestore.interop.flink.values` reads, written byte for byte.
+"""Encode columns as Flink's bytes: the exact inverse of :mod:`statestore.interop.flink.values`.
 
-A column becomes bytes part by part: its fields are written as columns, and joined. The elements of
-lists lie one behind the other as soon as they are written.
+A column is encoded part by part: its fields are encoded as columns, and then concatenated row by
+row. The encoded elements of lists are already adjacent, so that joining a list needs no copy.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _YES, _NO, _TWO = (pa.scalar(bytes([one]), _BYTES) for one in (1, 0, 2))
 def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
     """Return the bytes of each value of a column, as the type's serializer writes them.
 
-    The column is of the type that ``arrow_type`` says.
+    The column must have the type that ``arrow_type`` returns.
 
     Raises:
-        InvalidArgumentError: for a null that the type cannot have.
-        UnsupportedTypeError: for a type whose values are bytes alone.
+        InvalidArgumentError: for a null that the type cannot represent.
+        UnsupportedTypeError: for a type whose values are read as bytes only.
     """
     match kind:
         case Scalar(name):
@@ -122,7 +122,7 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
 
 
 def encoded_list(array: pa.Array, element: FlinkType) -> pa.Array:
-    """Return the bytes of each list of a list state: its elements, with commas between them."""
+    """Return the bytes of each list of a list state: its elements, separated by commas."""
     _no_nulls(array)
     each = _joined(encoded(array.flatten(), element), pa.scalar(b",", _BYTES))
     return _runs(each, _lengths(array), less=1)
@@ -139,7 +139,7 @@ def _no_nulls(array: pa.Array) -> None:
 
 
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """Join the bytes of each row."""
+    """Concatenate the bytes of each row."""
     if len(parts) == 1:
         return parts[0]
     return pc.binary_join_element_wise(*parts, _EMPTY)
@@ -150,13 +150,13 @@ def _chosen(rows: Rows, yes: pa.Scalar, no: pa.Scalar) -> pa.Array:
 
 
 def _where(array: pa.Array, rows: Rows, kind: FlinkType) -> pa.Array:
-    """Write the values of some rows; those of all others are empty."""
+    """Encode the values of the selected rows; the bytes of the others are empty."""
     some = encoded(array.filter(pa.array(rows)), kind)
     return scattered(some, rows).fill_null(_EMPTY)
 
 
 def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
-    """Return rows of a matrix of bytes as an array."""
+    """Return the rows of a matrix of bytes as an array."""
     count, width = rows.shape
     offsets = np.arange(count + 1, dtype=np.int64) * width
     data = pa.py_buffer(np.ascontiguousarray(rows))
@@ -199,7 +199,7 @@ def _windows(array: pa.Array) -> pa.Array:
 
 
 def _strings(array: pa.Array) -> pa.Array:
-    """Write texts as ``StringValue.writeString``."""
+    """Encode texts like ``StringValue.writeString``."""
     plain = pc.fill_null(pc.string_is_ascii(array), False).to_numpy(zero_copy_only=False)
     some = array.filter(pa.array(plain)).cast(pa.large_string())
     heads = _varints(pc.binary_length(some).to_numpy(zero_copy_only=False) + 1)
@@ -228,7 +228,7 @@ def _varints(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _sized(array: pa.Array) -> pa.Array:
-    """Write bytes, or text in UTF-8, behind their length."""
+    """Encode bytes, or text in UTF-8, with a length prefix."""
     _no_nulls(array)
     is_text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     plain = array.cast(pa.large_string() if is_text else _BYTES)
@@ -236,7 +236,7 @@ def _sized(array: pa.Array) -> pa.Array:
 
 
 def _big(value: int | None) -> bytes:
-    """Write a number as ``BigIntSerializer``."""
+    """Encode a number like ``BigIntSerializer``."""
     if value is None:
         return i32(0)
     if value in _CONSTANTS:
@@ -258,7 +258,7 @@ def _whole(text: str) -> int:
 
 
 def _big_decimal(text: str | None) -> bytes:
-    """Write a number as ``BigDecSerializer``."""
+    """Encode a number like ``BigDecSerializer``."""
     if text is None:
         return _big(None)
     try:
@@ -312,7 +312,7 @@ def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _runs(each: pa.Array, counts: npt.NDArray[np.int64], *, less: int = 0) -> pa.Array:
-    """Join the bytes of elements that follow each other, without the ``less`` last bytes."""
+    """Join the bytes of adjacent elements; cut the last ``less`` bytes of each result."""
     _, offsets, data = each.buffers()
     edges = np.frombuffer(offsets, np.int64, len(each) + 1, 8 * each.offset)
     upto = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -328,7 +328,7 @@ def _runs(each: pa.Array, counts: npt.NDArray[np.int64], *, less: int = 0) -> pa
 
 
 def _counted(array: pa.Array, element: FlinkType) -> pa.Array:
-    """Write lists and maps: the number of elements, and these."""
+    """Encode lists and maps: the number of elements, then the elements."""
     _no_nulls(array)
     counts = _lengths(array)
     flat = array.flatten() if pa.types.is_list(array.type) else _entries(array)
@@ -336,7 +336,7 @@ def _counted(array: pa.Array, element: FlinkType) -> pa.Array:
 
 
 def _linked_list(array: pa.Array, element: FlinkType) -> pa.Array:
-    """Write lists as ``LinkedListSerializer``, with a bit for each element that is null."""
+    """Encode lists like ``LinkedListSerializer``, with a null bit for each element."""
     _no_nulls(array)
     counts, flat = _lengths(array), array.flatten()
     there = _valid(flat)
@@ -348,7 +348,7 @@ def _linked_list(array: pa.Array, element: FlinkType) -> pa.Array:
 
 
 def _entries(array: pa.Array) -> pa.Array:
-    """Return keys and values of maps as structs."""
+    """Return the keys and values of maps as structs."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     sides = [one.slice(first, last - first) for one in (array.keys, array.items)]
     return pa.StructArray.from_arrays(sides, ["f0", "f1"])
@@ -400,7 +400,7 @@ def _timer(array: pa.Array, key: FlinkType, namespace: FlinkType) -> pa.Array:
 
 
 def _pojo(array: pa.Array, kind: PojoType) -> pa.Array:
-    """Write POJOs as ``PojoSerializer``: flags, whose it is, and fields that may be null."""
+    """Encode POJOs like ``PojoSerializer``: flags, the subclass if needed, nullable fields."""
     there = _valid(array)
     names = [array.type.field(at).name for at in range(array.type.num_fields)]
     columns = dict(zip(names, array.flatten(), strict=True))

@@ -1,9 +1,12 @@
-"""The columns of one part of a state's rows: of its keys, namespaces, keys of maps, or values.
+"""The columns of one part of a state's rows: its keys, namespaces, map keys or values.
 
-A tuple, a row, a POJO and a row of SQL have a column a field; others have one. What no column of a
-store holds is one that does: a character is its code unit, a time of day its nanoseconds, a
-``java.util.Date`` a timestamp, and as a key its milliseconds; an ``Instant`` and a
-``LocalDateTime`` are as keys their nanoseconds since 1970.
+A tuple, a row, a POJO and a SQL row have a column for each field. Other types have one column. A
+type that a store's column cannot hold is converted:
+
+- A character becomes its code unit.
+- A time of day becomes nanoseconds.
+- A ``java.util.Date`` becomes a timestamp, or milliseconds in a key.
+- An ``Instant`` or ``LocalDateTime`` in a key becomes nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
 _ROW_KIND, _CLASS = "row_kind", "class"
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 
-# What a key is hashed as, by Java's names and SQL's. Those of dates hash their milliseconds.
+# The hashed types of keys, by their Java or SQL names. Dates are hashed as their milliseconds.
 _PLAIN = (
     *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
     *("BigInteger", "BigDecimal", "LocalDate", "LocalTime", "LocalDateTime", "Instant"),
@@ -53,7 +56,7 @@ _MOST_SECONDS = (1 << 63) // _NANOS
 
 @dataclass(frozen=True)
 class PartColumns:
-    """The columns of one part of a row; ``kind`` None says that it is bytes."""
+    """The columns of one part of a row; if ``kind`` is None, the part is undecoded bytes."""
 
     kind: FlinkType | None
     fields: tuple[pa.Field, ...]
@@ -62,9 +65,9 @@ class PartColumns:
     names: tuple[str, ...] = ()
 
     def columns(self, array: pa.Array) -> list[pa.Array]:
-        """Return the columns of the values of the part.
+        """Return the columns for the values of the part.
 
-        UnsupportedTypeError for a value that its column cannot hold.
+        Raises UnsupportedTypeError for a value that its column cannot hold.
         """
         if not self.fields:
             return []
@@ -87,7 +90,7 @@ class PartColumns:
         return found
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of the part, as they were decoded from Flink's bytes."""
+        """Return the values of the part in the form in which Flink's bytes are decoded."""
         columns = [
             _uncast(rows.column(name), field.type)
             for name, field in zip(self.names, self.fields, strict=True)
@@ -96,7 +99,7 @@ class PartColumns:
             return columns[0] if columns else pa.nulls(rows.num_rows)
         whole = arrow_type(self.kind)
         if not isinstance(self.kind, Scalar) and len(self.fields) < whole.num_fields:
-            insert = pa.array(np.zeros(rows.num_rows, np.int8))  # a key is of no other kind
+            insert = pa.array(np.zeros(rows.num_rows, np.int8))  # the row kind of keys is INSERT
             columns = [insert, *columns]
         return pa.StructArray.from_arrays(columns, fields=list(whole))
 
@@ -132,9 +135,9 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 
 
 def nanos_of(array: pa.Array) -> pa.Array:
-    """Return seconds and nanoseconds as nanoseconds since 1970.
+    """Convert seconds and nanoseconds to nanoseconds since 1970.
 
-    UnsupportedTypeError for a time that 64 bits of them do not reach.
+    Raises UnsupportedTypeError for a time that does not fit into 64 bits.
     """
     second, nano = (one.fill_null(0).to_numpy(zero_copy_only=False) for one in array.flatten())
     if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
@@ -165,7 +168,7 @@ def _uncast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
-    """Return the type of a store's column that holds all values of a type, but far timestamps."""
+    """Return the store's column type for all values of a type, except far timestamps."""
     types = pa.types
     if kind == INSTANT and is_key:
         return pa.int64()
@@ -190,17 +193,17 @@ def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
 
 
 def key_types(kind: FlinkType, hash_scheme: str) -> tuple[str, ...]:
-    """Return what the columns of a key are hashed as: of tuples and SQL's rows one for each field.
+    """Return the hashed types of a key's columns: one per field for tuples and SQL rows.
 
-    ``hash_scheme`` is the store's. UnsupportedTypeError for a type that no column is hashed as, or
-    whose hash only the job knows.
+    ``hash_scheme`` is the scheme of the store. Raises UnsupportedTypeError for a type that cannot
+    be hashed as columns, or whose hash only the job can compute.
     """
     names: list[str | None]
     if isinstance(kind, RowDataType):
         names = [_sql_name(one) for one in kind.columns]
     elif isinstance(kind, TupleType):
         names = [_java_name(one) for one in kind.fields]
-    elif kind == Scalar("byte[]") and hash_scheme == "pyflink":  # it counts by content in a Row
+    elif kind == Scalar("byte[]") and hash_scheme == "pyflink":  # hashed by content in a Row
         names = ["byte[]"]
     else:
         names = [_java_name(kind)]
@@ -236,18 +239,18 @@ def _sql_name(column: LogicalType) -> str | None:
 
 
 def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = True) -> PartColumns:
-    """Return the columns of a part, without names yet; of bytes for None.
+    """Return the columns of a part, without names; None means undecoded bytes.
 
     Args:
         kind: the part's type.
-        is_key: whether rows are hashed by it: then it is as the store hashes it.
-        flat: whether its fields are columns.
+        is_key: whether the part is the hashed key, which needs the column types of the hash.
+        flat: whether its fields become separate columns.
 
     Returns:
         The columns.
 
     Raises:
-        UnsupportedTypeError: for a type that can be no column.
+        UnsupportedTypeError: for a type without a column type.
     """
     if kind is None:
         return PartColumns(None, (pa.field("", pa.binary()),), (pa.binary(),), False)
@@ -258,7 +261,7 @@ def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = T
     is_row_key = is_key and isinstance(kind, RowType)
     is_flat = isinstance(kind.value if isinstance(kind, PythonType) else kind, _FLAT)
     flat = flat and is_flat and not (isinstance(kind, PythonType) and kind.many)
-    if is_row_key:  # hashed as a Row, which a tuple of columns is not; its kind is always INSERT
+    if is_row_key:  # must stay one column, because a Row hashes differently; its kind is INSERT
         whole = pa.struct([one for one in whole if one.name != _ROW_KIND])
     if is_row_key or not (is_window or flat):
         field = pa.field("", whole)

@@ -140,7 +140,7 @@ def _string_data(cursor: Cursor) -> pa.Array:
 
 
 def _big_bytes(cursor: Cursor) -> list[int | None]:
-    """Read ``BigIntSerializer``: 0 means null, 1 to 3 mean 0, 1 and 10, else it is length + 4."""
+    """Read ``BigIntSerializer``: 0 is null, 1 to 3 are 0, 1 and 10, others are length + 4."""
     numbers = cursor.numbers(">i4").astype(np.int64)
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
     wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)

@@ -1,9 +1,9 @@
-"""Columns of a store as Flink has them: the type of each, and its values there and back.
+"""Map columns of a store to types of Flink, and convert the values in both directions.
 
-A value goes through the type that its column has: a timestamp is an ``Instant``, or without a zone
-a ``LocalDateTime``, a decimal a ``BigDecimal`` of the column's scale, a struct a ``Row``. Keys are
-of the Java type that their state records, as their hash is. What comes back is the column as it is
-stored, by which a savepoint is proved.
+The type follows from the column's type: a timestamp is an ``Instant``, or a ``LocalDateTime`` if
+it has no time zone. A decimal is a ``BigDecimal`` with the column's scale. A struct is a ``Row``. A
+key has the Java type with which its state is hashed. The conversion back returns exactly the stored
+column; an export uses it to verify the savepoint.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MILLIS = {"java.sql.Date": "SqlDate", "java.sql.Time": "SqlTime"}
 
 @dataclass(frozen=True)
 class FlinkColumn:
-    """A column of a store as a type of Flink's: its values there, and back."""
+    """A store column as a type of Flink, with the conversions ``there`` and ``back``."""
 
     stored: pa.DataType
     kind: FlinkType
@@ -71,9 +71,9 @@ class FlinkColumn:
 
 
 def value_column(stored: pa.DataType) -> FlinkColumn:
-    """Return the type that values of a stored column have in Flink.
+    """Return the Flink type for the values of a stored column.
 
-    UnsupportedTypeError for one that Flink has no serializer of.
+    Raises UnsupportedTypeError if Flink has no serializer for it.
     """
     types = pa.types
     if stored in _PLAIN:
@@ -95,9 +95,9 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
 
 
 def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
-    """Return the type that a key column has in Flink, which is the one that it is hashed as.
+    """Return the Flink type of a key column, which is the type that the key is hashed as.
 
-    UnsupportedTypeError for a type that Flink has no serializer of.
+    Raises UnsupportedTypeError if Flink has no serializer for it.
     """
     name = java.name
     if _ARROW.get(name) == stored:
@@ -172,7 +172,7 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
 
 
 def python_key(key: FlinkColumn) -> FlinkColumn:
-    """Return a key in the ``Row`` in which PyFlink wraps it."""
+    """Wrap a key in a ``Row``, as PyFlink does."""
 
     def there(array: pa.Array) -> pa.Array:
         insert = pa.array(np.zeros(len(array), np.int8))
@@ -184,8 +184,9 @@ def python_key(key: FlinkColumn) -> FlinkColumn:
 
 
 def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> FlinkColumn:
-    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of the types they are
-    hashed as; in the store they are a struct, or the one that they are.
+    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of their hashed types.
+
+    In the store they are a struct, or a single column if there is only one.
     """
     columns = tuple(map(key_logical_type, sql))
     kind = RowDataType(columns, tuple(map(_sql_field, columns)), is_key=True)
@@ -217,7 +218,7 @@ _SQL_FIELDS = {
 
 
 def _sql_field(column: LogicalType) -> FlinkType:
-    """Return the type of a field of a row (``InternalSerializers``)."""
+    """Return the type of a row's field (``InternalSerializers``)."""
     if column.root == "DECIMAL":
         return SqlScalar("DecimalData", 3, i32(column.precision) + i32(column.scale))
     if column.root in _SQL_FIELDS:
@@ -226,8 +227,9 @@ def _sql_field(column: LogicalType) -> FlinkType:
 
 
 def _sql_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return a key column as another type of the same meaning; times go by their nanoseconds where
-    one of the two is whole numbers.
+    """Convert a key column to another type with the same meaning.
+
+    Between a time and a whole number, the number counts nanoseconds.
     """
     types, kind = pa.types, array.type
     if kind == wanted:
@@ -264,9 +266,9 @@ def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
 def joined(
     columns: Sequence[FlinkColumn], names: Sequence[str], *, as_tuple: bool = False
 ) -> FlinkColumn:
-    """Return several columns as one: a struct of them in the store, a ``Row`` or tuple in Flink.
+    """Combine several columns into one: a struct in the store, a ``Row`` or tuple in Flink.
 
-    UnsupportedTypeError for a tuple of more fields than Flink has.
+    Raises UnsupportedTypeError for a tuple with more fields than Flink supports.
     """
     fields = zip(names, columns, strict=True)
     stored = pa.struct([pa.field(name, one.stored) for name, one in fields])
@@ -274,9 +276,9 @@ def joined(
 
 
 def as_millis(array: pa.Array) -> pa.Array:
-    """Return times as milliseconds since 1970: longs are those, timestamps become them.
+    """Return times as milliseconds since 1970, from timestamps or from milliseconds.
 
-    UnsupportedTypeError for a time between two milliseconds.
+    Raises UnsupportedTypeError for a time that is not a whole number of milliseconds.
     """
     if not pa.types.is_timestamp(array.type):
         return array.cast(pa.int64())
@@ -287,7 +289,7 @@ def as_millis(array: pa.Array) -> pa.Array:
 
 
 def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
-    """Return milliseconds as the times of a stored column."""
+    """Convert milliseconds to the type of a stored time column."""
     if not pa.types.is_timestamp(stored):
         return array.cast(stored)
     return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
@@ -298,7 +300,7 @@ def _same(stored: pa.DataType, name: str) -> FlinkColumn:
 
 
 def _cast(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
-    """Return a whole number that is kept as a column of another type."""
+    """Return the conversions for a whole number that Flink has as another type."""
     width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
     return FlinkColumn(
         stored,
@@ -338,7 +340,7 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 
 
 def _split(whole: pa.Array, per: int) -> pa.Array:
-    """Return whole numbers, of which ``per`` make a second, as seconds and nanoseconds."""
+    """Split whole numbers, with ``per`` units per second, into seconds and nanoseconds."""
     values = whole.fill_null(0).to_numpy(zero_copy_only=False)
     second, rest = np.divmod(values, per)
     nano = (rest * (_NANOS // per)).astype(np.int32)
@@ -401,7 +403,7 @@ def _fields_back(
 
 
 def _edges(array: pa.Array) -> pa.Array:
-    """Return where the elements of each list begin among those of all, as offsets from 0."""
+    """Return the list offsets relative to the flattened elements, starting at 0."""
     offsets = array.offsets.to_numpy(zero_copy_only=False)
     lengths = np.diff(offsets)
     if array.null_count:

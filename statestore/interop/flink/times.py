@@ -1,9 +1,13 @@
-"""Dates and times of Java as columns, and back: whole columns of them, to the nanosecond.
+"""Convert Java's dates and times to columns and back, vectorized and with nanosecond precision.
 
-``DateSerializer``, ``SqlDateSerializer`` and ``SqlTimeSerializer`` write milliseconds since 1970;
-``SqlTimestampSerializer`` those and the nanoseconds of the second. ``InstantSerializer`` writes
-seconds and nanoseconds, ``LocalDateSerializer`` year, month and day, ``LocalTimeSerializer`` hour,
-minute, second and nanosecond, ``LocalDateTimeSerializer`` both. A null is the lowest number.
+- ``DateSerializer``, ``SqlDateSerializer`` and ``SqlTimeSerializer``: milliseconds since 1970.
+- ``SqlTimestampSerializer``: these, and the nanoseconds of the second.
+- ``InstantSerializer``: seconds and nanoseconds.
+- ``LocalDateSerializer``: year, month and day.
+- ``LocalTimeSerializer``: hour, minute, second and nanosecond.
+- ``LocalDateTimeSerializer``: a date and a time.
+
+A null is the lowest number.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ def _days(cursor: Cursor) -> tuple[Places, Rows]:
 
 
 def _of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
-    """Return the seconds of the day, the nanoseconds of the second, and which are null."""
+    """Return the seconds of the day, the nanoseconds of the second, and the null mask."""
     parts = cursor.fixed(3).view(np.int8).astype(np.int64)
     nano = cursor.numbers(">i4").astype(np.int64)
     hour, minute, second = parts.T
@@ -117,7 +121,7 @@ TIMES: dict[str, Callable[[Cursor], pa.Array]] = {
     "LocalTime": _local_times,
     "LocalDateTime": _local_datetimes,
 }
-"""How each type is read, by its name."""
+"""Decoding functions by type name."""
 
 
 def _numbers(array: pa.Array, kind: pa.DataType, null: int) -> Any:
@@ -199,4 +203,4 @@ WRITTEN_TIMES: dict[str, Callable[[pa.Array], _Bytes]] = {
     "LocalTime": _written_local_times,
     "LocalDateTime": _written_local_datetimes,
 }
-"""How each type is written, by its name: a row of bytes for each value."""
+"""Encoding functions by type name; the result has a row of bytes for each value."""
