@@ -1,14 +1,14 @@
-"""Keyed state in a savepoint's canonical form, which is the same of every state backend.
+"""Keyed state in the canonical format of savepoints, which is the same for all state backends.
 
-A stream begins with a header (``KeyedBackendSerializationProxy``), which says the type of the key
-and what states there are (``StateMetaInfoSnapshotReadersWriters``). Then come the key groups, each
-at its offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
+A stream begins with a header (``KeyedBackendSerializationProxy``) with the type of the key and the
+list of states (``StateMetaInfoSnapshotReadersWriters``). Then come the key groups, each at its
+offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
 
     i16 state, then its entries: i32 + key, i32 + value
-    bit 7 of a key's first byte says that the state ends with it: an i16 follows, the next state,
-    or 0xffff behind the last one
+    bit 7 of a key's first byte marks the last entry of a state: after it follows an i16,
+    which is the next state, or 0xffff at the end
 
-With Snappy each key group is a stream of its own. One key group is read at a time.
+With Snappy each key group is compressed as a separate stream. One key group is read at a time.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "as
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """What a header says of a state: its name, what it is, its options and its serializers.
+    """A state as the header describes it: its name, kind, options and serializers.
 
-    ``options`` has ``KEYED_STATE_TYPE`` (VALUE, LIST, MAP, REDUCING, AGGREGATING) of keyed state,
-    or ``OPERATOR_STATE_DISTRIBUTION_MODE``; ``serializers`` are by ``VALUE_SERIALIZER``,
+    ``options`` has ``KEYED_STATE_TYPE`` (VALUE, LIST, MAP, REDUCING, AGGREGATING) for keyed state,
+    or ``OPERATOR_STATE_DISTRIBUTION_MODE``. ``serializers`` has the keys ``VALUE_SERIALIZER``,
     ``NAMESPACE_SERIALIZER`` and ``KEY_SERIALIZER``.
     """
 
@@ -66,7 +66,7 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyedHeader:
-    """The header of a stream of keyed state; ``length`` is its bytes."""
+    """The header of a stream of keyed state; ``length`` is its size in bytes."""
 
     is_compressed: bool
     key: Snapshot
@@ -76,9 +76,9 @@ class KeyedHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The entries of one state in one key group: keys, which begin with the key group, and values.
+    """The entries of one state in one key group: values, and keys that begin with the key group.
 
-    ``state`` is its place in the header.
+    ``state`` is the state's index in the header.
     """
 
     state: int
@@ -88,12 +88,12 @@ class Entries:
 
 
 def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
-    """Return the header at the beginning of a stream of keyed state.
+    """Parse the header at the beginning of a stream of keyed state.
 
     Raises:
-        FormatVersionError: for another version of it.
-        UnsupportedTypeError: for a serializer that is not known.
-        DamagedFileError: when it is not as Flink writes it.
+        FormatVersionError: for an unsupported version of the header.
+        UnsupportedTypeError: for an unsupported serializer.
+        DamagedFileError: if the bytes do not follow Flink's format.
     """
     reader = Reader(data, name)
     version = reader.i32()
@@ -110,7 +110,7 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
 
 
 def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
-    """Return the states of a header: their number in two bytes, and each."""
+    """Parse the states of a header: their 16-bit count, then each state."""
     count = reader.u16()
     if count * 14 > reader.left:
         raise reader.damaged(f"{count} states do not fit into {reader.left} bytes")
@@ -134,9 +134,9 @@ def _state_info(reader: Reader) -> StateInfo:
 
 
 def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
-    """Return a header with the states of all, each as the one that says most of it has it.
+    """Return a header with the states of all headers, each with its most complete description.
 
-    A subtask knows only those subclasses that it met.
+    Descriptions differ, because a subtask knows only the subclasses that occurred in it.
     """
     states: dict[str, StateInfo] = {}
     for header in headers:
@@ -152,7 +152,7 @@ def _said(state: StateInfo) -> int:
 
 
 def header_bytes(header: KeyedHeader) -> bytes:
-    """Return a header, with the bytes that each snapshot was read from."""
+    """Encode a header, with the original bytes of each snapshot."""
     states = b"".join(map(state_info_bytes, header.states))
     key = i32(2) + header.key.raw
     count = len(header.states).to_bytes(2, "big")
@@ -160,7 +160,7 @@ def header_bytes(header: KeyedHeader) -> bytes:
 
 
 def state_info_bytes(state: StateInfo) -> bytes:
-    """Return what a header says of a state."""
+    """Encode the description of a state in a header."""
     parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
     parts += [utf(name) + utf(value) for name, value in state.options.items()]
     parts.append(i32(len(state.serializers)))
@@ -169,13 +169,15 @@ def state_info_bytes(state: StateInfo) -> bytes:
 
 
 def prefix_bytes(max_parallelism: int) -> int:
-    """Return how many bytes of a key are its key group."""
+    """Return the number of bytes of a key that are its key group."""
     return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
 
 
 def canonical_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
-    """Yield which of so many states comes next in a key group, up to its end; before the next one
-    the reader has to be behind its entries.
+    """Yield the index of each state in a key group, up to the end of the key group.
+
+    ``states`` is the number of states in the header. The caller must advance the reader past the
+    state's entries before the next iteration.
     """
     known: set[int] = set()
     state = reader.u16()
@@ -191,24 +193,24 @@ def canonical_states(reader: Reader, states: int, key_group: int) -> Iterator[in
 
 
 def read_entries(reader: Reader, state: int, key_group: int, prefix: int) -> Entries:
-    """Return the entries of a state, which begin where the reader is, and go on behind them.
+    """Read the entries of a state at the reader's position, and advance past them.
 
     Args:
-        reader: a place in a key group.
-        state: the state's place in the header.
-        key_group: its number, with which every key has to begin.
-        prefix: how many bytes of a key that is.
+        reader: a position in a key group.
+        state: the state's index in the header.
+        key_group: the key group, with which every key must begin.
+        prefix: how many bytes of a key are its key group.
 
     Returns:
         The entries.
 
     Raises:
-        DamagedFileError: when the bytes are not as Flink writes them.
+        DamagedFileError: if the bytes do not follow Flink's format.
     """
     begin = reader.at
     keys, values, stop = entry_places(reader, key_group, prefix)
     data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
-    data[keys[-1] - begin] &= END_OF_STATE - 1  # so the last key is marked
+    data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
     starts, ends = keys - begin, values - begin - 4
     base = reader.base + begin
     found = Spans(data, starts, ends, reader.name, base)

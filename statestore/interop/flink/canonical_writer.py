@@ -1,7 +1,7 @@
-"""A savepoint is written: streams of keyed state in the canonical form, then ``_metadata``.
+"""Write a savepoint: first streams of keyed state in canonical format, then ``_metadata``.
 
-``_metadata`` comes last, whole or not at all: a folder without it is no savepoint, to Flink as
-well. All paths are relative, so that the folder can be moved.
+``_metadata`` is written last and atomically. Without it, Flink does not accept a folder as a
+savepoint. All paths are relative, so that the folder can be moved.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["SavepointWriter"]
 
 
 class SavepointWriter:
-    """A savepoint under way, in a folder that was empty."""
+    """A savepoint that is being written to an empty folder."""
 
     def __init__(self, target: Storage) -> None:
-        """Take a folder; InvalidArgumentError when something lies there, or it lies in a store."""
+        """Open a folder; InvalidArgumentError if it is not empty, or is inside of a store."""
         refuse_inside_store(target, "a savepoint")
         if not target.is_empty():
             raise InvalidArgumentError(
@@ -39,7 +39,7 @@ class SavepointWriter:
         self._files: list[str] = []
 
     def file(self, data: Iterable[bytes]) -> RelativeHandle:
-        """Write a file of some pieces; return the handle that names it."""
+        """Write the pieces to a new file, and return its handle."""
         name = f"state-{len(self._files)}"
         size = 0
         self._files.append(name)
@@ -49,12 +49,12 @@ class SavepointWriter:
         return RelativeHandle(name, size)
 
     def keyed(self, header: KeyedHeader, first: int, groups: Iterable[bytes]) -> KeyGroupsHandle:
-        """Write a stream of keyed state; return the handle of a subtask that has it.
+        """Write a stream of keyed state, and return its handle for a subtask.
 
         Args:
-            header: what it begins with.
+            header: the header of the stream.
             first: the first key group.
-            groups: the bytes of each key group from that on, empty for one without entries.
+            groups: the bytes of each key group from ``first`` on, empty for one without entries.
 
         Returns:
             The handle.
@@ -76,12 +76,12 @@ class SavepointWriter:
     def copied(
         self, handle: OperatorHandle | None, places: Places, title: str
     ) -> OperatorHandle | None:
-        """Write the operator state of a subtask as it is; return its handle.
+        """Copy the operator state of a subtask without changes, and return its new handle.
 
         Args:
-            handle: that of the savepoint it comes from, None where there is none.
-            places: where that has its files.
-            title: what messages call the operator.
+            handle: the handle in the source savepoint, None if there is none.
+            places: the locations of the source savepoint's files.
+            title: the operator's name in messages.
 
         Returns:
             The handle; small state stays in ``_metadata``.
@@ -92,12 +92,12 @@ class SavepointWriter:
         return OperatorHandle(handle.parts, self.file([source.read(0, source.size)]))
 
     def discard(self) -> None:
-        """Delete what was written so far, so that the folder is empty again."""
+        """Delete all files that were written, so that the folder is empty again."""
         for name in self._files:
             self._target.delete(name)
 
     def finish(self, metadata: SavepointMetadata) -> None:
-        """Write ``_metadata``, by which it is a savepoint; CommitConflictError if one is there."""
+        """Write ``_metadata``, which completes the savepoint; CommitConflictError if it exists."""
         self._target.sync(self._files)
         if not self._target.put_if_absent(METADATA, metadata_v3(metadata)):
             raise CommitConflictError(

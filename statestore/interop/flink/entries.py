@@ -1,5 +1,5 @@
-"""Entries of a canonical savepoint out of a column of keys and one of values, and key groups of
-them (``FullSnapshotAsyncWriter``).
+"""Build the entries and key groups of a canonical savepoint from columns of keys and values
+(``FullSnapshotAsyncWriter``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Groups = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """The entries of a state in a chunk, one behind the other, in order of key group."""
+    """The entries of a state in a chunk, concatenated in the order of key groups."""
 
     rows: int
     first: int
@@ -52,17 +52,17 @@ class EncodedRows:
 
 
 def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Return entries: i32 and key, i32 and value; keys begin with their key groups."""
+    """Return entries: i32 and key, i32 and value; each key begins with its key group."""
     return joined(_sizes(keys), keys, _sizes(values), values)
 
 
 def cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
-    """Mark the last entry of each key group, and say where each lies.
+    """Mark the last entry of each key group, and record the slice of each key group.
 
     Args:
         entries: the entries of a state.
         groups: their key groups, in order.
-        chunk: those in which they lie.
+        chunk: the range of these key groups.
 
     Returns:
         The entries by key group.
@@ -79,8 +79,9 @@ def cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
 def group_bytes(
     key_group: int, states: Sequence[tuple[int, EncodedRows]], *, is_compressed: bool = False
 ) -> bytes:
-    """Return a key group: the entries of each state, by its place in the header; empty for one
-    without entries.
+    """Return the bytes of a key group: the entries of each state, by its index in the header.
+
+    The result is empty if the key group has no entries.
     """
     parts: list[bytes | memoryview] = []
     for place, found in states:
@@ -94,7 +95,7 @@ def group_bytes(
 
 
 def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
-    """Return key groups as keys begin with them."""
+    """Return the key-group prefixes of keys."""
     is_short = prefix_bytes(max_parallelism) == 1
     kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
     return encoded(pa.array(groups.astype(kind)), Scalar(name))

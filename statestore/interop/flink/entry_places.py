@@ -1,8 +1,9 @@
-"""Where the entries of a state lie in a canonical key group: each says only how long it is.
+"""Find the entries of a state in a canonical key group, where only lengths separate them.
 
-To go from one to the next takes a loop in Python, which takes longer than all that is done with
-them, and lets no other thread run meanwhile. So where they begin is guessed, and then proved: the
-first one does, and each ends where the next one begins. Where a guess is wrong the loop finds them.
+To follow the lengths takes a Python loop. It is slower than all other processing of the entries,
+and holds the GIL. So the positions are guessed with vectorized operations, and then proved: the
+first entry begins at the start, and each entry ends where the next one begins. If a guess is wrong,
+the loop finds the entries.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from statestore.interop.flink.reader import Reader
 __all__ = ["END_OF_STATE", "entry_places"]
 
 END_OF_STATE = 0x80
-"""Is set in the first byte of a state's last key."""
+"""The bit in the first byte of a key that marks the last entry of a state."""
 
 _LENGTH = struct.Struct(">I")
 _LENGTH_BYTES = 4
-_FEW = 1 << 12  # bytes, of whose entries a guess would take longer
-_WINDOW = 1 << 17  # bytes that are looked at together, and fit into the processor's cache
+_FEW = 1 << 12  # bytes; for so few entries a guess takes longer than the loop
+_WINDOW = 1 << 17  # bytes that are searched together; they fit into the processor's cache
 
 _Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Where keys and values begin, where the last value ends, and whether the state ends there."""
+    """The starts of keys and values, the end of the last value, and whether it ends the state."""
 
     keys: _Places
     values: _Places
@@ -39,10 +40,10 @@ class _Found:
 
 
 def entry_places(reader: Reader, key_group: int, prefix: int) -> tuple[_Places, _Places, int]:
-    """Return where each key and each value of a state begins, and where the last one ends.
+    """Return the start of each key and value of a state, and the end of the last value.
 
-    Keys begin with the key group in ``prefix`` bytes, which is not checked. DamagedFileError when
-    an entry goes past the end.
+    Each key begins with ``prefix`` bytes for the key group, which are not checked. Raises
+    DamagedFileError if an entry goes past the end.
     """
     found = [_followed(reader, reader.at, _FEW)]
     head = key_group.to_bytes(prefix, "big")
@@ -54,7 +55,7 @@ def entry_places(reader: Reader, key_group: int, prefix: int) -> tuple[_Places, 
 
 
 def _followed(reader: Reader, at: int, length: int) -> _Found:
-    """Find the entries that begin in so many bytes, one after the other."""
+    """Find the entries that begin in the next ``length`` bytes, by following their lengths."""
     data, upto, unpack = reader.data, at + length, _LENGTH.unpack_from
     keys: list[int] = []
     values: list[int] = []
@@ -76,10 +77,10 @@ def _followed(reader: Reader, at: int, length: int) -> _Found:
 
 
 def _guessed(data: memoryview, at: int, head: bytes) -> _Found | None:
-    """Find the entries that begin in a window as :func:`_followed` would; None for a wrong guess.
+    """Find the entries of a window as :func:`_followed` would; None if the guess is wrong.
 
-    They begin where a length of less than 64 KB stands before the key group: not where another
-    one ends, if that is not there by chance.
+    An entry is assumed wherever a length below 64 KB is followed by the key group. This misses
+    longer entries, and can match inside of a value, so the result is verified.
     """
     raw = np.frombuffer(data, np.uint8)
     begins = _heads(raw[at : at + _WINDOW], head) + at
@@ -96,7 +97,7 @@ def _guessed(data: memoryview, at: int, head: bytes) -> _Found | None:
 
 
 def _heads(raw: npt.NDArray[np.uint8], head: bytes) -> _Places:
-    """Return where two bytes of zero are followed by any two, and by the beginning of a key."""
+    """Return the positions of two zero bytes, any two bytes, and the beginning of a key."""
     count = len(raw) - _LENGTH_BYTES - len(head) + 1
     if count <= 0:
         return np.zeros(0, np.int64)
@@ -109,7 +110,7 @@ def _heads(raw: npt.NDArray[np.uint8], head: bytes) -> _Places:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """Entries that may be there: where each begins, its value does, and it ends."""
+    """Candidate entries: the start of each entry, the start of its value, and its end."""
 
     begins: _Places
     values: _Places
@@ -119,12 +120,12 @@ class _Entries:
         return _Entries(self.begins[rows], self.values[rows], self.stops[rows])
 
     def follow(self, at: int) -> bool:
-        """Return whether the first begins there, and each ends where the next one begins."""
+        """Return whether the first entry begins at ``at``, and the entries are adjacent."""
         is_first = len(self.begins) > 0 and self.begins[0] == at
         return is_first and bool((self.begins[1:] == self.stops[:-1]).all())
 
     def is_met(self, at: int) -> npt.NDArray[np.bool_]:
-        """Return which ones begin there, or where another one ends."""
+        """Return which entries begin at ``at``, or at the end of another entry."""
         size = int(self.begins.max(initial=at)) - at + 1
         ends = np.zeros(size, np.bool_)
         ends[0] = True
@@ -133,9 +134,7 @@ class _Entries:
 
 
 def _whole(data: memoryview, begins: _Places) -> _Entries:
-    """Return the entries that would begin there, of which those are left out that go past the end
-    of the data.
-    """
+    """Return the entries that would begin at ``begins``, without those that go past the end."""
     most = len(data) - _LENGTH_BYTES
     lengths: npt.NDArray[np.uint32] = np.ndarray(max(most + 1, 0), ">u4", data, strides=(1,))
     middles = begins + _LENGTH_BYTES + lengths[begins]

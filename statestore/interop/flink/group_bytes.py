@@ -1,7 +1,7 @@
-"""The bytes of a key group in a file, of which any part can be read again.
+"""The bytes of a key group in a file, with random access.
 
-With Snappy they are a stream of chunks, each compressed by itself: of a part those are read in
-which it lies.
+With Snappy they are a stream of chunks, each compressed separately. To read a part, only the
+chunks that contain it are read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["GroupBytes"]
 
 @dataclass(frozen=True, slots=True)
 class GroupBytes:
-    """Where the bytes of a key group lie: from ``start`` to ``stop``.
+    """The location of a key group: the bytes from ``start`` to ``stop``.
 
-    ``chunks`` has where each of a compressed one begins, in the file and in what they come to; it
-    is None for one that is not compressed.
+    For a compressed key group, ``chunks`` has the start of each chunk, in the file and in the
+    decompressed data. Otherwise it is None.
     """
 
     source: ByteSource
@@ -34,9 +34,9 @@ class GroupBytes:
     def read(
         source: ByteSource, key_group: int, start: int, data: bytes, *, is_compressed: bool
     ) -> tuple[GroupBytes, Reader]:
-        """Return a key group, and a reader of all of it; ``data`` is what lies from ``start`` on.
+        """Return a key group and a reader of all its content; ``data`` are its bytes in the file.
 
-        DamagedFileError when it is not as Snappy's streams are.
+        Raises DamagedFileError if it is not a valid Snappy stream.
         """
         stop = start + len(data)
         if not is_compressed:
@@ -51,7 +51,7 @@ class GroupBytes:
         return group, Reader(b"".join(parts), group._title)
 
     def part(self, begin: int, end: int) -> Reader:
-        """Return a reader of the bytes from ``begin`` to ``end``, once they are decompressed."""
+        """Return a reader for the bytes from ``begin`` to ``end`` of the decompressed content."""
         if self.chunks is None:
             data = self.source.read(self.start + begin, self.start + end)
             return Reader(data, self.source.name, base=self.start + begin)

@@ -1,6 +1,6 @@
-"""``_metadata`` of version 3, which every Flink since 1.11 restores.
+"""Write ``_metadata`` in version 3, which every Flink since 1.11 can restore.
 
-The bytes are those that :mod:`statestore.interop.flink.metadata` reads.
+:mod:`statestore.interop.flink.metadata` reads this format.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["metadata_v3"]
 
 
 def metadata_v3(metadata: SavepointMetadata) -> bytes:
-    """Return a ``_metadata`` file of version 3 (``MetadataV3Serializer``).
+    """Return the bytes of a ``_metadata`` file of version 3 (``MetadataV3Serializer``).
 
-    That version has neither names and uids of operators nor properties. IncompatibleStateError for
-    records in flight and for changelogs, which a savepoint that is written here cannot have.
+    This version has no operator names, no uids and no properties. Raises IncompatibleStateError for
+    in-flight records and for changelog handles, which a savepoint of this package never contains.
     """
     parts = [i32(MAGIC), i32(3), i64(metadata.checkpoint_id), i32(len(metadata.master_states))]
     for master in metadata.master_states:
