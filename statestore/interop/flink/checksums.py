@@ -1,6 +1,7 @@
-"""Checksums in Flink's files: CRC-32C in Snappy's frames, and it or XXH3 behind RocksDB's blocks.
+"""Checksums of Flink's files: CRC-32C in Snappy frames, CRC-32C or XXH3 after RocksDB blocks.
 
-Both in numpy, on many bytes at a time. XXH3 is that of ``xxhash.h`` without a seed, in 64 bits.
+Both are implemented with NumPy and process many bytes in parallel. XXH3 is the 64-bit variant of
+``xxhash.h`` without a seed.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ _Words = npt.NDArray[np.uint64]
 _Pieces = Sequence[bytes | memoryview]
 
 _POLYNOMIAL: Final = 0x82F63B78
-_LANE: Final = 64  # bytes that one step of CRC-32C takes from each of many places
+_LANE: Final = 64  # the length in bytes of one lane of CRC-32C
 _FEW: Final = 3000  # bytes
 _WHOLE: Final = (1 << 64) - 1
 _LOW: Final = (1 << 32) - 1
 
 
 def crc32c(pieces: _Pieces) -> list[int]:
-    """Return the CRC-32C (Castagnoli) of each of some pieces of bytes.
+    """Return the CRC-32C (Castagnoli) of each piece.
 
-    All are cut into lanes of equal length, which are taken side by side, a byte of each at a time.
-    Then the sums of a piece's lanes are joined, which is linear: that of a lane goes on over as
-    many zeros as there are bytes behind it. Few bytes are taken one by one, which is faster.
+    All pieces are cut into lanes of equal length, which are processed in parallel, one byte of each
+    lane at a time. Then the sums of a piece's lanes are combined. CRC is linear: the sum of a lane
+    is extended by as many zero bytes as follow it in the piece, and the results are XORed. For a
+    small input, a loop over the bytes is faster.
     """
     if sum(map(len, pieces)) < _FEW:
         return [_crc32c_of_few(one) for one in pieces]
@@ -59,7 +61,7 @@ def _crc32c_of_few(piece: bytes | memoryview) -> int:
 
 
 def masked(crc: int) -> int:
-    """Return a CRC-32C as it is written beside the bytes that it is of."""
+    """Return a CRC-32C in the masked form in which it is stored next to its data."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & _LOW
 
 
@@ -72,7 +74,7 @@ def _summed(block: npt.NDArray[np.uint8]) -> _Sums:
 
 
 def _over(sums: _Sums, times: npt.NDArray[np.int64], length: int) -> _Sums:
-    """Return each sum as it is after so many times ``length`` bytes more, all of them 0."""
+    """Return each sum after ``times * length`` additional zero bytes."""
     found = sums.copy()
     for bit in range(int(times.max()).bit_length()):
         some = (times >> bit & 1).astype(np.bool_)
@@ -96,7 +98,7 @@ def _byte_table() -> _Sums:
 
 @cache
 def _zero_tables(length: int) -> tuple[_Sums, ...]:
-    """Return what each byte of a sum becomes over so many zeros, a power of two."""
+    """Return tables that extend each byte of a sum by ``length`` zeros, a power of two."""
     if length == 1:
         table = _byte_table()
         units = [np.arange(256, dtype=np.uint32) << np.uint32(8 * number) for number in range(4)]
@@ -130,7 +132,7 @@ _SWAPPED = [1, 0, 3, 2, 5, 4, 7, 6]
 
 
 def xxh3(pieces: _Pieces) -> list[int]:
-    """Return the XXH3 of each of some pieces of bytes, in 64 bits."""
+    """Return the 64-bit XXH3 of each piece."""
     long = iter(_long([one for one in pieces if len(one) > _LONGEST_MIDDLE]))
     return [next(long) if len(one) > _LONGEST_MIDDLE else _short(one) for one in pieces]
 
@@ -174,8 +176,9 @@ def _middle(data: bytes | memoryview) -> int:
 
 
 def _long(pieces: _Pieces) -> list[int]:
-    """Return the sums of pieces of more than 240 bytes: blocks of 16 stripes of 8 words, those of
-    all pieces side by side, and a last stripe.
+    """Return the sums of pieces of more than 240 bytes, for all pieces in parallel.
+
+    A piece has blocks of 16 stripes of 8 words, and a last stripe.
     """
     if not pieces:
         return []
@@ -211,7 +214,7 @@ def _merged(length: int, sums: list[int]) -> int:
 
 
 def _added(words: _Words, keys: _Words) -> _Words:
-    """Return what stripes add to the sums, those of each block together."""
+    """Return what the stripes of each block add to its sums."""
     keyed = words ^ keys
     products = (keyed & np.uint64(_LOW)) * (keyed >> np.uint64(32))
     added: _Words = products.sum(axis=1) + words.sum(axis=1)[:, _SWAPPED]
@@ -219,7 +222,7 @@ def _added(words: _Words, keys: _Words) -> _Words:
 
 
 def _words(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stripes: int) -> _Words:
-    """Return so many stripes from each of some places on."""
+    """Return ``stripes`` stripes from each start on."""
     windows = np.lib.stride_tricks.sliding_window_view(data, stripes * _STRIPE)
     return windows[starts].view("<u8").reshape(len(starts), stripes, 8)
 
@@ -230,7 +233,7 @@ def _secrets(at: int) -> _Words:
 
 @cache
 def _keys() -> tuple[_Words, _Words]:
-    """Return the keys of the stripes of a block, and that at its end."""
+    """Return the keys of a block's stripes, and the key for the end of the block."""
     return np.stack([_secrets(8 * one) for one in range(_STRIPES)]), _secrets(_LAST_OF_SECRET)
 
 
@@ -293,6 +296,6 @@ BLOCK_CHECKSUMS: Final[dict[int, Callable[[_Pieces], list[int]]]] = {
     1: _crc32c_of_blocks,
     4: _xxh3_of_blocks,
 }
-"""What RocksDB writes behind blocks, each with the byte that says how it is compressed
-(``ComputeBuiltinChecksumWithLastByte``), by what the footer says of it.
+"""Checksum functions of RocksDB blocks by the checksum type in the footer. The input is a block
+with its compression byte (``ComputeBuiltinChecksumWithLastByte``).
 """

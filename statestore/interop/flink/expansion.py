@@ -1,7 +1,7 @@
-"""A bound on what the bytes of a compressed file may come to.
+"""A limit for the decompressed size of a file.
 
-Compression and shared prefixes of keys let a small file stand for any number of bytes. RocksDB's
-files of real state come to less than a hundred times their length.
+Compression and shared key prefixes let a small file expand to any number of bytes. RocksDB files
+with real state expand to less than a hundred times their length.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from statestore.errors import DamagedFileError
 __all__ = ["BLOCK_BYTES", "Expansion"]
 
 BLOCK_BYTES: Final = 1 << 30
-"""The largest block that is decompressed: more than the largest row that a store takes."""
+"""The largest block that is decompressed: larger than the largest row of a store."""
 
 _FREE: Final = 256 << 20
 _TIMES: Final = 256
 
 
 class Expansion:
-    """The number of bytes that one pass over a file may still make of it."""
+    """The number of bytes to which one pass over a file may still expand."""
 
     __slots__ = ("_left", "_most", "_name")
 
     def __init__(self, name: str, stored: int) -> None:
-        """Allow for a file of ``stored`` bytes, which messages call ``name``."""
+        """Set the limit for a file of ``stored`` bytes; ``name`` is its name in messages."""
         self._name = name
         self._most = self._left = _FREE + _TIMES * stored
 
     def spend(self, count: int, at: int) -> None:
-        """Take ``count`` bytes, which the bytes at ``at`` of the file come to.
+        """Use up ``count`` bytes, to which the data at byte ``at`` of the file expands.
 
         Raises:
-            DamagedFileError: if the file comes to more than it may.
+            DamagedFileError: if the file expands to more than its limit.
         """
         self._left -= count
         if self._left < 0:

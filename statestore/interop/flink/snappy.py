@@ -1,8 +1,9 @@
-"""Snappy's framing format, in which Flink compresses a savepoint if it is told to.
+"""Snappy's framing format, which Flink uses for savepoints if compression is enabled.
 
-A stream is the chunk ``ff 06 00 00 sNaPpY`` and chunks of a byte that says what they are, three
-bytes of length, lowest first, and that many bytes: of data the masked CRC-32C of what they come to,
-and either snappy's block (0) or the bytes themselves (1). Each chunk's checksum is checked.
+A stream begins with the chunk ``ff 06 00 00 sNaPpY``. Each chunk is one byte for its type, three
+bytes of length, lowest first, and the body. The body of a data chunk is the masked CRC-32C of its
+decompressed data, followed by a Snappy block (type 0) or by the data itself (type 1). The checksum
+of each chunk is verified.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _U32: Final = struct.Struct("<I")
 
 
 def unframed(data: memoryview, name: str, base: int) -> bytes:
-    """Return what a framed stream holds.
+    """Return the content of a framed stream.
 
-    ``name`` and ``base`` say whose bytes these are, and where in that file they begin.
-    DamagedFileError when the stream is cut, or a chunk has another checksum than it says.
+    ``name`` is the file of the bytes, and ``base`` is the position where they begin in it. Raises
+    DamagedFileError if the stream is truncated, or a checksum does not match.
     """
     return b"".join(part for _, part in framed_chunks(data, name, base))
 
 
 def framed_chunks(data: memoryview, name: str, base: int) -> Iterator[tuple[int, bytes]]:
-    """Yield where in ``data`` each chunk begins, and what it holds; as :func:`unframed`."""
+    """Yield the position in ``data`` and the content of each chunk; see :func:`unframed`."""
     reader = Reader(data, name, base=base)
     if len(data) < len(SNAPPY_HEAD) or bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("it does not begin as a stream of Snappy does", at=0)
@@ -42,7 +43,7 @@ def framed_chunks(data: memoryview, name: str, base: int) -> Iterator[tuple[int,
 
 
 def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Yield the chunks that are left, with where each begins; errors as :func:`unframed`."""
+    """Yield the positions and contents of the unread chunks; errors as :func:`unframed`."""
     name, base = reader.name, reader.base
     while reader.left:
         begin = reader.at
@@ -60,7 +61,7 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
 
 
 def framed(data: bytes) -> bytes:
-    """Return a framed stream of some bytes."""
+    """Encode bytes as a framed stream."""
     codec = pa.Codec("snappy")
     pieces = [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
     parts = [SNAPPY_HEAD]
@@ -73,12 +74,12 @@ def framed(data: bytes) -> bytes:
 
 
 def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> bytes:
-    """Return what a block of snappy holds, ``most`` bytes; its length is the number before it.
+    """Return the content of a Snappy block, at most ``most`` bytes; the block states its length.
 
-    DamagedFileError, of ``reader``'s file at ``begin``, when it is no such block.
+    Raises DamagedFileError for byte ``begin`` of ``reader``'s file if the block is invalid.
     """
     length = Reader(body, reader.name, base=reader.base + begin).varint()
-    if length > min(100 * len(body) + 1000, most):  # no block of snappy is that much smaller
+    if length > min(100 * len(body) + 1000, most):  # Snappy cannot compress better than this
         raise reader.damaged("a block of Snappy has no such length", at=begin)
     try:
         return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))
