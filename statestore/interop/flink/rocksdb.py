@@ -1,10 +1,10 @@
-"""Keyed state as RocksDB's own files: where the blocks of a file lie, and what is in them.
+"""Read RocksDB's table files: the positions of a file's blocks, and their content.
 
-A file (``BlockBasedTable``, format version 5 and before) ends with a footer, which says where the
-index of its blocks lies and where that of what is not data: properties, and deletes of ranges. A
-block has entries (:mod:`statestore.interop.flink.rocksdb_blocks`), is compressed by itself, and has
-its checksum behind it, which is checked. Column families are states; keys and values are canonical
-ones.
+A file (``BlockBasedTable``, format version 5 and before) ends with a footer. The footer has the
+positions of the index of data blocks, and of the index of other blocks: properties and range
+deletes. A block has entries (:mod:`statestore.interop.flink.rocksdb_blocks`). It is compressed
+separately, and its checksum follows it and is verified. Each state is a column family; keys and
+values are in canonical format.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["RocksTable", "Tombstone", "open_table"]
 _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)
-_TRAILER: Final = 5  # how a block is compressed, and its checksum
-_TOGETHER: Final = 1 << 20  # stored bytes of the blocks that one request reads
-_DECOMPRESSED: Final = 8 << 20  # decompressed bytes that are held before they are handed on
+_TRAILER: Final = 5  # the compression type of a block, and its checksum
+_TOGETHER: Final = 1 << 20  # stored bytes of blocks that one request reads
+_DECOMPRESSED: Final = 8 << 20  # decompressed bytes that are collected before they are yielded
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
 _NO_INDEX_KIND: Final = b"\0\0\0\0"
@@ -50,7 +50,7 @@ _U64: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A delete of the keys from ``first`` to before ``stop``."""
+    """A range delete of the keys from ``first`` up to but not including ``stop``."""
 
     first: bytes
     stop: bytes
@@ -59,7 +59,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where a block lies; ``last`` is no less than its keys, and less than those behind it."""
+    """A block's position; ``last`` is at or after its last key, and before the next block."""
 
     offset: int
     size: int
@@ -68,9 +68,9 @@ class _Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RocksTable:
-    """A file: its column family, where its blocks of data lie, and the ranges that it deletes.
+    """A table file: its column family, the positions of its data blocks, and its range deletes.
 
-    ``checksum`` is the kind of checksum behind its blocks.
+    ``checksum`` is the checksum type of its blocks.
     """
 
     source: ByteSource
@@ -80,8 +80,9 @@ class RocksTable:
     tombstones: tuple[Tombstone, ...]
 
     def versions(self, first: bytes, stop: bytes | None) -> Iterator[Versions]:
-        """Yield its entries, sorted, some at a time: those that begin with ``first`` or more, and
-        with less than ``stop``, and others that share a block with them.
+        """Yield the entries with keys from ``first`` to ``stop`` (exclusive), sorted, in chunks.
+
+        Blocks are read as a whole, so the result can contain neighboring entries too.
         """
         expansion = Expansion(self.source.name, self.source.size)
         for run in _runs(self._between(first, stop)):
@@ -97,13 +98,13 @@ class RocksTable:
 
 
 def open_table(source: ByteSource) -> RocksTable:
-    """Return what a file says of itself.
+    """Read the index, the properties and the range deletes of a table file.
 
     Raises:
-        FormatVersionError: for a version of the format that is not known.
+        FormatVersionError: for an unsupported version of the format.
         UnsupportedTypeError: for an index of several levels, a file that RocksDB did not write, or
-            checksums that Flink's RocksDB does not write.
-        DamagedFileError: when it is not such a file, or a block has another checksum than it says.
+            a checksum type that Flink's RocksDB does not use.
+        DamagedFileError: if it is not a table file, or the checksum of a block does not match.
     """
     name, size = source.name, source.size
     footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
@@ -163,9 +164,9 @@ def _named(
 
 
 def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
-    """Yield blocks that follow each other within the file.
+    """Yield blocks after checking that they are in order and within the file.
 
-    Raises DamagedFileError for a block that has bytes of another one, or goes past the end.
+    Raises DamagedFileError for a block that overlaps another block, or goes past the end.
     """
     end = 0
     for block in blocks:
@@ -179,7 +180,7 @@ def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
 
 
 def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
-    """Yield where blocks are; from version 4 on most say only how much longer they are."""
+    """Yield the index entries; from version 4 on, most store only the difference of the sizes."""
     if not is_delta:
         keys, values = pairs_of(block, expansion)
         for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
@@ -204,7 +205,7 @@ def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Bloc
 
 
 def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
-    """Yield lists of neighboring blocks, each of which one request reads."""
+    """Yield lists of adjacent blocks; one request reads each list."""
     run: list[_Block] = []
     for one in blocks:
         if run and one.offset - run[0].offset > _TOGETHER:
@@ -239,9 +240,9 @@ def _block(
 def _contents(
     source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
 ) -> Iterator[Spans]:
-    """Yield the decompressed bytes of neighboring blocks.
+    """Yield the decompressed content of adjacent blocks.
 
-    Few blocks are decompressed at a time, because each can come to very many bytes.
+    Only a few blocks are decompressed at a time, because each can expand to very many bytes.
     """
     first = run[0].offset
     data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
@@ -271,7 +272,7 @@ def _contents(
 
 
 def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> bytes:
-    """Return the bytes of the block that a reader is of."""
+    """Return the decompressed content of the reader's block."""
     if compression == 0:
         return reader.bytes(reader.left)
     if compression != 1 and compression != 2 and compression not in _CODECS:
@@ -285,7 +286,7 @@ def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> byt
         return snappy_block(body, reader, 0, BLOCK_BYTES)
     packed = body[reader.at :]
     try:
-        if compression == 2:  # a length of 0 would be none to zlib
+        if compression == 2:  # + 1, because zlib treats a maximum length of 0 as no maximum
             plain = zlib.decompressobj(-14).decompress(packed, length + 1)
         else:
             plain = pa.Codec(_CODECS[compression]).decompress(packed, length, asbytes=True)

@@ -1,11 +1,12 @@
-"""Entries of many blocks of RocksDB's files at once, by column.
+"""Decode the entries of many RocksDB blocks in parallel, as columns.
 
-An entry (``BlockBuilder``) is three numbers, how many bytes of the key before its own key shares,
-how many more it has, and the length of the value; then come those bytes, and the value. Now and
-then, every 16 entries by default, a key shares nothing; where that is stands at the end of the
-block. So entries are read in step from all these places: the first of each, then the second, ….
+An entry (``BlockBuilder``) begins with three numbers: how many bytes its key shares with the
+previous key, how many more bytes the key has, and the length of the value. Then come the other
+bytes of the key, and the value. At restart points, every 16 entries by default, a key shares
+nothing. The block ends with the positions of its restart points. So the entries after all restart
+points are decoded in parallel: the first entry of each, then the second, and so on.
 
-A key ends with eight bytes: what the entry is, and its sequence number.
+A key ends with eight bytes for the kind of the entry and its sequence number.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ __all__ = [
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 _KINDS = np.array([DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE], np.uint64)
 _PACKED = 8
-_STEPS = 64  # four times as many entries as RocksDB puts between two keys that share nothing
+_STEPS = 64  # four times the default number of entries between two restart points
 
 ENTRY_BYTES = 256
-"""What an entry costs beside its key where entries are read one by one."""
+"""The size that is counted for an entry, in addition to its key, when entries are read singly."""
 
 _U32 = np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Versions:
-    """Keys, what was done to each, and its value then.
+    """Keys, each with the operation that was applied to it and the operation's value.
 
-    ``packed`` has the sequence number in its upper 56 bits and the kind in its lower 8, so that of
-    several versions of a key the newest has the largest.
+    ``packed`` has the sequence number in its upper 56 bits and the kind in its lower 8 bits. So the
+    newest version of a key has the largest number.
     """
 
     keys: pa.Array
@@ -66,23 +67,23 @@ class Versions:
 
     @property
     def kinds(self) -> npt.NDArray[np.uint64]:
-        """What was done: a put, a delete, a merge."""
+        """The kinds of the operations, such as put, delete or merge."""
         return self.packed & np.uint64(0xFF)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
-        """When it was done."""
+        """The sequence numbers of the operations."""
         return (self.packed >> np.uint64(8)).astype(np.int64)
 
     def slice(self, start: int, stop: int) -> Versions:
-        """Return some that follow each other."""
+        """Return the versions from ``start`` to ``stop``."""
         count = stop - start
         return Versions(
             self.keys.slice(start, count), self.packed[start:stop], self.values.slice(start, count)
         )
 
     def take(self, rows: npt.NDArray[np.int64]) -> Versions:
-        """Return some in another order."""
+        """Return the versions with these indexes, in this order."""
         places = pa.array(rows)
         return Versions(self.keys.take(places), self.packed[rows], self.values.take(places))
 
@@ -102,8 +103,8 @@ def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
     """Return the entries of decompressed blocks of one file, in their order.
 
     Raises:
-        DamagedFileError: when they are not as RocksDB writes them.
-        UnsupportedTypeError: for an entry of a kind that is not read.
+        DamagedFileError: if the blocks do not follow RocksDB's format.
+        UnsupportedTypeError: for an unsupported kind of entry.
     """
     keys, values = pairs_of(blocks, expansion)
     spans = Spans.of_array(keys, blocks.name)
@@ -124,10 +125,10 @@ def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
 
 
 def pairs_of(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
-    """Return the whole keys and the values of decompressed blocks of one file.
+    """Return the complete keys and the values of decompressed blocks of one file.
 
-    ``expansion`` pays for the bytes that keys share. DamagedFileError when blocks are not as
-    RocksDB writes them.
+    ``expansion`` limits the bytes that are copied from shared prefixes. Raises DamagedFileError if
+    the blocks do not follow RocksDB's format.
     """
     lanes = _lanes(blocks)
     data = lanes.data()
@@ -154,7 +155,7 @@ def pairs_of(blocks: Spans, expansion: Expansion) -> tuple[pa.Array, pa.Array]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Entries: the lane of each, its key, and where its value is. Those of a lane are in order."""
+    """Entries with their lane, key and value position; the entries of one lane are in order."""
 
     lanes: Places
     keys: pa.Array
@@ -163,7 +164,7 @@ class _Found:
 
 
 def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion) -> _Found:
-    """Return the next entry of every lane and advance the lanes; ``before`` are the keys so far."""
+    """Decode the next entry of every lane and advance; ``before`` are the previous keys."""
     data = lanes.data()
     shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
     known = Spans.of_array(before, lanes.spans.name)
@@ -180,9 +181,9 @@ def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion
 
 
 def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expansion) -> _Found:
-    """Return the entries that are left in a lane, whose bytes begin at ``begin`` of the blocks.
+    """Return the remaining entries of a lane, whose bytes begin at ``begin`` of the blocks.
 
-    A step for each of very many entries would cost more than all that is done with them.
+    For a lane with very many entries, vectorized steps over a single lane would be too slow.
     """
     keys, starts, ends = list[bytes](), array("q"), array("q")
     while reader.left:
@@ -200,7 +201,7 @@ def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expa
 
 
 def _lanes(blocks: Spans) -> Cursor:
-    """Return a cursor at each place where a key shares nothing, up to the next such place."""
+    """Return a cursor with one lane per restart point, which ends at the next restart point."""
     data = blocks.data
     starts, ends = [blocks.starts[:0]], [blocks.starts[:0]]
     for number, (start, stop) in enumerate(
@@ -219,7 +220,7 @@ def _lanes(blocks: Spans) -> Cursor:
 
 
 def entries_end(blocks: Spans, number: int) -> int:
-    """Return where the entries of a block end; DamagedFileError when it does not say so."""
+    """Return the end of a block's entries; DamagedFileError if the block's trailer is invalid."""
     start, stop = int(blocks.starts[number]), int(blocks.ends[number])
     if stop - start < 4:
         raise _damaged(blocks, number, "a block is cut")

@@ -1,8 +1,8 @@
-"""What the files of a state of RocksDB come to together: the keys that there are, and their values.
+"""Merge the RocksDB files of a state: the live keys and their values.
 
-Of several versions of a key the newest holds, by its sequence number (``MergingIterator``,
-``DBIter``); values that were merged are joined by a comma, as Flink's lists are. One key group is
-in memory at a time.
+The newest version of a key is valid, according to its sequence number (``MergingIterator``,
+``DBIter``). Merge operands are joined with commas, which is the format of Flink's lists. One key
+group is in memory at a time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _Rows = npt.NDArray[np.bool_]
 def live_key_groups(
     tables: Iterable[RocksTable], prefix: int, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, pa.Array, pa.Array]]:
-    """Yield each key group with its keys, sorted, and their values, out of all files of a state.
+    """Yield each key group with its sorted keys and their values, merged from all files of a state.
 
     Args:
         tables: the files.
         prefix: how many bytes of a key are its key group.
-        key_groups: those that are wanted; a file may have others, from before a rescale.
+        key_groups: the key groups to read. After a rescale a file can contain others too.
 
     Yields:
         A key group that has keys, its keys and its values.
@@ -70,13 +70,13 @@ def live_key_groups(
 
 
 def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
-    """Return sorted deletes of ranges that do not overlap, and delete what the given ones do.
+    """Return equivalent range deletes that are sorted and do not overlap.
 
-    So a key is in one of them at most, however many there are.
+    Then a key is in at most one range, regardless of the number of range deletes.
     """
     waiting = sorted(tombstones, key=lambda one: one.first, reverse=True)
     edges = sorted({edge for one in tombstones for edge in (one.first, one.stop)})
-    newest: list[tuple[int, bytes]] = []  # by their negative sequence numbers
+    newest: list[tuple[int, bytes]] = []  # a heap by negative sequence number
     found = []
     for first, stop in pairwise(edges):
         while waiting and waiting[-1].first <= first:
@@ -90,7 +90,7 @@ def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
 
 
 def _meeting(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[Tombstone]:
-    """Return the disjoint deletes that can delete a key of a key group."""
+    """Return the disjoint range deletes that can affect keys of a key group."""
     begin, after = key_group.to_bytes(prefix, "big"), key_group + 1
     first = bisect_right(tombstones, begin, key=lambda one: one.stop)
     if after >= 1 << 8 * prefix:
@@ -102,7 +102,7 @@ def _meeting(tombstones: list[Tombstone], key_group: int, prefix: int) -> list[T
 def _by_key_group(
     table: RocksTable, prefix: int, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, Versions]]:
-    """Yield the entries of a file in some key groups, those of each together."""
+    """Yield the entries of a file, grouped by key group, for the given key groups."""
     first, after = key_groups.first.to_bytes(prefix, "big"), key_groups.last + 1
     stop = after.to_bytes(prefix, "big") if after < 1 << 8 * prefix else None
     last, some = -1, list[Versions]()
@@ -136,7 +136,7 @@ def _key_groups(versions: Versions, prefix: int, name: str) -> npt.NDArray[np.in
 def _live(
     versions: Versions, is_mixed: bool, tombstones: Sequence[Tombstone]
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the keys of a key group that there are, and what their versions come to."""
+    """Return the live keys of a key group, and their merged values."""
     if is_mixed:
         columns = {"key": versions.keys, "packed": versions.packed}
         order = [("key", "ascending"), ("packed", "descending")]
@@ -146,7 +146,7 @@ def _live(
     begins = np.ones(len(keys), np.bool_)
     begins[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(False)
     is_gone = (kinds == DELETE) | (kinds == SINGLE_DELETE) | _deleted(versions, tombstones)
-    # What is older than a value, or than a delete, does not count.
+    # Versions older than a put or a delete of the same key have no effect.
     ends = is_gone | (kinds == VALUE)
     before = np.cumsum(ends) - ends
     counts = ~is_gone & (before == np.repeat(before[begins], _lengths(begins)))
@@ -168,7 +168,7 @@ def _lengths(begins: _Rows) -> npt.NDArray[np.int64]:
 
 
 def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.Array:
-    """Join the values of each key, which come newest first, from the oldest on."""
+    """Join the values of each key from the oldest to the newest; the input is newest first."""
     lengths = _lengths(first)
     ends = np.cumsum(lengths)
     backwards = np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(used))
@@ -178,9 +178,9 @@ def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.A
 
 
 def _deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
-    """Return which entries, sorted by their keys, are older than a delete of a range around them.
+    """Return which entries, sorted by key, are older than a range delete that covers their key.
 
-    The deletes are disjoint.
+    The range deletes are disjoint.
     """
     found, keys, sequences = np.zeros(len(versions), np.bool_), versions.keys, versions.sequences
     rows = range(len(keys))
