@@ -1,14 +1,14 @@
-"""Keyed state as the hashmap backend writes it in its own format.
+"""Keyed state in the native format of the hashmap backend.
 
-The header is that of :mod:`statestore.interop.flink.canonical`. A key group, of
-``HeapSnapshotStrategy``, is its number in four bytes, and for each state i16 its place in the
+The header is the same as in :mod:`statestore.interop.flink.canonical`. A key group
+(``HeapSnapshotStrategy``) has its number in four bytes. For each state follow i16, its index in the
 header, i32 n, and n times namespace, key and value (``CopyOnWriteStateMapSnapshot``), or n timers.
-Nothing has a length before it, so that a value that does not say where it ends stops the reading of
-its operator.
+Nothing has a length prefix, so a type whose values have no recognizable end makes its operator
+unreadable.
 
-What is walked over entry by entry is where the parts of each begin, and no more. They are handed on
-by column, as canonical entries: of a map one for each of its keys, of a list its elements with
-commas between them.
+The entry-by-entry walk only records where the parts of each entry begin. The entries are then
+converted column by column to canonical entries: one entry for each key of a map, and for a list
+its elements separated by commas.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _STRING = Scalar("String")
 _LONGER = 0x80
 
 Jump = Callable[[int], int]
-"""Returns where what begins at a place ends."""
+"""A function from the start of a value to its end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeapEntries:
-    """Where the entries of a state lie in a key group.
+    """The positions of a state's entries in a key group.
 
-    ``begins`` has where each entry begins, and of what is no timer where its key and its value do;
-    the last ends at ``stop``. Of lists and maps ``counts`` has how many things are in each, and
-    ``inner`` where these begin, of maps also where their values do; the last number of each is
-    where the last of them ends.
+    ``begins`` has the start of each entry and, except for timers, the starts of its key and its
+    value. ``stop`` is the end of the last entry. For lists and maps, ``counts`` has the number of
+    elements in each, and ``inner`` has the start of each element; for maps also the start of each
+    value. The last array of ``inner`` also has the end of the last element.
     """
 
     state: KeyedState
@@ -61,8 +61,10 @@ class HeapEntries:
         return len(self.begins[0])
 
     def canonical(self, number: int, key_group: int, prefix: int) -> Iterator[Entries]:
-        """Yield them, if there are any, as canonical ones of the state of that number in the
-        header, whose keys begin with the key group in ``prefix`` bytes.
+        """Yield the entries in canonical form, if there are any.
+
+        ``number`` is the state's index in the header. Each key begins with the key group in
+        ``prefix`` bytes.
         """
         group = pa.scalar(key_group.to_bytes(prefix, "big"), BYTES)
         stops = np.append(self.begins[0][1:], self.stop)
@@ -108,8 +110,9 @@ class HeapEntries:
 
 
 def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
-    """Yield which state comes next in a key group, in which each of so many comes once; before the
-    next one the reader has to be behind its entries.
+    """Yield the index of each state in a key group, in which each state occurs once.
+
+    The caller must advance the reader past the state's entries before the next iteration.
     """
     known: set[int] = set()
     for _ in range(states):
@@ -124,11 +127,11 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
 
 
 def walk_entries(reader: Reader, state: KeyedState) -> HeapEntries:
-    """Walk over the entries of a state: their number, and each; go on behind them.
+    """Read the number of a state's entries, walk over the entries, and advance past them.
 
     Raises:
-        DamagedFileError: when the bytes are not as Flink writes them.
-        UnsupportedTypeError: for a value that does not say where it ends.
+        DamagedFileError: if the bytes do not follow Flink's format.
+        UnsupportedTypeError: for a type whose values have no recognizable end.
     """
     count = reader.count(1, f"entries of {state.name!r}")
     inner: list[list[int]] = []
@@ -158,7 +161,7 @@ def walk_entries(reader: Reader, state: KeyedState) -> HeapEntries:
 
 
 def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
-    """Return where each part of each entry begins, and where the last one ends."""
+    """Return the start of each part of each entry, and the end of the last entry."""
     at = reader.at
     begins: list[list[int]] = [[] for _ in jumps]
     try:
@@ -185,8 +188,9 @@ def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[in
 
 
 def _each(reader: Reader, counts: list[int], found: list[list[int]], *jumps: Jump) -> Jump:
-    """Return what jumps over a number of things, and notes how many, where the parts of each begin
-    and where it ends.
+    """Return a function that jumps over a counted sequence of elements.
+
+    It records the number of elements, and the start of each part and the end of each element.
     """
 
     def jump(at: int) -> int:
@@ -205,9 +209,9 @@ def _each(reader: Reader, counts: list[int], found: list[list[int]], *jumps: Jum
 
 
 def _jump_over(reader: Reader, kind: FlinkType) -> Jump:
-    """Return what jumps over a value of a type; UnsupportedTypeError as ``skipper``.
+    """Return a function that jumps over a value; raises the error of ``skipper``.
 
-    Behind the end of the bytes it may jump further, or raise IndexError.
+    Past the end of the bytes, the function may jump further or raise IndexError.
     """
     width = fixed_width(kind)
     if width is not None:
@@ -224,7 +228,7 @@ def _jump_over(reader: Reader, kind: FlinkType) -> Jump:
     data = reader.whole
 
     def over_text(at: int) -> int:
-        length = data[at]  # and one; 0 is null
+        length = data[at]  # the length + 1; 0 is null
         if length < _LONGER and data[at : at + length].isascii():
             return at + (length or 1)
         return slowly(at)

@@ -1,7 +1,7 @@
-"""Key groups of keys as a savepoint has them: the product's own hashes over Flink's bytes.
+"""Compute the key groups of a savepoint's keys with the product's own hash functions.
 
-What a key is hashed as follows from its type. Keys of classes of the user's own, and enums, have a
-``hashCode`` that no savepoint tells: they are refused.
+The hash function follows from the key's type. Enums and user-defined classes have a ``hashCode``
+that a savepoint does not contain, so they are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["GroupsOf", "check_key_groups", "key_groups_at"]
 Groups: TypeAlias = npt.NDArray[np.int32]
 GroupsOf: TypeAlias = Callable[[int], Groups]
 
-# java.util.Date hashes the milliseconds as a Long does, and java.sql's are kinds of it.
+# java.util.Date hashes its milliseconds like a Long; the java.sql classes extend it.
 _AS_MILLIS = ("Date", "SqlDate", "SqlTime")
 _PLAIN = (
     "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "BigInteger",
@@ -53,17 +53,17 @@ _PLAIN = (
 _NANOS = ("LocalDateTime", "Instant")
 _NANOS_PER_SECOND = 10**9
 _SQL_LENGTH_BYTES = 4
-_SQL_WORD = 8  # rows of SQL are whole words, and Flink hashes them so
+_SQL_WORD = 8  # SQL rows consist of whole words, and Flink hashes them by words
 
 
 def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
-    """Return a function of max parallelism that says the key groups of the keys at a cursor.
+    """Return a function from max parallelism to the key groups of the keys at a cursor.
 
-    The cursor goes on behind the keys.
+    The cursor advances past the keys.
 
     Raises:
-        UnsupportedTypeError: for a type of which no savepoint tells the hash.
-        DamagedFileError: when the bytes are not of the type.
+        UnsupportedTypeError: for a type whose hash cannot be computed from a savepoint.
+        DamagedFileError: if the bytes do not match the type.
     """
     if isinstance(kind, RowDataType | BinaryRowType):
         return _of_hashes([sql_row_hash(row) for row in _rows(kind, cursor)])
@@ -77,11 +77,11 @@ def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
 def check_key_groups(
     kind: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
 ) -> None:
-    """Compare the key group of each key at a cursor with the one that it lies in.
+    """Check that each key at a cursor belongs to the key group in which it is stored.
 
-    The files have no checksums, so this tells a key that was damaged. Nothing is done for keys of
-    types of which no savepoint tells the hash. ``where`` is what messages call the state. Raises
-    DamagedFileError for a difference.
+    The files have no checksums, so this check detects damaged keys. It is skipped for types whose
+    hash cannot be computed from a savepoint. ``where`` is the state's name in messages. Raises
+    DamagedFileError if a key belongs to another key group.
     """
     try:
         found = key_groups_at(kind, cursor)(max_parallelism)
@@ -104,7 +104,7 @@ def _of_hashes(hashes: list[int]) -> GroupsOf:
 
 
 def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
-    """Return the rows of Flink SQL at a cursor, without the length before each."""
+    """Return the rows of Flink SQL at a cursor, without their length prefixes."""
     skip = skipper(kind)
     found, at = [], cursor.at.copy()
     for row in range(len(cursor)):
@@ -119,7 +119,7 @@ def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
 
 
 def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
-    """Return the hashes of times, however far away they are; NullKeyError for a null."""
+    """Return the hashes of times, without a limit of the range; NullKeyError for a null."""
     if column.null_count:
         raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
     values = column.to_pylist()
@@ -134,7 +134,7 @@ def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
 
 
 def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
-    """Return what a key of this type is hashed as, and how its column becomes one of that."""
+    """Return the hashed type of a key type, and a function that converts its column to it."""
     match kind:
         case Scalar("Character"):
             return "Character", lambda column: column.cast(pa.int32())

@@ -1,8 +1,8 @@
-"""The keyed state of one subtask, whichever state backend wrote it: its entries, by key group.
+"""The keyed state of one subtask, for every state backend: its entries, by key group.
 
-A key group has the entries of all states, one state after the other, and nothing says where each
-begins. So whoever reads one first notes where each is, and who asks for another state later reads
-the bytes of that alone. A state of RocksDB has files of its own.
+A key group contains the entries of all states, one state after another, without an index. So the
+first read of a key group records the position of each state. A later read of another state then
+reads only the bytes of that state. With RocksDB each state has its own files.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ __all__ = ["KeyedPart"]
 
 _NUMBER_BYTES = 4
 _TABLE = ".sst"
-_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # what else RocksDB has in a folder
+_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # other files in a RocksDB folder
 _DEFAULT_FAMILY = "default"
 
 _Places: TypeAlias = tuple[tuple[int, int, int], ...]
-"""A state's place in the header, and from where to where its entries lie in a key group."""
+"""A state's index in the header, and the start and end of its entries in a key group."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeyedPart:
-    """The keyed state of one subtask: where it lies, and what its header says.
+    """The keyed state of one subtask: its handle and its parsed header.
 
-    ``states`` are by their place in the header, None for one that is dropped; ``title`` is what
-    messages call the operator, ``prefix`` how many bytes of a key are its key group. What was found
-    in key groups is noted in ``known``. Threads may read it, each other key groups.
+    ``states`` are in the order of the header, with None for a dropped state. ``title`` is the
+    operator's name in messages. ``prefix`` is the number of bytes of a key that are its key group.
+    ``known`` caches the positions found in key groups. Several threads may read it, if each reads
+    different key groups.
     """
 
     subtask: int
@@ -64,12 +65,12 @@ class KeyedPart:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return f"keyed state of {self.title}, subtask {self.subtask}"
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing but their lengths says where entries end."""
+        """Whether entries are delimited by their lengths only, without checksums or types."""
         is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
         return is_canonical and not self.header.is_compressed
 
@@ -83,14 +84,14 @@ class KeyedPart:
     def entries(
         self, wanted: Collection[str], key_groups: KeyGroupRange | None = None
     ) -> Iterator[Entries]:
-        """Yield the entries of some of its states, in one key group each; by default in all.
+        """Yield the entries of the ``wanted`` states, by key group; by default of all key groups.
 
-        Of others nothing is read, but for blocks of RocksDB that have some of both.
+        Other states are not read, except blocks of RocksDB that contain entries of both.
 
         Raises:
-            DamagedFileError or MissingFileError: when a file is not as Flink wrote it, or gone.
-            UnsupportedTypeError: for a value of the hashmap backend that does not say its length,
-                or a file of RocksDB that is not read.
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            UnsupportedTypeError: for a value of the hashmap backend whose end cannot be determined,
+                or an unsupported RocksDB file.
         """
         numbers = {
             at for at, state in enumerate(self.states) if state is not None and state.name in wanted
@@ -109,7 +110,7 @@ class KeyedPart:
         after = dict(pairwise(sorted({*handle.offsets, source.size})))
         for key_group in own:
             offset = handle.offsets[key_group - handle.first]
-            if offset == 0:  # nothing, in a canonical savepoint
+            if offset == 0:  # an empty key group of a canonical savepoint
                 continue
             stop = after.get(offset)
             if offset < self.header.length or stop is None:
@@ -137,7 +138,7 @@ class KeyedPart:
         handle: KeyGroupsHandle,
         wanted: set[int],
     ) -> Iterator[Entries]:
-        """Yield the entries of a key group that nobody has read yet."""
+        """Yield the entries of a key group that was not read before, and cache their positions."""
         if not handle.is_savepoint:
             begin = Reader(data[:_NUMBER_BYTES], source.name, base=offset)
             begin.expect(key_group, "the number of a key group")
@@ -159,7 +160,7 @@ class KeyedPart:
     def _read(
         self, reader: Reader, number: int, key_group: int, handle: KeyGroupsHandle
     ) -> Callable[[], Iterator[Entries]]:
-        """Go on behind the entries of a state; return what yields them, if there are any."""
+        """Advance past the entries of a state; return a function that yields them."""
         if handle.is_savepoint:
             entries = read_entries(reader, number, key_group, self.prefix)
             return lambda: iter((entries,))
@@ -203,7 +204,7 @@ class KeyedPart:
 
 
 def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
-    """Refuse bytes that are several files of RocksDB: each would be read as another one."""
+    """Refuse two RocksDB file names for the same bytes, because entries would be read twice."""
     handles = [one for name, one in files if name.endswith(_TABLE)]
     if len({_identity(one) for one in handles}) < len(handles):
         raise DamagedFileError(
@@ -212,14 +213,14 @@ def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> N
 
 
 def _identity(handle: StreamHandle) -> object:
-    """Return what two handles of the same bytes of a file have in common."""
+    """Return a value that is equal for two handles of the same bytes."""
     if isinstance(handle, FileHandle | RelativeHandle):
         return handle.path
     return (handle.path, handle.start) if isinstance(handle, SegmentHandle) else handle
 
 
 def _is_table(name: str, operator: str) -> bool:
-    """Return whether a file of RocksDB has entries; DamagedFileError for one that it never has."""
+    """Return whether a RocksDB file has entries; DamagedFileError for an unexpected file name."""
     if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
         raise DamagedFileError(
             f"operator {operator} has a file {name!r} of RocksDB, which has none of such a name"
