@@ -19,7 +19,7 @@ NOT_ASKED_FOR = "the import did not ask for it"
 
 
 def has_state(operator: OperatorState) -> bool:
-    """Return whether the subtasks of an operator have any state, or records in flight."""
+    """Return whether the subtasks of an operator have any state or in-flight records."""
     return any(
         subtask.operator or subtask.keyed or any(unread_parts(subtask))
         for subtask in operator.subtasks
@@ -31,11 +31,11 @@ def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Ite
 
     Args:
         savepoint: the savepoint.
-        planned: what becomes of each of its operators.
+        planned: the import plan of each of its operators.
 
     Yields:
-        Operators that cannot be read or were not asked for, and of the other ones the parts that
-        the user dropped.
+        Operators that cannot be read or were not selected; for the others, the parts that the
+        user dropped.
     """
     whole = {one.id: one for one in savepoint.metadata.operators}
     for one in planned:
@@ -58,11 +58,11 @@ def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Ite
 
 
 def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tuple[str, str]]:
-    """Yield the name of each part of an operator that was dropped, and why.
+    """Yield the name of each dropped part of an operator, and the reason.
 
     Args:
-        whole: the operator as the savepoint has it.
-        operator: the same without the parts that were dropped.
+        whole: the operator in the savepoint.
+        operator: the same operator without the dropped parts.
     """
     kinds = dict.fromkeys(kind for one in whole.subtasks for kind, _ in unread_parts(one))
     for kind in kinds:
@@ -80,17 +80,18 @@ def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tup
 def checkpoint_left_out(
     manifest: Manifest, record: SavepointRecord | None
 ) -> tuple[LeftOutState, ...]:
-    """Return what a checkpoint lacks of its source.
+    """Return the state of a checkpoint's source that the checkpoint does not contain.
 
-    States that were imported and dropped later are missing too. Only the import's own record tells
-    of them.
+    States that were imported and dropped later are also missing. Only the import's own record has
+    them.
 
-    A manifest of an older release has no records. There the operators that the import recorded
-    and did not import are left out, unless the checkpoint has state of them by now.
+    A manifest of an older release does not list left-out state. For it, the result has the
+    operators
+    that the import recorded but did not import, unless the checkpoint now has state of them.
 
     Args:
         manifest: the checkpoint.
-        record: what it says of the savepoint that it was imported from, None for none.
+        record: the checkpoint's import record, None if it has none.
 
     Returns:
         The state that is missing.
@@ -113,9 +114,9 @@ def checkpoint_left_out(
 
 
 def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterator[LeftOutState]:
-    """Yield the imported states that the checkpoint does not have.
+    """Yield the imported states that the checkpoint no longer has.
 
-    An operator is known by its id as well as by its label, which a job's graph may change.
+    An operator matches by its id or by its label, because a job graph may change the label.
     """
     if record is None:
         return

@@ -1,4 +1,4 @@
-"""What a savepoint has lost already, and what the job would lose with a copy of its state."""
+"""Detect state that a savepoint has already lost, or that a copy of its state would lose."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _RAW_STATES = (
     *("writer_raw_states", "streaming_committer_raw_states", "global_committer_raw_states"),
     *("pending-checkpoints", "next-transactional-id-hint", "next-transactional-id-hint-v2"),
 )
-"""Operator states of sinks: of ``SinkWriterOperator``, ``CommitterOperator``, those that write
-ahead, and Kafka's before ``KafkaSink``.
+"""Operator states of sinks that hold transactions: of ``SinkWriterOperator``,
+``CommitterOperator``, write-ahead sinks, and the Kafka sink before ``KafkaSink``.
 """
 
 
 def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
-    """Return what to say of timers that are not there and may have been; None where they are.
+    """Return a warning if timers are missing and may have been lost; otherwise None.
 
-    A savepoint in RocksDB's native form has those timers that are in RocksDB
-    (``RocksNativeFullSnapshotStrategy``); those on the heap are lost, and nothing in it says so. A
-    checkpoint has them as raw state. Windows of time always have timers, by which they end.
+    A savepoint in RocksDB's native format contains only the timers that are stored in RocksDB
+    (``RocksNativeFullSnapshotStrategy``). Heap timers are lost without a trace. A checkpoint has
+    them as raw state. Time windows always have timers, which end them.
     """
     is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
     has_timers = any(state.kind == "timers" for state in operator.states)
@@ -40,7 +40,7 @@ def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
 
 
 def transactions(operator: OperatorState) -> Iterator[str]:
-    """Yield the operator states that have transactions of a sink, or what belongs to them."""
+    """Yield the names of operator states that hold a sink's transactions."""
     for subtask in operator.subtasks:
         for part in subtask.operator.parts if subtask.operator is not None else ():
             if part.name in _RAW_STATES and part.offsets:
@@ -48,7 +48,7 @@ def transactions(operator: OperatorState) -> Iterator[str]:
 
 
 def transactions_said(names: str) -> str:
-    """Return why they are refused."""
+    """Return the reason why these states are refused."""
     return (
         f"{names} has transactions of a sink, which a copy would commit again, or miss: stop the "
         f"job with a savepoint and let it commit, or drop them (--drop {Refused.TRANSACTIONS})"

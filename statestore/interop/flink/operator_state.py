@@ -1,9 +1,10 @@
-"""Operator state: lists that are split or given to all, broadcast maps, and offsets of sources.
+"""Operator state: split and union lists, broadcast maps, and offsets of sources.
 
-A subtask's stream begins with i32 5, or 6 and whether it is compressed
-(``OperatorBackendSerializationProxy``), the list states and the broadcast states. Where their
-elements begin ``_metadata`` says. A source of FLIP-27 keeps its splits as bytes, in a list state
-named ``SourceReaderState``: i32 version, i32 length, and what its serializer wrote.
+A subtask's stream begins with i32 5, or with 6 and a flag for compression
+(``OperatorBackendSerializationProxy``), followed by the descriptions of list states and broadcast
+states. The positions of their elements are in ``_metadata``. A source of FLIP-27 stores its splits
+as bytes in a list state named ``SourceReaderState``: i32 version, i32 length, and the bytes of its
+serializer.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ _KAFKA_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateInfo:
-    """An operator state: its name, how it is redistributed, and its types.
+    """An operator state: its name, its redistribution mode, and its types.
 
-    ``key`` is that of a broadcast map, None of a list. ``header`` is what the stream says of it.
+    ``key`` is the key type of a broadcast map, None for a list. ``header`` is the description of
+    the
+    state in the stream.
     """
 
     name: str
@@ -58,7 +61,7 @@ class OperatorStateInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubtaskElements:
-    """What one subtask has of a state: of a list its elements, of a broadcast map its entries.
+    """The part of a state that one subtask has: elements of a list, or entries of a broadcast map.
 
     ``raw`` has the bytes of each element of a list.
     """
@@ -76,8 +79,8 @@ class SubtaskElements:
     def values(self) -> pa.Array:
         """Return the elements as a column; entries of a map are structs of ``f0`` and ``f1``.
 
-        UnsupportedTypeError for a type that can be no column, DamagedFileError when the bytes are
-        not of the type.
+        Raises UnsupportedTypeError for a type without a column type, and DamagedFileError if the
+        bytes do not match the type.
         """
         if self.info.key is None:
             return decoded(self.info.value, self.raw)
@@ -99,7 +102,7 @@ class SubtaskElements:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSplit:
-    """A partition of a Kafka topic, and where a source goes on in it; ``stop`` is where it ends."""
+    """A partition of a Kafka topic, the source's next offset in it, and its stopping offset."""
 
     topic: str
     partition: int
@@ -108,7 +111,7 @@ class KafkaSplit:
 
 
 def kafka_split_bytes(split: KafkaSplit) -> bytes:
-    """Return a split as an element of a Kafka source's ``SourceReaderState``."""
+    """Encode a split as an element of a Kafka source's ``SourceReaderState``."""
     data = utf(split.topic) + i32(split.partition) + i64(split.offset) + i64(split.stop)
     return i32(_KAFKA_VERSION) + i32(len(data)) + data
 
@@ -116,20 +119,20 @@ def kafka_split_bytes(split: KafkaSplit) -> bytes:
 def read_operator_state(
     source: ByteSource, handle: OperatorHandle, subtask: int
 ) -> Iterator[SubtaskElements]:
-    """Yield what a subtask has of each of its operator states.
+    """Yield the elements that a subtask has of each of its operator states.
 
     Args:
         source: the bytes of the handle's stream.
-        handle: what ``_metadata`` says of them.
+        handle: the handle in ``_metadata``.
         subtask: the subtask's number.
 
     Yields:
         The elements, state by state.
 
     Raises:
-        FormatVersionError: for another version of the stream.
-        UnsupportedTypeError: for a serializer that is not known.
-        DamagedFileError: when the bytes are not as Flink writes them.
+        FormatVersionError: for an unsupported version of the stream.
+        UnsupportedTypeError: for an unsupported serializer.
+        DamagedFileError: if the bytes do not follow Flink's format.
     """
     whole = source.read(0, source.size)
     reader = Reader(whole, source.name)
@@ -156,7 +159,7 @@ def read_operator_state(
 
 
 def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator[bytes]:
-    """Yield what lies between offsets; with Snappy each has chunks of its own."""
+    """Yield the bytes between offsets; with Snappy each element has its own chunks."""
     for start, stop in pairwise([*edges, len(reader.data)] if edges else []):
         part = Reader(reader.take(stop - start), reader.name, base=start)
         yield b"".join(data for _, data in chunks(part)) if is_compressed else part.bytes(part.left)
@@ -178,10 +181,10 @@ def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> Operat
 
 
 def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
-    """Return the splits of a Kafka source, out of the bytes of its ``SourceReaderState``.
+    """Decode the splits of a Kafka source from the bytes of its ``SourceReaderState``.
 
-    ``name`` is what messages call them. UnsupportedTypeError when they are not those of
-    ``KafkaPartitionSplitSerializer``, as those of other sources are.
+    ``name`` is the state's name in messages. Raises UnsupportedTypeError for splits that
+    ``KafkaPartitionSplitSerializer`` did not write, such as the splits of other sources.
     """
     found = []
     for data in splits.to_pylist():

@@ -1,8 +1,13 @@
-"""What a checkpoint says of the savepoint that it was imported from: broadcast state of ``flink``.
+"""The import record: broadcast state of the operator ``flink``, which describes the savepoint.
 
-``savepoint`` says which one it was, ``operators`` what its metadata have of each operator, and
-``states`` what its headers have of each state, the snapshots of serializers word for word, and how
-the state's rows became columns. Of these and the rows a savepoint can be made again.
+A checkpoint that was imported from a savepoint has it. Its three states are:
+
+- ``savepoint`` identifies the savepoint.
+- ``operators`` has the metadata of each operator.
+- ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
+  the mapping of the state's rows to columns.
+
+The savepoint can be rebuilt from this record and the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from statestore.snapshot.writer import CheckpointWriter
 __all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
 
 RECORD = "flink"
-"""The operator that has the record; no other one gets this name."""
+"""The operator that holds the record; no other operator gets this name."""
 
 _SAVEPOINT, _OPERATORS, _STATES = "savepoint", "operators", "states"
 _PROXY_VERSION = 2
@@ -69,10 +74,10 @@ _STATE_FIELDS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedOperator:
-    """An operator of the savepoint; ``operator`` is what the store calls it.
+    """An operator of the savepoint; ``operator`` is its name in the store.
 
-    ``uid`` and ``name`` are None where the savepoint has none. ``problem`` says why its state was
-    not read. One that is not ``is_imported`` was not asked for, or could not be read.
+    ``uid`` and ``name`` are None if the savepoint does not have them. ``problem`` is the reason why
+    its state was not read. ``is_imported`` is false if it was not selected, or could not be read.
     """
 
     operator: str
@@ -92,13 +97,14 @@ class ImportedOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedState:
-    """A state of the savepoint, and what became of it.
+    """A state of the savepoint, and how it was imported.
 
-    ``state`` is what the store calls it, ``name`` what Flink does. ``sort`` is ``keyed`` or how an
-    operator's state is redistributed; ``kind`` the store's kind of a keyed one, else empty. ``why``
-    says why it is bytes. ``names`` are those of the columns, by part. ``options`` and the
-    serializers are as in Flink's header, each snapshot from its class's name on. ``python`` is what
-    the user declared of a state in an operator of PyFlink, empty for nothing; None elsewhere.
+    ``state`` is its name in the store and ``name`` its name in Flink. ``sort`` is ``keyed``, or the
+    redistribution mode of operator state. ``kind`` is the store's kind of a keyed state, otherwise
+    empty. ``why`` is the reason if its values stay bytes. ``names`` are the column names by part.
+    ``options`` and the serializers are copied from Flink's header; each snapshot begins with its
+    class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
+    there is none; for other operators it is None.
     """
 
     operator: str
@@ -119,7 +125,7 @@ class ImportedState:
 
     @property
     def info(self) -> StateInfo:
-        """What the header of a canonical savepoint says of it."""
+        """The description of the state in the header of a canonical savepoint."""
         found = {
             flink: self._snapshot(name)
             for name, flink in _SERIALIZERS.items()
@@ -143,12 +149,12 @@ class ImportedState:
         return self._snapshot("key_serializer")
 
     def columns(self, max_parallelism: int) -> StateColumns:
-        """Return how the rows of a keyed state are columns."""
+        """Return the mapping of a keyed state's rows to columns."""
         state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
         return self.columns_of(state, max_parallelism)
 
     def columns_of(self, state: KeyedState, max_parallelism: int) -> StateColumns:
-        """Return how the rows of this state of another savepoint are the same columns."""
+        """Return the mapping for the same state of another savepoint, with the same columns."""
         if self.python:
             state = declared_state(state, self.python)
         is_python = self.python is not None
@@ -161,9 +167,9 @@ class ImportedState:
 
 @dataclass(frozen=True)
 class SavepointRecord:
-    """The savepoint that a checkpoint was imported from.
+    """The savepoint from which a checkpoint was imported.
 
-    ``checkpoint`` is Flink's number of it, ``digest`` the SHA-256 of its ``_metadata``.
+    ``checkpoint`` is its id in Flink. ``digest`` is the SHA-256 of its ``_metadata``.
     """
 
     place: str
@@ -174,7 +180,7 @@ class SavepointRecord:
     states: tuple[ImportedState, ...]
 
     def write(self, checkpoint: CheckpointWriter) -> None:
-        """Write it into a checkpoint."""
+        """Write the record into a checkpoint."""
         savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
         _broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
         operators = [vars(one) for one in self.operators]
@@ -193,10 +199,10 @@ class SavepointRecord:
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> SavepointRecord:
-        """Return what a checkpoint says.
+        """Read the record of a checkpoint.
 
         Raises:
-            InvalidArgumentError: when it was not imported from a savepoint.
+            InvalidArgumentError: if the checkpoint was not imported from a savepoint.
         """
         try:
             (savepoint,) = _elements(restored, _SAVEPOINT)

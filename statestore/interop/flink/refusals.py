@@ -1,6 +1,6 @@
-"""What of a savepoint is not read: refused by its name, or dropped where that is told.
+"""Unsupported kinds of state: an operator with such state is refused, unless the user drops it.
 
-Each of it is state that a job would miss, or act upon twice; so nobody loses it without a word.
+A job would miss this state, or apply it twice. So it is never lost silently.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ __all__ = ["Refused", "kept", "refused_kinds", "unread_parts"]
 
 
 class Refused(StrEnum):
-    """A kind of state that is not read, by the name with which it can be dropped."""
+    """A kind of state that cannot be read; its value is the name with which it can be dropped."""
 
     IN_FLIGHT = "in-flight"
-    """Records between operators, of unaligned checkpoints (``ChannelStateHandle``)."""
+    """In-flight records between operators, of unaligned checkpoints (``ChannelStateHandle``)."""
 
     CHANGELOG = "changelog"
     """Keyed state of the changelog backend (``ChangelogStateBackendHandle``)."""
 
     RAW = "raw"
-    """Streams that an operator wrote by itself, as timers on the heap beside RocksDB."""
+    """Streams that an operator wrote itself, such as heap timers of a job with RocksDB."""
 
     ASYNC = "async"
     """Keyed states of the asynchronous API (``state.v2``, ``BackendStateType.KEY_VALUE_V2``)."""
 
     TRANSACTIONS = "transactions"
-    """What sinks have written and not committed (``CommitterOperator``, sinks in two phases)."""
+    """Uncommitted transactions of sinks (``CommitterOperator``, two-phase-commit sinks)."""
 
 
 def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
-    """Return the kinds of some names; InvalidArgumentError for one that is none."""
+    """Return the kinds with these names; InvalidArgumentError for an unknown name."""
     known = [*Refused]
     for name in names:
         if name not in known:
@@ -46,9 +46,9 @@ def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
 
 
 def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
-    """Return a subtask without what is to be dropped.
+    """Return a subtask without the kinds of state in ``drop``.
 
-    IncompatibleStateError when it has more that is not read.
+    Raises IncompatibleStateError if it has other unsupported state.
     """
     for kind, what in unread_parts(subtask):
         if kind not in drop:
@@ -66,7 +66,7 @@ def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
 
 
 def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
-    """Yield each kind of state of a subtask that is not read, and the words for it."""
+    """Yield each unsupported kind of state of a subtask, and its description."""
     if subtask.channels:
         records = f"{len(subtask.channels)} handles of records in flight"
         yield Refused.IN_FLIGHT, f"{records}, of an unaligned checkpoint: take a savepoint"

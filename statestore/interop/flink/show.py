@@ -1,4 +1,4 @@
-"""``statestore flink show``: what is in a savepoint or checkpoint. It is only read."""
+"""``statestore flink show``: list the contents of a savepoint or checkpoint, read-only."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class ShownKeyedState:
-    """A keyed state: its types in Java's words, and its entries.
+    """A keyed state: its types in Java's notation, and the number of its entries.
 
-    ``entries`` are by key group, those that have any, and ``size_bytes`` are those of keys and
-    values; both are None where they cannot be read. ``note`` says why values can be no columns.
+    ``entries`` are counts by key group, without empty key groups. ``size_bytes`` is the size of
+    keys
+    and values. Both are None if they cannot be read. ``note`` is the reason if values have no
+    column
+    type.
     """
 
     name: str
@@ -50,9 +53,9 @@ class ShownKeyedState:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperatorState:
-    """An operator state: how it is redistributed, its type, and its elements by subtask.
+    """An operator state: its redistribution mode, its type, and element counts by subtask.
 
-    ``splits`` are those of a Kafka source, None of anything else.
+    ``splits`` are the splits of a Kafka source, None for any other state.
     """
 
     name: str
@@ -65,9 +68,9 @@ class ShownOperatorState:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperator:
-    """An operator; ``problem`` says why its keyed state cannot be read, None if it can be.
+    """An operator; ``problem`` is the reason if its keyed state cannot be read, otherwise None.
 
-    ``warnings`` say what the savepoint may have lost, and what an import refuses.
+    ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
     """
 
     id: str
@@ -101,23 +104,23 @@ def show_savepoint(
     options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownSavepoint:
-    """Return what is in a savepoint or checkpoint of a Flink job.
+    """Return the contents of a savepoint or checkpoint of a Flink job.
 
     Args:
-        place: its folder or its ``_metadata``, as a path or URL.
-        moved: where folders lie now that it names by absolute paths.
-        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
-        options: for the file system, as of ``open_storage``.
-        on_progress: is called with the number of operators that were read, of how many, and the
-            next.
+        place: its folder or its ``_metadata`` file, as a path or URL.
+        moved: the current locations of folders that were moved since it was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for the file system, as in ``open_storage``.
+        on_progress: a callback that receives the number of finished operators, the total, and the
+            next operator.
 
     Returns:
-        Its operators, and what their states hold; what cannot be read is said, and hides no other.
+        Its operators and their states. An operator that cannot be read has a ``problem``.
 
     Raises:
-        InvalidArgumentError: when there is no ``_metadata``.
-        DamagedFileError: when a file is not as Flink wrote it.
-        FormatVersionError: when it is of a version that is not known.
+        InvalidArgumentError: if there is no ``_metadata`` file.
+        DamagedFileError: if a file does not follow Flink's format.
+        FormatVersionError: for an unsupported version.
     """
     savepoint = open_savepoint(place, moved=moved, allow=allow, options=options)
     shown = []
@@ -218,7 +221,7 @@ def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorStat
 
 
 def _splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
-    """Return the splits of a Kafka source; those of others only their own classes can read."""
+    """Return the splits of a Kafka source; None for other sources, whose format is private."""
     if parts[0].info.name != SOURCE_READER_STATE or parts[0].info.value != Scalar("byte[]"):
         return None
     try:
