@@ -1,10 +1,13 @@
 # From a fresh checkout to a running demo: `make demo`. Needs Python 3.11+ and Java 17+, and says
-# how to install either where it is missing. Everything else goes into .venv, and only there
-# (but for Spark's jars, which it keeps in its own cache, ~/.ivy2*).
+# how to install either where it is missing. Everything else goes into .venv, and only there.
 
 SHELL := bash
 # Tests start hundreds of Python processes: what was compiled once is kept.
 unexport PYTHONDONTWRITEBYTECODE
+# Spark and Python are those of .venv, whatever another Spark's user has in the shell.
+unexport PYTHONHOME PYTHONPATH SPARK_HOME SPARK_CONF_DIR HADOOP_CONF_DIR YARN_CONF_DIR
+unexport PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS
+unexport PYSPARK_SUBMIT_ARGS PYSPARK_HADOOP_VERSION
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -158,30 +161,30 @@ build/spark-%/.ready: $(READY)
 		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
 
-# A missing jar does not stop the set-up: the command that needs it says so.
+# A step that fails stops the command that needs it; the step says why, in one sentence.
 $(DELTA): $(READY)
 	@echo "set-up 3/3: fetching Delta's jar (90 MB the first time)"
-	@if $(PY) -m statestore.spark.session; then touch $@; fi
+	@$(PY) -m statestore.spark.session && touch $@
 
 # Spark's way to s3a://, for the tests alone: nobody else waits for it.
 $(S3): $(DELTA) statestore/spark/spark-s3.conf
 	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
-	@if $(PY) -m statestore.spark.session s3; then touch $@; fi
+	@$(PY) -m statestore.spark.session s3 && touch $@
 
 # A server of Azure's protocol, for the tests: a package of npm, by the Node.js of the test packages.
 $(AZURITE): $(READY) tests/servers/azure.py
 	@echo "for the tests: fetching a server of Azure's protocol (370 MB)"
-	@if $(PY) -m tests.servers.azure; then touch $@; fi
+	@$(PY) -m tests.servers.azure && touch $@
 
 # An HDFS, for the tests.
 $(HDFS): $(READY) tests/servers/hdfs.py
 	@echo "for the tests: fetching the jars of an HDFS (110 MB)"
-	@if $(WITH_JAVA) $(PY) -m tests.servers.hdfs; then touch $@; fi
+	@$(WITH_JAVA) $(PY) -m tests.servers.hdfs && touch $@
 
 # Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py
 	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (110 MB the first time)"
-	@if $(WITH_JAVA) $(PY) -m tests.servers.jars; then touch $@; fi
+	@$(WITH_JAVA) $(PY) -m tests.servers.jars && touch $@
 
 # Flink, for the tests that let it write and read savepoints.
 # PyFlink needs older packages than the product has: it gets an environment of its own.
@@ -199,7 +202,7 @@ $(PACKAGING): $(READY)
 
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
-	@if $(PY) -m tests.servers.flink; then touch $@; fi
+	@$(PY) -m tests.servers.flink && touch $@
 
 # What a Spark of the tests starts and writes quicker with; without it they are as right.
 $(QUICK): $(DELTA) tests/servers/quick_spark.py tests/servers/java/LocalFiles.java

@@ -114,14 +114,18 @@ def _answers(server: AzureServer) -> None:
 
 
 def main() -> int:
-    """Fetch Azurite; return npm's exit code."""
+    """Fetch Azurite; return the exit code, and say so when npm failed."""
     npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     command = [str(_NODE / "bin" / "node"), str(npm), "install", f"azurite@{AZURITE_VERSION}"]
     command += ["--prefix", str(_HOME), "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
     # Where packages come from on this machine is said there, for every npm.
     command += ["--globalconfig", "/etc/npmrc"]
     _HOME.mkdir(exist_ok=True)
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = next(iter(done.stderr.splitlines()), f"npm ended with {done.returncode}")
+        print(f"Azurite could not be fetched ({reason}); check the network", file=sys.stderr)
+    return done.returncode
 
 
 if __name__ == "__main__":
