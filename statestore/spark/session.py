@@ -25,6 +25,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyspark
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -33,6 +34,7 @@ from pyspark.sql import SparkSession
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 from statestore.extras import needs_extra
 from statestore.spark.compat import refuse_without_delta
+from statestore.spark.jars import IVY, IVY_SETTINGS, resolver_problem, resolver_settings
 from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ _SOCKETS = "spark.python.unix.domain.socket.enabled"
 # A socket's path has at most 107 bytes (104 on macOS), and Spark's name for it some 45.
 _LONGEST_SOCKET_FOLDER = 56
 DELTA_CLASSES = ("io.delta.", "org.apache.spark.sql.delta.")
-# How Spark's resolver says that it could not get a jar.
-NOT_RESOLVED = ("unresolved dependency", "download failed")
 NOTE_LINES = 20
 
 
@@ -81,7 +81,7 @@ def spark_session(
             ``spark-defaults.conf``.
         extra_conf: settings that go over ``spark-defaults.conf``. Packages of your own, in
             ``spark.jars.packages``, are fetched beside Delta's, and Python finds what code they
-            have for it.
+            have for it. Spark then resolves all packages in its own way, also from ``~/.m2``.
         s3: lets Spark itself read and write ``s3a://``, as ``spark.read.format("delta")`` of a
             table in a bucket does. A store needs it not. Its jars (690 MB) are fetched the first
             time.
@@ -115,6 +115,10 @@ def spark_session(
         builder = builder.config(name, value)
     java_environment(master)
     own = dict(builder._options).get(PACKAGES)
+    # Whoever says where packages come from, or needs some of their own, may need ~/.m2.
+    if own and not {PACKAGES, IVY, IVY_SETTINGS, "spark.jars.repositories"} & set(extra_conf or {}):
+        for name, value in resolver_settings().items():
+            builder = builder.config(name, value)
     session = _started(builder)
     # Packages that somebody else asked for may hold code for Python.
     if PACKAGES not in (extra_conf or {}) and session.conf.get(PACKAGES, None) == own:
@@ -187,14 +191,28 @@ def _checked(spark: SparkSession, table_format: str) -> SparkSession:
 
 
 def java_environment(master: str) -> None:
-    """Point Spark at its Java, and its Python workers at this interpreter."""
+    """Point Spark at its Java and its own home, and its Python workers at this interpreter."""
     # A JAVA_HOME that does not fit is replaced: Spark would fail on it with a stack trace.
     os.environ["JAVA_HOME"] = str(java_home())
+    # Another Spark's SPARK_HOME is replaced as well: its JVM does not fit this pyspark.
+    if home := _home_of_pyspark():
+        os.environ["SPARK_HOME"] = str(home)
     # Without it the workers start with the system's python3, which has no pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
+        # Workers on this machine need what this process has.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         # The machine's own name often does not resolve, or resolves to a VPN's address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _home_of_pyspark() -> Path | None:
+    """Return the Spark that the imported pyspark belongs to: its package has it, or is in it."""
+    package = Path(pyspark.__file__).resolve().parent
+    for home in (package / "spark-distribution", package, package.parent.parent):
+        if (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir():
+            return home
+    return None
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
@@ -210,10 +228,10 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         text = output.finished_text()
-        if any(sign in text for sign in NOT_RESOLVED):
+        if problem := resolver_problem(text):
             raise MissingDependencyError(
-                f"Spark's packages ({options.get(PACKAGES, '')}) could not be fetched: check the "
-                'network, or use table_format="parquet", which needs no jar'
+                f"Spark's packages ({options.get(PACKAGES, '')}) could not be fetched ({problem}); "
+                'check the network, or use table_format="parquet", which needs no jar'
             ) from error
         error.add_note("\n".join(text.splitlines()[-NOTE_LINES:]))
         raise

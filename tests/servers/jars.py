@@ -19,6 +19,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from statestore.errors import MissingDependencyError
+from statestore.spark.jars import resolver_problem, resolver_settings
 from statestore.spark.session import java_environment
 
 __all__ = [
@@ -91,10 +92,9 @@ def _fetch(jars: JarSet, folder: Path) -> None:
     settings = {
         "spark.jars.packages": ",".join(jars.packages),
         "spark.jars.excludes": ",".join(jars.excluded),
-        "spark.jars.ivy": str(folder),
+        **resolver_settings(folder),
     }
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
-    folder.mkdir(parents=True, exist_ok=True)
     said = folder / "resolver.log"
     try:
         with said.open("wb") as log:  # hundreds of lines, of use when it fails
@@ -104,7 +104,8 @@ def _fetch(jars: JarSet, folder: Path) -> None:
             gateway.proc.communicate()  # else the pipe to it stays open
     except PySparkRuntimeError as error:
         raise MissingDependencyError(
-            f"the jars of {', '.join(jars.packages)} could not be fetched: check the network; "
+            f"the jars of {', '.join(jars.packages)} could not be fetched "
+            f"({resolver_problem(said.read_text(errors='replace')) or error}); check the network; "
             f"{said} has what Spark's resolver said"
         ) from error
 

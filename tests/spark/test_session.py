@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +18,25 @@ from statestore.spark.session import default_settings, java_home, spark_session
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 PACKAGED = Path(session.__file__).with_name("spark-defaults.conf")
 
 
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *arguments: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run ``code`` in an interpreter of its own, because a process starts Spark once."""
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | (environ or {}),
+    )
 
 
 def test_the_documented_settings_are_the_ones_in_use() -> None:
@@ -180,9 +192,52 @@ def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     done = run(UNRESOLVED, str(settings), str(tmp_path / "ivy"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "Spark's packages (io.delta:delta-spark_4.2_2.13:4.4.0) could not be fetched: check the "
-        'network, or use table_format="parquet", which needs no jar\n'
+        "Spark's packages (io.delta:delta-spark_4.2_2.13:4.4.0) could not be fetched (unresolved "
+        "dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found); check the network, or use "
+        'table_format="parquet", which needs no jar\n'
     )
+
+
+USED_MACHINE = """
+import sys
+from pathlib import Path
+from statestore.spark import jars
+from statestore.spark.session import spark_session
+jars._cache_folder = lambda: Path(sys.argv[1])
+spark = spark_session(master="local[1]")
+print(spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect())
+print(spark.sparkContext._jsc.sc().listJars().mkString(" "))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_used_machine_does_not_matter(tmp_path: Path) -> None:
+    """Another Spark's variables, and a package whose jar Maven has not, with an offline mirror."""
+    name = "delta-spark_4.2_2.13"
+    package = Path("io", "delta", name, version("delta-spark"))
+    pom = (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>io.delta</groupId>"
+        f"<artifactId>{name}</artifactId><version>{package.name}</version></project>"
+    )
+    mirror, maven = tmp_path / "the mirror" / package, tmp_path / ".m2" / "repository" / package
+    for folder in (mirror, maven):
+        folder.mkdir(parents=True)
+        (folder / f"{name}-{package.name}.pom").write_text(pom)
+    with zipfile.ZipFile(mirror / f"{name}-{package.name}.jar", "w") as jar:
+        jar.writestr("empty", "")
+    shell = {
+        "SPARK_HOME": "/nonexistent",
+        "PYSPARK_PYTHON": "/nonexistent/python",
+        "PYSPARK_DRIVER_PYTHON": "/nonexistent/python",
+        "DEFAULT_ARTIFACT_REPOSITORY": (tmp_path / "the mirror").as_uri() + "/",
+        "SPARK_SUBMIT_OPTS": f"-Duser.home={tmp_path}",
+    }
+    done = run(USED_MACHINE, str(tmp_path / "50 % of jars"), environ=shell)
+    assert done.returncode == 0, done.stderr
+    workers, jars = done.stdout.splitlines()
+    assert workers == f"[{sys.executable!r}]"
+    assert f"io.delta_{name}-{package.name}.jar" in jars
 
 
 @pytest.mark.spark
