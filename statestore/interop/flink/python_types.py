@@ -6,9 +6,9 @@ after another (``BeamKeyedStateStore``, ``BeamBagStateHandler``).
 
 A declaration is written as in the job: ``ValueState<LONG>``, ``MapState<STRING, ROW<INT,
 DOUBLE>>``, with the names of ``pyflink.common.Types``. Values have the format that
-``from_type_info`` of ``pyflink.fn_execution.coders`` selects, mostly the same format as Java's serializers.
-Nothing is ever unpickled. For a state that was never in Flink the export writes each element of a
-list as a separate piece.
+``from_type_info`` of ``pyflink.fn_execution.coders`` selects, mostly the same format as Java's
+serializers. Nothing is ever unpickled. For a state that was never in Flink, the export writes each
+element of a list as a separate piece.
 """
 
 from __future__ import annotations
