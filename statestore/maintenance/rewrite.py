@@ -315,7 +315,8 @@ def _copying_bytes(state: KeyedState) -> int:
 
 def _connected(library: Any, folder: Path, most_bytes: int) -> Any:
     """Open a database in a folder, which spills there what does not fit in memory."""
-    config = {"memory_limit": f"{most_bytes}B"}
+    # To find a compression for each column takes longer than to write them.
+    config = {"memory_limit": f"{most_bytes}B", "force_compression": "uncompressed"}
     return library.connect(str(folder / "state.duckdb"), config=config)
 
 
