@@ -37,6 +37,7 @@ __all__ = [
     "ExternalSort",
     "equal_leaves",
     "key_group_pieces",
+    "last_difference",
     "merge_steps",
     "slices_of",
     "sorted_pieces",
@@ -209,7 +210,7 @@ class ExternalSort:
         left: pa.Table | None = None
         for piece in pieces:
             rows = piece if left is None else pa.concat_tables([left, piece])
-            cut = _last_difference(rows, names)
+            cut = last_difference(rows, names)
             left = rows.slice(cut)
             if cut:
                 yield rows.slice(0, cut)
@@ -415,7 +416,7 @@ def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
     )
 
 
-def _last_difference(rows: pa.Table, names: Sequence[str]) -> int:
+def last_difference(rows: pa.Table, names: Sequence[str]) -> int:
     """Return the place after the last row that differs from the next one in some columns."""
     same = equal_leaves(rows.slice(0, rows.num_rows - 1), rows.slice(1), names)
     different = np.flatnonzero(~same)

@@ -8,7 +8,7 @@ offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
     bit 7 of a key's first byte marks the last entry of a state: after it follows an i16,
     which is the next state, or 0xffff at the end
 
-With Snappy each key group is compressed as a separate stream. One key group is read at a time.
+With Snappy each key group is compressed as a separate stream. A key group is read in blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 
 from statestore.errors import FormatVersionError
 from statestore.interop.flink.cursor import Cursor
-from statestore.interop.flink.entry_places import END_OF_STATE, entry_places
+from statestore.interop.flink.entry_places import END_OF_STATE, EntryPlaces, entry_places
+from statestore.interop.flink.group_bytes import Window
 from statestore.interop.flink.reader import Reader, i8, i32, utf
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
 from statestore.interop.flink.spans import Spans
@@ -76,7 +77,7 @@ class KeyedHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The entries of one state in one key group: values, and keys that begin with the key group.
+    """Entries of one state in one key group: keys, which begin with the key group, and values.
 
     ``state`` is the state's index in the header.
     """
@@ -173,45 +174,60 @@ def prefix_bytes(max_parallelism: int) -> int:
     return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
 
 
-def canonical_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
+def canonical_states(window: Window, states: int, key_group: int) -> Iterator[int]:
     """Yield the index of each state in a key group, up to the end of the key group.
 
-    ``states`` is the number of states in the header. The caller must advance the reader past the
+    ``states`` is the number of states in the header. The caller must advance the window past the
     state's entries before the next iteration.
     """
     known: set[int] = set()
-    state = reader.u16()
+    state = window.need(2).u16()
     while state != _END_OF_GROUP:
+        reader = window.reader
         if state >= states or state in known:
             raise reader.damaged(
                 f"state {state} of {states} in key group {key_group}", at=reader.at - 2
             )
         known.add(state)
         yield state
-        state = reader.u16()
-    reader.end(f"key group {key_group}")
+        state = window.need(2).u16()
+    window.need(1).end(f"key group {key_group}")
 
 
-def read_entries(reader: Reader, state: int, key_group: int, prefix: int) -> Entries:
-    """Read the entries of a state at the reader's position, and advance past them.
+def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Iterator[Entries]:
+    """Yield the entries of a state at the window's position, and advance past them.
 
     Args:
-        reader: a position in a key group.
+        window: a position in a key group.
         state: the state's index in the header.
         key_group: the key group, with which every key must begin.
         prefix: how many bytes of a key are its key group.
 
-    Returns:
-        The entries.
+    Yields:
+        The next entries: about one block of them, or one larger entry.
 
     Raises:
         DamagedFileError: if the bytes do not follow Flink's format.
     """
-    begin = reader.at
-    keys, values, stop = entry_places(reader, key_group, prefix)
+    is_end = False
+    while not is_end:
+        reader = window.reader
+        places = entry_places(reader, key_group, prefix, is_whole=window.is_last)
+        is_end = places.is_end
+        if len(places.keys):
+            yield _entries(reader, places, state, key_group, prefix)
+        if not is_end:
+            window.more()
+
+
+def _entries(
+    reader: Reader, places: EntryPlaces, state: int, key_group: int, prefix: int
+) -> Entries:
+    """Return the entries at known positions, and advance the reader past them."""
+    begin, keys, stop = reader.at, places.keys, places.stop
     data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
     data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
-    starts, ends = keys - begin, values - begin - 4
+    starts, ends = keys - begin, places.values - begin - 4
     base = reader.base + begin
     found = Spans(data, starts, ends, reader.name, base)
     _check_prefix(found, key_group, prefix)

@@ -48,13 +48,16 @@ class SavepointWriter:
                 size += file.write(piece)
         return RelativeHandle(name, size)
 
-    def keyed(self, header: KeyedHeader, first: int, groups: Iterable[bytes]) -> KeyGroupsHandle:
+    def keyed(
+        self, header: KeyedHeader, first: int, groups: Iterable[Iterable[bytes]]
+    ) -> KeyGroupsHandle:
         """Write a stream of keyed state, and return its handle for a subtask.
 
         Args:
             header: the header of the stream.
             first: the first key group.
-            groups: the bytes of each key group from ``first`` on, empty for one without entries.
+            groups: the bytes of each key group from ``first`` on, in pieces. A key group without
+                entries has no piece.
 
         Returns:
             The handle.
@@ -66,9 +69,11 @@ class SavepointWriter:
             at = len(head)
             yield head
             for group in groups:
-                offsets.append(at if group else 0)
-                at += len(group)
-                yield group
+                begin = at
+                for piece in group:
+                    at += len(piece)
+                    yield piece
+                offsets.append(begin if at > begin else 0)
 
         stream = self.file(pieces())
         return KeyGroupsHandle(first, tuple(offsets), stream)

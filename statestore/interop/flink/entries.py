@@ -1,33 +1,48 @@
-"""Build the entries and key groups of a canonical savepoint from columns of keys and values
-(``FullSnapshotAsyncWriter``).
+"""Entries of a canonical savepoint, made of a column of keys and one of values, and the bytes of
+key groups made of them (``FullSnapshotAsyncWriter``).
+
+A key group is written in pieces, so that it need not fit in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.files.runs import in_order
+from statestore.files.sorting import ExternalSort, slices_of
+from statestore.files.types import schema_of_arrow
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState, StateKind
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.encoding import encoded
 from statestore.interop.flink.reader import i16
 from statestore.interop.flink.snappy import framed
-from statestore.interop.flink.spans import Places, joined
+from statestore.interop.flink.spans import BYTES, joined
 from statestore.interop.flink.types import Scalar
-from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
-    "EncodedRows",
+    "PIECE_BYTES",
+    "EntrySort",
     "Groups",
-    "cut",
+    "Run",
     "entries_of",
-    "group_bytes",
+    "key_group_bytes",
     "prefixes",
+    "runs_of",
 ]
+
+PIECE_BYTES = 8 * 2**20
+"""Rows that become entries at a time, about."""
 
 _END_OF_STATE = 0x80
 _END_OF_GROUP = b"\xff\xff"
@@ -36,19 +51,17 @@ _LENGTH = 4
 Groups = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedRows:
-    """The entries of a state in a chunk, concatenated in the order of key groups."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Entries of one state in one key group; the next run may have more of them.
 
-    rows: int
-    first: int
-    edges: Places
+    ``state`` is the state's place in the header. The last entry begins at ``last`` in ``data``.
+    """
+
+    key_group: int
+    state: int
     data: memoryview
-
-    def of_group(self, key_group: int) -> memoryview:
-        """Return the entries of a key group."""
-        at = key_group - self.first
-        return self.data[self.edges[at] : self.edges[at + 1]]
+    last: int
 
 
 def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
@@ -56,42 +69,59 @@ def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
     return joined(_sizes(keys), keys, _sizes(values), values)
 
 
-def cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
-    """Mark the last entry of each key group, and record the slice of each key group.
+def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) -> Iterator[Run]:
+    """Yield entries in runs.
 
     Args:
-        entries: the entries of a state.
-        groups: their key groups, in order.
-        chunk: the range of these key groups.
+        entries: the entries, in order of key group and state.
+        groups: the key group of each.
+        states: the place in the header of the state of each.
 
-    Returns:
-        The entries by key group.
+    Yields:
+        The runs.
     """
     _, offsets, content = entries.buffers()
     upto = np.frombuffer(offsets, np.int64, len(entries) + 1, 8 * entries.offset)
-    data = np.frombuffer(content, np.uint8).copy() if content else np.empty(0, np.uint8)
-    places = np.searchsorted(groups, np.arange(chunk.first, chunk.last + 2))
-    last = places[1:][places[1:] > places[:-1]] - 1
-    data[upto[last] + _LENGTH] |= _END_OF_STATE
-    return EncodedRows(len(entries), chunk.first, upto[places], data.data)
+    data = memoryview(content) if content else memoryview(b"")
+    begins = (np.diff(groups, prepend=-1) != 0) | (np.diff(states, prepend=-1) != 0)
+    for first, stop in pairwise([*np.flatnonzero(begins).tolist(), len(entries)]):
+        begin, last, end = upto[[first, stop - 1, stop]].tolist()
+        yield Run(int(groups[first]), int(states[first]), data[begin:end], last - begin)
 
 
-def group_bytes(
-    key_group: int, states: Sequence[tuple[int, EncodedRows]], *, is_compressed: bool = False
-) -> bytes:
-    """Return the bytes of a key group: the entries of each state, by its index in the header.
+def key_group_bytes(
+    runs: Iterator[Run], max_parallelism: int, *, is_compressed: bool = False
+) -> Iterator[Iterator[bytes]]:
+    """Yield the bytes of each key group, in pieces; a key group without entries has none.
 
-    The result is empty if the key group has no entries.
+    The pieces of a key group have to be taken before the next one is asked for. ``runs`` are in
+    order of key group and state.
     """
-    parts: list[bytes | memoryview] = []
-    for place, found in states:
-        entries = found.of_group(key_group)
-        if len(entries):
-            parts += [i16(place), entries]
-    if not parts:
-        return b""
-    whole = b"".join([*parts, _END_OF_GROUP])
-    return framed(whole) if is_compressed else whole
+    found = groupby(runs, attrgetter("key_group"))
+    coming = next(found, None)
+    for number in range(max_parallelism):
+        if coming is None or coming[0] != number:
+            yield iter(())
+            continue
+        pieces = _pieces(coming[1])
+        yield framed(pieces) if is_compressed else pieces
+        coming = next(found, None)
+
+
+def _pieces(runs: Iterator[Run]) -> Iterator[bytes]:
+    for state, own in groupby(runs, attrgetter("state")):
+        yield from _state_pieces(i16(state), own)
+    yield _END_OF_GROUP
+
+
+def _state_pieces(head: bytes, runs: Iterator[Run]) -> Iterator[bytes]:
+    run = next(runs)
+    for following in runs:
+        yield head + run.data
+        head, run = b"", following
+    marked = run.last + _LENGTH
+    mark = bytes([run.data[marked] | _END_OF_STATE])
+    yield b"".join((head, run.data[:marked], mark, run.data[marked + 1 :]))
 
 
 def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
@@ -103,3 +133,61 @@ def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
 
 def _sizes(array: pa.Array) -> pa.Array:
     return encoded(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
+
+
+class EntrySort:
+    """Brings entries into order of key group and state; use it in a ``with`` block.
+
+    Entries that do not fit the memory are sorted in a temporary folder.
+    """
+
+    # An entry's place is its state's place in the header, and how many entries came before it.
+    _COUNT_BITS = 47
+    _SCHEMA = pa.schema({KEY_GROUP: pa.int32(), "place": pa.int64(), "entry": BYTES})
+
+    def __init__(self, max_parallelism: int, memory_bytes: int) -> None:
+        """Sort entries of so many key groups in about so much memory."""
+        self._order = KeyedState(
+            uid="savepoint",
+            name="entries",
+            kind=StateKind.VALUE,
+            schema=schema_of_arrow(self._SCHEMA.remove(0)),
+            key=("place",),
+            key_types=("Long",),
+            max_parallelism=max_parallelism,
+            hash_scheme="java",
+        )
+        self._sort = ExternalSort(self._order, memory_bytes)
+        self._stack = ExitStack()
+        self._count = 0
+
+    def __enter__(self) -> EntrySort:
+        """Return it."""
+        self._stack.enter_context(self._sort)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Delete what is on disk."""
+        self._stack.close()
+
+    def add(self, entries: pa.Array, groups: Groups, state: int) -> None:
+        """Add entries of a state, in any order of their key groups."""
+        places = np.arange(self._count, self._count + len(entries)) + (state << self._COUNT_BITS)
+        self._count += len(entries)
+        columns = [pa.array(groups, pa.int32()), pa.array(places, pa.int64()), entries]
+        self._sort.add(pa.Table.from_arrays(columns, schema=self._SCHEMA))
+
+    def runs(self) -> Iterator[Run]:
+        """Yield all entries that were added, sorted."""
+        is_sorted = self._sort.spilled
+        for rows in self._sort.finish():
+            piece = rows if is_sorted else in_order(rows, self._order)
+            for part in slices_of(piece, PIECE_BYTES):
+                groups, places, entries = (column.combine_chunks() for column in part.columns)
+                states = places.to_numpy() >> self._COUNT_BITS
+                yield from runs_of(entries, groups.to_numpy(), states)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from statestore.interop.flink.reader import Reader
 
-__all__ = ["END_OF_STATE", "entry_places"]
+__all__ = ["END_OF_STATE", "EntryPlaces", "entry_places"]
 
 END_OF_STATE = 0x80
 """The bit in the first byte of a key that marks the last entry of a state."""
@@ -30,7 +30,7 @@ _Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class EntryPlaces:
     """The starts of keys and values, the end of the last value, and whether it ends the state."""
 
     keys: _Places
@@ -39,22 +39,38 @@ class _Found:
     is_end: bool
 
 
-def entry_places(reader: Reader, key_group: int, prefix: int) -> tuple[_Places, _Places, int]:
-    """Return the start of each key and value of a state, and the end of the last value.
+def entry_places(
+    reader: Reader, key_group: int, prefix: int, *, is_whole: bool = True
+) -> EntryPlaces:
+    """Return the positions of the keys and values of a state.
 
-    Each key begins with ``prefix`` bytes for the key group, which are not checked. Raises
-    DamagedFileError if an entry goes past the end.
+    Args:
+        reader: the position of the first entry.
+        key_group: the key group with which keys begin, which is not checked.
+        prefix: how many bytes of a key are its key group.
+        is_whole: whether the reader has all bytes of the state. If False, only the entries that are
+            complete in the reader are returned.
+
+    Returns:
+        The positions.
+
+    Raises:
+        DamagedFileError: if an entry goes past the end of all bytes.
     """
-    found = [_followed(reader, reader.at, _FEW)]
+    found = [_followed(reader, reader.at, _FEW, is_whole)]
     head = key_group.to_bytes(prefix, "big")
     while not found[-1].is_end:
         at = found[-1].stop
-        found.append(_guessed(reader.data, at, head) or _followed(reader, at, _WINDOW))
+        more = _guessed(reader.data, at, head) or _followed(reader, at, _WINDOW, is_whole)
+        if not len(more.keys):
+            break
+        found.append(more)
     keys, values = ([getattr(one, name) for one in found] for name in ("keys", "values"))
-    return np.concatenate(keys), np.concatenate(values), found[-1].stop
+    last = found[-1]
+    return EntryPlaces(np.concatenate(keys), np.concatenate(values), last.stop, last.is_end)
 
 
-def _followed(reader: Reader, at: int, length: int) -> _Found:
+def _followed(reader: Reader, at: int, length: int, is_whole: bool) -> EntryPlaces:
     """Find the entries that begin in the next ``length`` bytes, by following their lengths."""
     data, upto, unpack = reader.data, at + length, _LENGTH.unpack_from
     keys: list[int] = []
@@ -70,13 +86,18 @@ def _followed(reader: Reader, at: int, length: int) -> _Found:
             add_value(value)
             is_end = data[start] >= END_OF_STATE
     except (struct.error, IndexError):
-        raise reader.damaged("an entry goes past the end of its key group", at=at) from None
-    if is_end and at > len(data):
-        raise reader.damaged("the last value goes past the end of its key group", at=at)
-    return _Found(np.array(keys, np.int64), np.array(values, np.int64), at, is_end)
+        if is_whole:
+            raise reader.damaged("an entry goes past the end of its key group", at=at) from None
+    if at > len(data):
+        if not is_whole:
+            at, is_end = keys.pop() - _LENGTH_BYTES, False
+            values.pop()
+        elif is_end:
+            raise reader.damaged("the last value goes past the end of its key group", at=at)
+    return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), at, is_end)
 
 
-def _guessed(data: memoryview, at: int, head: bytes) -> _Found | None:
+def _guessed(data: memoryview, at: int, head: bytes) -> EntryPlaces | None:
     """Find the entries of a window as :func:`_followed` would; None if the guess is wrong.
 
     An entry is assumed wherever a length below 64 KB is followed by the key group. This misses
@@ -93,7 +114,7 @@ def _guessed(data: memoryview, at: int, head: bytes) -> _Found | None:
     if len(ends):
         entries = entries.taken(np.arange(ends[0] + 1))
     keys, values = entries.begins + _LENGTH_BYTES, entries.values
-    return _Found(keys, values, int(entries.stops[-1]), bool(len(ends)))
+    return EntryPlaces(keys, values, int(entries.stops[-1]), bool(len(ends)))
 
 
 def _heads(raw: npt.NDArray[np.uint8], head: bytes) -> _Places:

@@ -19,6 +19,7 @@ from statestore.files.runs import key_groups_of
 from statestore.format.digest import RowSet, combine
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout, split_keys
+from statestore.interop.flink.entries import PIECE_BYTES
 from statestore.interop.flink.export_operator import SubtaskLists, element_set, read_back
 from statestore.interop.flink.export_rows import row_set
 from statestore.interop.flink.export_types import KeyedPlan, OperatorPlan
@@ -69,13 +70,14 @@ def _batches(
 ) -> Iterator[tuple[Groups, Spans, Spans]]:
     """Yield key groups, keys and values of many entries at once."""
     some: list[StateEntries] = []
-    rows = 0
+    rows = size = 0
     for one in entries:
         some.append(one)
         rows += len(one.keys)
-        if rows >= _ROWS:
+        size += len(one.keys.data)
+        if rows >= _ROWS or size >= PIECE_BYTES:
             yield _batch(some)
-            some, rows = [], 0
+            some, rows, size = [], 0, 0
     if some:
         yield _batch(some)
 

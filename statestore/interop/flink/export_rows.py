@@ -1,13 +1,8 @@
-"""Rows of keyed state become entries of a canonical savepoint, many key groups at a time.
-
-A chunk is some key groups of one subtask. The rows of a state in it are sorted by key group, as
-they are read, and become bytes column by column; then each key group is cut out of what was made of
-each state.
-"""
+"""Rows of keyed state become entries of a canonical savepoint, column by column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +17,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.composite import KeyLayout, length_marks
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
-from statestore.interop.flink.entries import (
-    EncodedRows,
-    Groups,
-    cut,
-    entries_of,
-    prefixes,
-)
+from statestore.interop.flink.entries import Groups, entries_of, prefixes
 from statestore.interop.flink.export_types import KeyedPlan
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
@@ -41,10 +30,8 @@ from statestore.interop.flink.types import (
     NullableType,
     name_of,
 )
-from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
-    "chunks_of",
     "encoded_rows",
     "groups_in_flink",
     "normal_rows",
@@ -77,12 +64,7 @@ def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
     if plan.flink.kind == "list" and len(rows):
         column = state.entry[0]
         starts = _starts(_keys(rows, plan))
-        first = np.flatnonzero(starts)
-        runs = np.cumsum(starts) - 1
-        given = rows.column(column).to_numpy()
-        if bool((np.diff(given)[~starts[1:]] <= 0).any()):
-            rows = rows.take(pa.array(np.lexsort((given, runs))))
-        places = np.arange(len(rows)) - first[runs]
+        places = np.arange(len(rows)) - np.flatnonzero(starts)[np.cumsum(starts) - 1]
         rows = _with(rows, column, pa.array(places).cast(plan.stored.field(column).type))
     return rows
 
@@ -92,19 +74,17 @@ def _with(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.T
     return rows.set_column(at, rows.schema.field(at), column)
 
 
-def encoded_rows(
-    rows: pa.Table, plan: KeyedPlan, chunk: KeyGroupRange, max_parallelism: int
-) -> EncodedRows:
+def encoded_rows(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> tuple[pa.Array, Groups]:
     """Return the entries of rows.
 
     Args:
-        rows: as :func:`normal_rows` returns them, with their new key groups, in order of these.
+        rows: as :func:`normal_rows` returns them, with their new key groups, the elements of each
+            list together.
         plan: what they are in Flink.
-        chunk: the key groups in which they lie.
         max_parallelism: the number of all key groups.
 
     Returns:
-        The entries.
+        The entries, and their key groups.
 
     Raises:
         UnsupportedTypeError: for a value that Flink cannot have, such as a null number, with the
@@ -112,13 +92,12 @@ def encoded_rows(
     """
     groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
     if plan.columns is not None:
-        return cut(*_imported_entries(rows, plan, groups, max_parallelism), chunk)
+        return _imported_entries(rows, plan, groups, max_parallelism)
     keys = _keys(rows, plan, max_parallelism)
     values: pa.Array | pa.Scalar
     if plan.flink.kind == "list":
         starts = _starts(keys)
         first = np.flatnonzero(starts)
-        _refuse_torn(keys, first, plan)
         edges = np.append(first, len(rows)).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(edges), _values(rows, plan))
         with_element = plan.flink.value
@@ -132,7 +111,7 @@ def encoded_rows(
         if plan.flink.kind == "map" and isinstance(kind, MapType):
             kind = NullableType(kind.value)
         values = _written(plan, plan.value.names, _values(rows, plan), kind)
-    return cut(entries_of(keys, values), groups, chunk)
+    return entries_of(keys, values), groups
 
 
 def _imported_entries(
@@ -161,7 +140,6 @@ def _imported_entries(
     if found.value is not None and columns.form is Form.VALUE_BYTES:
         values = found.value.cast(BYTES)
     elif plan.flink.kind == "list" and isinstance(kind, ListType):
-        _refuse_torn(keys, np.arange(len(keys)), plan)
         values = _written(plan, names, found.value, kind.element, is_list=True)
     elif plan.flink.kind == "map" and isinstance(kind, MapType):
         values = _written(plan, names, found.value, NullableType(kind.value))
@@ -271,21 +249,3 @@ def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
     if len(keys) > 1:
         starts[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
     return starts
-
-
-def _refuse_torn(keys: pa.Array, first: npt.NDArray[np.int64], plan: KeyedPlan) -> None:
-    """Refuse lists whose elements do not lie together, of which one would replace the other."""
-    if pc.count_distinct(keys).as_py() != len(first):
-        raise InvalidArgumentError(
-            f"{plan.state}: the elements of a list do not lie together; compact the state, which "
-            "puts its rows into their order"
-        )
-
-
-def chunks_of(
-    part: KeyGroupRange, rows: int, max_parallelism: int, most: int
-) -> Iterator[KeyGroupRange]:
-    """Yield the key groups of a subtask in chunks of about ``most`` of the operator's rows."""
-    width = max(1, most * max_parallelism // max(rows, 1))
-    for first in range(part.first, part.last + 1, width):
-        yield KeyGroupRange(first, min(first + width - 1, part.last))

@@ -4,9 +4,8 @@ Files of state come first. What is in them is read back then and compared with t
 after that ``_metadata`` is put, whole or not at all: without it a folder is no savepoint, to Flink
 as well. Whatever fails deletes what was written; what a crash leaves has no ``_metadata``.
 
-In memory is one chunk of an operator's rows at a time, about ``CHUNK_ROWS`` of all its states, or a
-key group where that is larger. For another number of key groups the rows go through files in a
-temporary folder.
+Memory does not depend on the size of a key group or state
+(:mod:`statestore.interop.flink.export_keyed`).
 """
 
 from __future__ import annotations
@@ -14,28 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
-from statestore.errors import CorruptionError, InvalidArgumentError
-from statestore.files.merge import hides
-from statestore.format.digest import RowSet, combine
-from statestore.format.names import KEY_GROUP
+from statestore.errors import InvalidArgumentError
+from statestore.format.digest import RowSet
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.carry import operators_to_carry
-from statestore.interop.flink.entries import group_bytes
+from statestore.interop.flink.entries import key_group_bytes
+from statestore.interop.flink.export_keyed import ExportedKeyed
 from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
 from statestore.interop.flink.export_plan import groups_of, plan_export
 from statestore.interop.flink.export_proof import prove_keyed, prove_operator
-from statestore.interop.flink.export_rows import (
-    chunks_of,
-    encoded_rows,
-    groups_in_flink,
-    normal_rows,
-    row_set,
-)
-from statestore.interop.flink.export_types import ExportPlan, KeyedPlan, LeftOut, OperatorPlan
+from statestore.interop.flink.export_types import ExportPlan, LeftOut, OperatorPlan
 from statestore.interop.flink.metadata import (
     InlineHandle,
     KeyGroupsHandle,
@@ -47,7 +37,6 @@ from statestore.interop.flink.metadata import (
 from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.record import RECORD, ImportedOperator, SavepointRecord
 from statestore.interop.flink.savepoint import savepoint_of
-from statestore.interop.flink.spill import Spill
 from statestore.interop.flink.streams import Places
 from statestore.interop.flink.types import name_of
 from statestore.keys.groups import KeyGroupRange
@@ -56,16 +45,12 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = [
-    "CHUNK_ROWS",
     "ExportedOperator",
     "ExportedSavepoint",
     "ExportedState",
     "export_savepoint",
 ]
 
-CHUNK_ROWS = 1 << 18
-_NOTHING = RowSet(0, 0)
-_PARQUET = 4  # as many times as large are rows in memory, about
 Progress = Callable[[float, float], None]
 
 
@@ -209,7 +194,8 @@ def export_savepoint(
     writer = _Counting(target) if dry_run else SavepointWriter(target)
     told = _Told(on_progress, restored, plan)
     try:
-        written = [_write(restored, one, writer, told) for one in plan.operators]
+        memory_bytes = store.parts.parquet.memory_bytes
+        written = [_write(restored, one, writer, memory_bytes, told) for one in plan.operators]
         others = (_stateless(one, max_parallelism) for one in plan.others)
         copied = () if carried is None else carried.write(writer)
         made = (*(one.metadata for one in written), *others, *copied)
@@ -269,24 +255,27 @@ class _Written:
 
 
 def _write(
-    restored: RestoredCheckpoint, plan: OperatorPlan, writer: SavepointWriter, told: _Told
+    restored: RestoredCheckpoint,
+    plan: OperatorPlan,
+    writer: SavepointWriter,
+    memory_bytes: int,
+    told: _Told,
 ) -> _Written:
     lists = lists_of(restored, plan)
+    most = plan.share.max_parallelism
     subtasks, rows, sizes = [], [], []
     with ExitStack() as stack:
-        keyed = _Keyed(restored, plan, stack, told) if plan.keyed else None
+        keyed = ExportedKeyed(restored, plan, memory_bytes, told)
+        groups = key_group_bytes(keyed.runs(stack), most) if plan.keyed else None
         for index, part in enumerate(plan.share.ranges()):
-            before = 0 if keyed is None else keyed.rows
-            handle, size = _written_keyed(keyed, plan, part, writer)
+            handle, size = _written_keyed(groups, plan, part, writer)
             own = written_subtask(lists, index, writer)
             if handle is not None or own is not None:
                 operator = None if own is None else own[0]
                 subtasks.append(Subtask(index, operator=operator, keyed=handle))
-            elements = sum(len(one.lists[index]) for one in lists)
-            rows.append((0 if keyed is None else keyed.rows - before) + elements)
+            rows.append(keyed.rows_of(part) + sum(len(one.lists[index]) for one in lists))
             sizes.append(size + (0 if own is None else own[1]))
-        found = () if keyed is None else keyed.done()
-    most = plan.share.max_parallelism
+        found = keyed.done()
     known = plan.imported
     if known is not None and known.parallelism == plan.share.parallelism:
         there = {one.index for one in subtasks}
@@ -329,12 +318,15 @@ def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
 
 
 def _written_keyed(
-    keyed: _Keyed | None, plan: OperatorPlan, part: KeyGroupRange, writer: SavepointWriter
+    groups: Iterator[Iterator[bytes]] | None,
+    plan: OperatorPlan,
+    part: KeyGroupRange,
+    writer: SavepointWriter,
 ) -> tuple[KeyGroupsHandle | None, int]:
-    """Write the key groups of a subtask; return its handle, and its bytes."""
-    if keyed is None:
+    """Write the next key groups, those of a subtask; return its handle, and its bytes."""
+    if groups is None:
         return None, 0
-    handle = writer.keyed(plan.header, part.first, keyed.groups(part))
+    handle = writer.keyed(plan.header, part.first, islice(groups, len(part)))
     assert isinstance(handle.stream, RelativeHandle)
     return handle, handle.stream.size
 
@@ -367,98 +359,6 @@ def _states(
         for one in lists
     ]
     return (*keyed, *operator)
-
-
-class _Keyed:
-    """The keyed states of an operator on their way: their rows by chunk, and what was seen."""
-
-    def __init__(
-        self,
-        restored: RestoredCheckpoint,
-        plan: OperatorPlan,
-        stack: ExitStack,
-        told: _Told,
-    ) -> None:
-        self._plan, self._told = plan, told
-        self._states = [restored.keyed(plan.uid, one.state.name) for one in plan.keyed]
-        self._total = sum(one.entry.rows for one in self._states)
-        self._stored = [_NOTHING] * len(self._states)
-        self._normal = [_NOTHING] * len(self._states)
-        most = plan.share.max_parallelism
-        self._spills: dict[int, Spill] = {}
-        for place, one in enumerate(plan.keyed):
-            if one.is_bytes or one.state.max_parallelism != most:
-                state = self._states[place]
-                reader = state.key_groups(KeyGroupRange.every(one.state.max_parallelism))
-                size = _PARQUET * state.entry.size_bytes
-                spill = stack.enter_context(Spill(reader.schema, most, size))
-                _fill(spill, reader, one, most)
-                self._spills[place] = spill
-
-    @property
-    def rows(self) -> int:
-        """The rows that were handed over so far."""
-        return sum(one.rows for one in self._normal)
-
-    def groups(self, part: KeyGroupRange) -> Iterator[bytes]:
-        """Yield the bytes of each key group of a subtask."""
-        for chunk in self._chunks(part):
-            found = []
-            for place, plan in enumerate(self._plan.keyed):
-                rows = self._rows(place, chunk)
-                if len(rows):
-                    rows = self._seen(place, plan, rows)
-                    most = self._plan.share.max_parallelism
-                    found.append((place, encoded_rows(rows, plan, chunk, most)))
-            for number in chunk:
-                yield group_bytes(number, found)
-
-    def done(self) -> tuple[RowSet, ...]:
-        """Return what was written of each state; CorruptionError where that is not what is stored.
-
-        A state with a time to live is compared where no row of it can have expired.
-        """
-        for state, seen in zip(self._states, self._stored, strict=True):
-            known = state.entry.contents
-            if known is not None and not hides(state.entry.state, state.now_ms) and known != seen:
-                raise CorruptionError(
-                    f"{state.entry.state}: {seen.rows} rows were read, and {known.rows} are "
-                    "recorded, or their values are others"
-                )
-        return tuple(self._normal)
-
-    def _chunks(self, part: KeyGroupRange) -> Iterator[KeyGroupRange]:
-        return chunks_of(part, self._total, self._plan.share.max_parallelism, CHUNK_ROWS)
-
-    def _rows(self, place: int, chunk: KeyGroupRange) -> pa.Table:
-        spill = self._spills.get(place)
-        return (
-            self._states[place].key_groups(chunk).read_all() if spill is None else spill.rows(chunk)
-        )
-
-    def _seen(self, place: int, plan: KeyedPlan, rows: pa.Table) -> pa.Table:
-        stored = row_set(rows, plan)
-        normal = normal_rows(rows, plan)
-        changed = stored if normal is rows else row_set(normal, plan)
-        self._stored[place] = _sum(self._stored[place], stored)
-        self._normal[place] = _sum(self._normal[place], changed)
-        self._told(len(rows))
-        return normal
-
-
-def _sum(one: RowSet, other: RowSet) -> RowSet:
-    return RowSet(one.rows + other.rows, combine((one.digest, other.digest)))
-
-
-def _fill(
-    spill: Spill, reader: pa.RecordBatchReader, plan: KeyedPlan, max_parallelism: int
-) -> None:
-    """Put the rows of a state where their key groups among ``max_parallelism`` are."""
-    for batch in reader:
-        groups = groups_in_flink(batch, plan, max_parallelism)
-        at = batch.schema.get_field_index(KEY_GROUP)
-        spill.add(batch.set_column(at, batch.schema.field(at), pa.array(groups, pa.int32())))
-    spill.end()
 
 
 def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:

@@ -1,4 +1,4 @@
-"""The bytes of a key group in a file, with random access.
+"""The bytes of a key group in a file, read in blocks, with random access to parts.
 
 With Snappy they are a stream of chunks, each compressed separately. To read a part, only the
 chunks that contain it are read.
@@ -7,62 +7,139 @@ chunks that contain it are read.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from statestore.interop.flink.reader import Reader
-from statestore.interop.flink.snappy import chunks, framed_chunks
+from statestore.interop.flink.snappy import SNAPPY_HEAD, chunks, whole_chunks
 from statestore.interop.flink.streams import ByteSource
 
-__all__ = ["GroupBytes"]
+__all__ = ["BLOCK_BYTES", "GroupBytes", "Window"]
+
+BLOCK_BYTES = 8 * 2**20
+"""Bytes that are read at a time. A smaller key group is read with one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBytes:
     """The location of a key group: the bytes from ``start`` to ``stop``.
 
-    For a compressed key group, ``chunks`` has the start of each chunk, in the file and in the
-    decompressed data. Otherwise it is None.
+    For a compressed key group, ``chunks`` gets the start of each chunk, in the file and in the
+    decompressed data, when all of it is read. Otherwise it is None.
     """
 
     source: ByteSource
     key_group: int
     start: int
     stop: int
-    chunks: tuple[tuple[int, int], ...] | None
+    chunks: list[tuple[int, int]] | None
 
-    @staticmethod
-    def read(
-        source: ByteSource, key_group: int, start: int, data: bytes, *, is_compressed: bool
-    ) -> tuple[GroupBytes, Reader]:
-        """Return a key group and a reader of all its content; ``data`` are its bytes in the file.
+    def window(self, begin: int = 0, end: int | None = None) -> Window:
+        """Return the decompressed bytes from ``begin`` to ``end``, by default all of them.
 
-        Raises DamagedFileError if it is not a valid Snappy stream.
+        A part of a compressed key group can be read only after all of it was read. Reading raises
+        DamagedFileError if the file is truncated, or is not a valid Snappy stream.
         """
-        stop = start + len(data)
-        if not is_compressed:
-            group = GroupBytes(source, key_group, start, stop, None)
-            return group, Reader(data, source.name, base=start)
-        parts, places, length = [], [], 0
-        for at, part in framed_chunks(memoryview(data), source.name, start):
-            places.append((start + at, length))
-            parts.append(part)
-            length += len(part)
-        group = GroupBytes(source, key_group, start, stop, tuple(places))
-        return group, Reader(b"".join(parts), group._title)
-
-    def part(self, begin: int, end: int) -> Reader:
-        """Return a reader for the bytes from ``begin`` to ``end`` of the decompressed content."""
         if self.chunks is None:
-            data = self.source.read(self.start + begin, self.start + end)
-            return Reader(data, self.source.name, base=self.start + begin)
+            stop = self.stop if end is None else self.start + end
+            blocks = self._blocks(self.start + begin, stop)
+            return Window(blocks, self.source.name, self.start + begin)
+        name = f"{self.source.name} (key group {self.key_group}, decompressed)"
+        return Window(self._unpacked(begin, end), name, begin)
+
+    def _blocks(self, start: int, stop: int) -> Iterator[bytes]:
+        for at in range(start, stop, BLOCK_BYTES):
+            yield self.source.read(at, min(at + BLOCK_BYTES, stop))
+
+    def _unpacked(self, begin: int, end: int | None) -> Iterator[bytes]:
+        """Yield decompressed bytes in blocks, of which none is empty."""
+        assert self.chunks is not None, "they are compressed"
+        parts = self._all_parts() if end is None else self._parts(begin, end)
+        some: list[bytes] = []
+        size = 0
+        for part in parts:
+            some.append(part)
+            size += len(part)
+            if size >= BLOCK_BYTES:
+                yield b"".join(some)
+                some, size = [], 0
+        if size:
+            yield b"".join(some)
+
+    def _all_parts(self) -> Iterator[bytes]:
+        assert self.chunks is not None, "they are compressed"
+        self.chunks.clear()
+        length = 0
+        for at, part in self._chunks(self.start, self.stop):
+            self.chunks.append((at, length))
+            yield part
+            length += len(part)
+
+    def _parts(self, begin: int, end: int) -> Iterator[bytes]:
+        assert self.chunks is not None, "they are compressed"
         first = bisect_right(self.chunks, begin, key=lambda one: one[1]) - 1
         after = bisect_right(self.chunks, end - 1, key=lambda one: one[1])
-        start, upto = self.chunks[first]
         stop = self.chunks[after][0] if after < len(self.chunks) else self.stop
-        packed = Reader(self.source.read(start, stop), self.source.name, base=start)
-        plain = b"".join(part for _, part in chunks(packed))
-        return Reader(plain[begin - upto : end - upto], self._title, base=begin)
+        start, upto = self.chunks[first]
+        for _, part in self._chunks(start, stop):
+            yield part[max(begin - upto, 0) : end - upto]
+            upto += len(part)
+
+    def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the place of each chunk in the file, and its decompressed bytes."""
+        left, at = b"", start
+        for block in self._blocks(start, stop):
+            data = left + block
+            is_last = at + len(data) == stop
+            length = len(data) if is_last else whole_chunks(data)
+            reader = Reader(memoryview(data)[:length], self.source.name, base=at)
+            if length and at == self.start:
+                reader.begins_with(memoryview(SNAPPY_HEAD), "a stream of Snappy")
+            for begin, part in chunks(reader):
+                yield at + begin, part
+            left, at = data[length:], at + length
+
+
+class Window:
+    """A place in bytes that are read a block at a time: ``reader`` has those at hand."""
+
+    def __init__(self, blocks: Iterator[bytes], name: str, base: int) -> None:
+        """Read the first block, and one ahead."""
+        self._blocks = blocks
+        self._first = base
+        self._next = next(blocks, None)
+        self.reader = Reader(b"", name, base=base)
+        self.more()
 
     @property
-    def _title(self) -> str:
-        return f"{self.source.name} (key group {self.key_group}, decompressed)"
+    def is_last(self) -> bool:
+        """Whether all bytes that are left are at hand."""
+        return self._next is None
+
+    @property
+    def place(self) -> int:
+        """The number of bytes before the reader."""
+        return self.reader.base + self.reader.at - self._first
+
+    def more(self) -> None:
+        """Read at least as many bytes as are at hand, if there are as many."""
+        left = bytes(self.reader.data[self.reader.at :])
+        parts, size = [left], 0
+        while self._next is not None and (not size or size < len(left)):
+            parts.append(self._next)
+            size += len(self._next)
+            self._next = next(self._blocks, None)
+        base = self.reader.base + self.reader.at
+        self.reader = Reader(b"".join(parts), self.reader.name, base=base)
+
+    def need(self, count: int) -> Reader:
+        """Return the reader, with so many bytes at hand if there are as many."""
+        while self.reader.left < count and not self.is_last:
+            self.more()
+        return self.reader
+
+    def whole(self) -> Reader:
+        """Return the reader with all bytes at hand."""
+        while not self.is_last:
+            self.more()
+        return self.reader

@@ -129,9 +129,9 @@ def import_savepoint(
     Each keyed state becomes one of the store, with the same key groups; operator state is kept by
     subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
     incremental checkpoint. The savepoint is only read. Threads write a range of a state's key
-    groups each. Each thread has the bytes of one key group in memory, decodes a part of them at a
-    time, and sorts rows in its share of ``ParquetOptions(memory_bytes=…)``. A state whose keys have
-    no columns is sorted as a whole, by one thread.
+    groups each. Each thread reads and decodes some megabytes at a time, or a key group of a native
+    savepoint, and sorts rows in its share of ``ParquetOptions(memory_bytes=…)``. A state whose keys
+    have no columns is sorted as a whole, by one thread.
 
     Args:
         place: the savepoint's folder or its ``_metadata``, as a path or URL.

@@ -7,7 +7,8 @@ reads only the bytes of that state. With RocksDB each state has its own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import TypeAlias
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.canonical import Entries, KeyedHeader, canonical_states, read_entries
-from statestore.interop.flink.group_bytes import GroupBytes
+from statestore.interop.flink.group_bytes import GroupBytes, Window
 from statestore.interop.flink.heap import heap_states, walk_entries
 from statestore.interop.flink.metadata import (
     FileHandle,
@@ -120,58 +121,59 @@ class KeyedPart:
                 )
             known = self.known.get(key_group)
             if known is None:
-                data = source.read(offset, stop)
-                yield from self._walked(source, key_group, offset, data, handle, wanted)
+                yield from self._walked(source, key_group, offset, stop, handle, wanted)
                 continue
             group, places = known
             for number, begin, end in places:
                 if number in wanted:
-                    reader = group.part(begin, end)
-                    yield from self._read(reader, number, key_group, handle)()
+                    yield from self._read(group.window(begin, end), number, key_group, handle)
 
     def _walked(
         self,
         source: ByteSource,
         key_group: int,
         offset: int,
-        data: bytes,
+        stop: int,
         handle: KeyGroupsHandle,
         wanted: set[int],
     ) -> Iterator[Entries]:
         """Yield the entries of a key group that was not read before, and cache their positions."""
         if not handle.is_savepoint:
-            begin = Reader(data[:_NUMBER_BYTES], source.name, base=offset)
+            number_end = min(offset + _NUMBER_BYTES, stop)
+            begin = Reader(source.read(offset, number_end), source.name, base=offset)
             begin.expect(key_group, "the number of a key group")
-            data, offset = data[_NUMBER_BYTES:], offset + _NUMBER_BYTES
-        is_compressed = self.header.is_compressed
-        group, reader = GroupBytes.read(
-            source, key_group, offset, data, is_compressed=is_compressed
-        )
+            offset = number_end
+        chunks: list[tuple[int, int]] | None = [] if self.header.is_compressed else None
+        group = GroupBytes(source, key_group, offset, stop, chunks)
+        window = group.window()
+        if handle.is_savepoint:
+            numbers = canonical_states(window, len(self.states), key_group)
+        else:
+            numbers = heap_states(window.whole(), len(self.states), key_group)
         places = []
-        numbers = canonical_states if handle.is_savepoint else heap_states
-        for number in numbers(reader, len(self.states), key_group):
-            start = reader.at
-            found = self._read(reader, number, key_group, handle)
-            places.append((number, start, reader.at))
+        for number in numbers:
+            start = window.place
+            found = self._read(window, number, key_group, handle)
             if number in wanted:
-                yield from found()
+                yield from found
+            elif handle.is_savepoint:
+                deque(found, maxlen=0)  # only reading them finds where they end
+            places.append((number, start, window.place))
         self.known[key_group] = (group, tuple(places))
 
     def _read(
-        self, reader: Reader, number: int, key_group: int, handle: KeyGroupsHandle
-    ) -> Callable[[], Iterator[Entries]]:
-        """Advance past the entries of a state; return a function that yields them."""
+        self, window: Window, number: int, key_group: int, handle: KeyGroupsHandle
+    ) -> Iterator[Entries]:
+        """Yield the entries of a state, and advance past them."""
         if handle.is_savepoint:
-            entries = read_entries(reader, number, key_group, self.prefix)
-            return lambda: iter((entries,))
+            return read_entries(window, number, key_group, self.prefix)
         state = self.states[number]
         if state is None:
             raise UnsupportedTypeError(
                 f"operator {self.title} has states that are dropped among others that do not say "
                 "where they end: take a canonical savepoint"
             )
-        walked = walk_entries(reader, state)
-        return lambda: walked.canonical(number, key_group, self.prefix)
+        return walk_entries(window.whole(), state).canonical(number, key_group, self.prefix)
 
     @cached_property
     def _tables(self) -> tuple[RocksTable, ...]:

@@ -168,6 +168,11 @@ class Reader:
             problem = f"{what} is {found & 0xFFFFFFFF:#x}, not {wanted & 0xFFFFFFFF:#x}"
             raise self.damaged(problem, at=self.at - 4)
 
+    def begins_with(self, wanted: memoryview, what: str) -> None:
+        """Read bytes that are always the same at the beginning of ``what``."""
+        if self.left < len(wanted) or self.take(len(wanted)) != wanted:
+            raise self.damaged(f"it does not begin as {what} does", at=0)
+
     def utf(self) -> str:
         """Read text in the format of ``DataOutput.writeUTF``: a 16-bit length, then the text."""
         length = self.u16()

@@ -8,24 +8,23 @@ product's own function of the key, and before it is trusted it has to say where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleStateError, StateStoreError
-from statestore.format.names import KEY_GROUP
+from statestore.files.sorting import MEMORY_BYTES
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.entries import (
+    EntrySort,
     Groups,
-    cut,
     entries_of,
-    group_bytes,
+    key_group_bytes,
     prefixes,
 )
 from statestore.interop.flink.key_groups import key_groups_at
@@ -34,14 +33,12 @@ from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, 
 from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, open_savepoint
 from statestore.interop.flink.spans import BYTES, Spans, joined
-from statestore.interop.flink.spill import Spill
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import open_storage
 
 __all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-_SPILLED = pa.schema({KEY_GROUP: pa.int32(), "state": pa.int16(), "key": BYTES, "value": BYTES})
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,8 @@ def repack_savepoint(
     """Make a canonical savepoint with another number of key groups, from which Flink restores.
 
     Every operator gets this maximum, but for those with one key group: Flink gives that to what
-    cannot be parallel, such as an aggregate over all rows, and it stays. In memory
-    are the entries of the key group that is read, or those of one file through which they go.
+    cannot be parallel, such as an aggregate over all rows, and it stays. Entries are
+    sorted by their new key groups in about 256 MiB, in a temporary folder if there are more.
 
     Args:
         source: the folder of a savepoint or checkpoint, which is only read.
@@ -168,11 +165,11 @@ def _repacked(
     if header is not None:
         places = {one.name: place for place, one in enumerate(header.states)}
         most = share.max_parallelism
-        with Spill(_SPILLED, most, operator.size_bytes) as spill:
-            entries = _spilled(operator, places, most, spill)
+        with EntrySort(most, MEMORY_BYTES) as sort:
+            entries = _sorted(operator, places, most, sort)
+            groups = key_group_bytes(sort.runs(), most, is_compressed=header.is_compressed)
             for index, part in enumerate(share.ranges()):
-                written = _key_groups(spill, part, most, header.is_compressed)
-                keyed = writer.keyed(header, part.first, written)
+                keyed = writer.keyed(header, part.first, islice(groups, len(part)))
                 subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
     made = replace(
         operator.metadata,
@@ -183,26 +180,21 @@ def _repacked(
     return made, entries
 
 
-def _spilled(
-    operator: FlinkOperator, places: Mapping[str, int], most: int, spill: Spill
+def _sorted(
+    operator: FlinkOperator, places: Mapping[str, int], most: int, sort: EntrySort
 ) -> dict[str, int]:
-    """Put all entries of an operator where their new key groups are; return how many of each state
-    there are.
+    """Bring all entries of an operator to their new key groups; return how many of each state there
+    are.
     """
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     counts: dict[str, int] = {}
     for found in operator.entries(is_checked=True):
         name, keys = found.state.name, found.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        columns = {
-            KEY_GROUP: pa.array(_new_groups(operator, found, keys, most)),
-            "state": pa.array(np.full(len(keys), places[name], np.int16)),
-            "key": keys.arrow().cast(BYTES),
-            "value": found.values.arrow().cast(BYTES),
-        }
-        spill.add(pa.record_batch(columns, schema=_SPILLED))
+        groups = _new_groups(operator, found, keys, most)
+        whole = joined(prefixes(groups, most), keys.arrow().cast(BYTES))
+        sort.add(entries_of(whole, found.values.arrow().cast(BYTES)), groups, places[name])
         counts[name] = counts.get(name, 0) + len(keys)
-    spill.end()
     return counts
 
 
@@ -221,18 +213,3 @@ def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most:
             "hashes them in another way"
         )
     return groups_of(most)
-
-
-def _key_groups(spill: Spill, part: KeyGroupRange, most: int, packs: bool) -> Iterator[bytes]:
-    """Yield the bytes of each key group of a subtask; ``packs`` says that they are compressed."""
-    for chunk in spill.parts(part):
-        rows = spill.rows(chunk)
-        states = []
-        for place in sorted(pc.unique(rows.column("state")).to_pylist()):
-            own = rows.filter(pc.equal(rows.column("state"), place)).combine_chunks()
-            numbers, _, keys, values = (column.chunk(0) for column in own.columns)
-            groups = numbers.to_numpy()
-            entries = entries_of(joined(prefixes(groups, most), keys), values)
-            states.append((place, cut(entries, groups, chunk)))
-        for number in chunk:
-            yield group_bytes(number, states, is_compressed=packs)

@@ -1,7 +1,7 @@
 """A savepoint or checkpoint of a Flink job: its operators, their states, and the states' rows.
 
-``open_savepoint`` reads ``_metadata`` and the headers. Rows are read one key group at a time, so
-only one key group is in memory.
+``open_savepoint`` reads ``_metadata`` and the headers. Rows are read in order of key group.
+One block of a canonical key group is in memory at a time, or one native key group.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateEntries:
-    """The entries of one state in one key group, as the bytes of canonical keys and values."""
+    """Entries of one state in one key group, as the bytes of canonical keys and values."""
 
     state: KeyedState
     key_group: int
@@ -96,7 +96,7 @@ class StateEntries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateRows:
-    """The rows of one state in one key group, as columns.
+    """Rows of one state in one key group, as columns.
 
     For timers, ``value`` is None and ``time`` is the firing time in milliseconds since 1970. For
     other states, ``time`` is None. ``map_key`` is set for a map state only; each map entry is one
@@ -168,6 +168,8 @@ class FlinkOperator:
     ) -> Iterator[StateEntries]:
         """Yield the entries of keyed states as bytes; by default of all states and key groups.
 
+        Those of a large key group come in several parts.
+
         With ``is_checked`` each entry is decoded with the types of its state. This is done only for
         parts that have neither value lengths nor a checksum that already proved them to be whole.
 
@@ -213,10 +215,11 @@ class FlinkOperator:
             declared: a state with types that its header does not have, such as a PyFlink state.
             key_groups: the key groups whose rows are read; by default all.
             is_checked: whether key groups are compared. If False, the caller must do it.
-            most_bytes: how many bytes of entries are decoded at a time; by default a key group.
+            most_bytes: how many bytes of entries are decoded at a time; by default as many as are
+                read at a time.
 
         Yields:
-            The rows of one state in one key group, or a part of them if ``most_bytes`` is set.
+            Rows of one state in one key group; a large key group comes in several parts.
 
         Raises:
             UnsupportedTypeError: for a type without a column type, or a value that does not fit

@@ -9,7 +9,7 @@ of each chunk is verified.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from statestore.interop.flink.checksums import crc32c, masked
 from statestore.interop.flink.reader import Reader
 
-__all__ = ["SNAPPY_HEAD", "chunks", "framed", "framed_chunks", "snappy_block", "unframed"]
+__all__ = ["SNAPPY_HEAD", "chunks", "framed", "snappy_block", "whole_chunks"]
 
 SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
@@ -25,25 +25,22 @@ _CHUNK: Final = 1 << 16
 _U32: Final = struct.Struct("<I")
 
 
-def unframed(data: memoryview, name: str, base: int) -> bytes:
-    """Return the content of a framed stream.
-
-    ``name`` is the file of the bytes, and ``base`` is the position where they begin in it. Raises
-    DamagedFileError if the stream is truncated, or a checksum does not match.
-    """
-    return b"".join(part for _, part in framed_chunks(data, name, base))
-
-
-def framed_chunks(data: memoryview, name: str, base: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the position in ``data`` and the content of each chunk; see :func:`unframed`."""
-    reader = Reader(data, name, base=base)
-    if len(data) < len(SNAPPY_HEAD) or bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
-        raise reader.damaged("it does not begin as a stream of Snappy does", at=0)
-    yield from chunks(reader)
+def whole_chunks(data: bytes) -> int:
+    """Return the number of bytes of the whole chunks at the beginning of ``data``."""
+    at = stop = 0
+    while stop <= len(data):
+        at = stop
+        if at + _U32.size > len(data):
+            break
+        stop = at + _U32.size + (int(_U32.unpack_from(data, at)[0]) >> 8)
+    return at
 
 
 def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Yield the positions and contents of the unread chunks; errors as :func:`unframed`."""
+    """Yield the positions and contents of the unread chunks.
+
+    Raises DamagedFileError if the stream is truncated, or a checksum does not match.
+    """
     name, base = reader.name, reader.base
     while reader.left:
         begin = reader.at
@@ -60,11 +57,22 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
             raise reader.damaged(f"a chunk of Snappy is of kind {kind}", at=begin)
 
 
-def framed(data: bytes) -> bytes:
-    """Encode bytes as a framed stream."""
+def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Encode pieces of bytes as one framed stream."""
+    yield SNAPPY_HEAD
+    left = b""
+    for piece in pieces:
+        data = left + piece
+        stop = len(data) // _CHUNK * _CHUNK
+        yield _compressed(data[:stop])
+        left = data[stop:]
+    yield _compressed(left)
+
+
+def _compressed(data: bytes) -> bytes:
     codec = pa.Codec("snappy")
     pieces = [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
-    parts = [SNAPPY_HEAD]
+    parts = []
     for part, crc in zip(pieces, crc32c(pieces), strict=True):
         block = codec.compress(part, asbytes=True)
         kind, body = (_COMPRESSED, block) if len(block) < len(part) else (_PLAIN, part)

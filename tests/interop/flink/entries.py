@@ -19,4 +19,4 @@ def key_group_bytes(
             first = key[0] | _END_OF_STATE if number == len(entries) else key[0]
             parts += [i32(len(key)), bytes([first]), key[1:], i32(len(value)), value]
     whole = b"".join(parts) + b"\xff\xff"
-    return framed(whole) if is_compressed else whole
+    return b"".join(framed([whole])) if is_compressed else whole

@@ -74,7 +74,7 @@ def write(found: dict[int, Values], target: str, *, most: int, parallelism: int)
             for number in share
         ]
         written = (
-            _group_bytes(group, number, prefix_bytes(most)) if group else b""
+            [_group_bytes(group, number, prefix_bytes(most))] if group else []
             for number, group in zip(share, groups, strict=True)
         )
         subtasks.append(Subtask(index, keyed=writer.keyed(header, share.first, written)))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError
+from statestore.interop.flink import group_bytes
 from statestore.interop.flink.canonical import (
     Entries,
     KeyedHeader,
@@ -19,10 +20,10 @@ from statestore.interop.flink.canonical import (
     read_entries,
     read_header,
 )
-from statestore.interop.flink.group_bytes import GroupBytes
+from statestore.interop.flink.group_bytes import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.reader import i32
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
-from statestore.interop.flink.snappy import framed, unframed
+from statestore.interop.flink.snappy import framed
 from statestore.interop.flink.types import FlinkType, Scalar
 from tests.interop.flink.entries import key_group_bytes
 
@@ -90,34 +91,43 @@ def pairs(found: Entries) -> list[tuple[bytes, bytes]]:
     return list(zip(*columns, strict=True))
 
 
-def read(data: bytes, *, is_compressed: bool = False) -> Groups:
-    """Read a key group, and each of its states again by itself."""
-    source = Source(bytes(100) + data)
-    group, reader = GroupBytes.read(source, 5, 100, data, is_compressed=is_compressed)
-    found = []
-    for state in canonical_states(reader, 3, 5):
-        begin = reader.at
-        found.append((state, pairs(read_entries(reader, state, 5, 1))))
-        again = group.part(begin, reader.at)
-        assert pairs(read_entries(again, state, 5, 1)) == found[-1][1]
-        again.end("a state")
+def read(data: bytes, *, is_compressed: bool = False, block: int = BLOCK_BYTES) -> Groups:
+    """Read a key group, and each of its states again by itself, in blocks of so many bytes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(group_bytes, "BLOCK_BYTES", block)
+        source = Source(bytes(100) + data)
+        group = GroupBytes(source, 5, 100, 100 + len(data), [] if is_compressed else None)
+        window = group.window()
+        found, places = [], []
+        for state in canonical_states(window, 3, 5):
+            begin = window.place
+            found.append((state, entries_of(window, state)))
+            places.append((begin, window.place))
+        for (begin, end), (state, entries) in zip(places, found, strict=True):
+            again = group.window(begin, end)
+            assert entries_of(again, state) == entries
+            again.need(1).end("a state")
     return found
 
 
-@given(groups, st.booleans())
-def test_a_key_group_is_read_again(group: Groups, is_compressed: bool) -> None:
+def entries_of(window: Window, state: int) -> list[tuple[bytes, bytes]]:
+    return [pair for one in read_entries(window, state, 5, 1) for pair in pairs(one)]
+
+
+@given(groups, st.booleans(), st.integers(1, 40) | st.just(BLOCK_BYTES))
+def test_a_key_group_is_read_again(group: Groups, is_compressed: bool, block: int) -> None:
     data = key_group_bytes(group, is_compressed=is_compressed)
-    assert read(data, is_compressed=is_compressed) == group
+    assert read(data, is_compressed=is_compressed, block=block) == group
 
 
-@given(groups, st.booleans(), st.data())
+@given(groups, st.booleans(), st.integers(1, 40) | st.just(BLOCK_BYTES), st.data())
 def test_a_cut_key_group_is_damaged(
-    group: Groups, is_compressed: bool, data: st.DataObject
+    group: Groups, is_compressed: bool, block: int, data: st.DataObject
 ) -> None:
     whole = key_group_bytes(group, is_compressed=is_compressed)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DamagedFileError):
-        read(whole[:cut], is_compressed=is_compressed)
+        read(whole[:cut], is_compressed=is_compressed, block=block)
 
 
 @given(groups, st.data())
@@ -161,5 +171,8 @@ def test_a_state_that_the_header_lacks_is_refused() -> None:
 
 def test_streams_of_several_chunks_are_joined() -> None:
     data = b"".join(zlib.crc32(bytes([at])).to_bytes(4, "big") for at in range(200)) * 400
-    assert unframed(memoryview(framed(data)), "f", 0) == data
-    assert unframed(memoryview(framed(b"")), "f", 0) == b""
+    for size in (1, 70_000, len(data)):
+        pieces = [data[at : at + size] for at in range(0, len(data), size)] if size > 1 else [b""]
+        stored = b"".join(framed(pieces))
+        window = GroupBytes(Source(stored), 5, 0, len(stored), []).window()
+        assert window.whole().data == b"".join(pieces)

@@ -60,9 +60,20 @@ def test_entries_are_found_where_they_are(head: bytes, long: int) -> None:
         at = 2
         for _ in range(2):
             group = int.from_bytes(head, "big")
-            keys, values, stop = entry_places(Reader(data, "f", at=at), group, len(head))
-            assert (keys.tolist(), values.tolist(), stop) == followed(data, at)
-            at = stop + 2
+            found = entry_places(Reader(data, "f", at=at), group, len(head))
+            wanted = followed(data, at)
+            assert found.is_end
+            assert (found.keys.tolist(), found.values.tolist(), found.stop) == wanted
+            for cut in (at, at + 5, *(random.randrange(at, found.stop) for _ in range(20))):
+                part = Reader(data[:cut], "f", at=at)
+                some = entry_places(part, group, len(head), is_whole=False)
+                stops = [*(key - 4 for key in wanted[0][1:]), wanted[2]]
+                count = sum(stop <= cut for stop in stops)
+                assert not some.is_end
+                assert some.keys.tolist() == wanted[0][:count]
+                assert some.values.tolist() == wanted[1][:count]
+                assert some.stop == wanted[0][count] - 4
+            at = found.stop + 2
 
 
 def test_damage_is_what_it_is_to_who_follows() -> None:
@@ -81,6 +92,6 @@ def test_damage_is_what_it_is_to_who_follows() -> None:
             with pytest.raises(DamagedFileError, match="past the end of its key group"):
                 entry_places(Reader(cut, "f", at=2), 7, 1)
         else:
-            keys, values, stop = entry_places(Reader(cut, "f", at=2), 7, 1)
-            assert (keys.tolist(), values.tolist(), stop) == wanted
+            found = entry_places(Reader(cut, "f", at=2), 7, 1)
+            assert (found.keys.tolist(), found.values.tolist(), found.stop) == wanted
     assert 50 < errors < 390

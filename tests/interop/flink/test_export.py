@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import statestore.interop.flink.export_state as module
+from statestore import ParquetOptions
 from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -23,8 +24,9 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.state import TimeToLive
-from statestore.interop.flink import export_savepoint
+from statestore.interop.flink import entries, export_keyed, export_savepoint, group_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.export_keyed import ExportedKeyed
 from statestore.interop.flink.export_rows import encoded_rows
 from statestore.interop.flink.savepoint import StateRows, open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
@@ -442,7 +444,7 @@ def test_what_is_not_read_back_is_deleted(
     def wrong(rows: pa.Table, *others: Any) -> Any:
         return real(rows.slice(1), *others)
 
-    monkeypatch.setattr(module, "encoded_rows", wrong)
+    monkeypatch.setattr(export_keyed, "encoded_rows", wrong)
     with pytest.raises(CorruptionError, match="rows are read back"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
@@ -451,23 +453,42 @@ def test_what_is_not_read_back_is_deleted(
 def test_rows_that_are_not_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module._Keyed, "_rows", lambda *_: pa.table({}))
+    monkeypatch.setattr(ExportedKeyed, "_rows", lambda *_: iter(()))
     with pytest.raises(CorruptionError, match="0 rows were read"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 10_000])
-def test_chunks_change_nothing(
-    golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+def entries_in(place: str) -> Counter[tuple[str, bytes, bytes]]:
+    """Return all entries of keyed state in a savepoint."""
+    return Counter(
+        (f"{operator.title}/{one.state.name}", key, value)
+        for operator in open_savepoint(place).operators
+        for one in operator.entries()
+        for key, value in zip(
+            one.keys.arrow().to_pylist(), one.values.arrow().to_pylist(), strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize("size", [500, 10_000])
+@pytest.mark.parametrize("most", [128, 300])
+def test_pieces_change_nothing(
+    golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK_ROWS", chunk)
-    for most in (128, 300):
-        done = export_savepoint(
-            golden, str(tmp_path / f"{most}"), tuples=TUPLES, max_parallelism=most
-        )
-        states = [state for one in done.operators for state in one.states]
-        copies = sum(one.rows for one in states if one.kind == "broadcast")
-        assert sum(sum(one.rows) for one in done.operators) == copies + sum(
-            one.rows for one in states
-        )
+    whole = export_savepoint(
+        golden, str(tmp_path / "whole"), tuples=TUPLES, max_parallelism=most, parallelism=3
+    )
+    for module in (export_keyed, entries):
+        monkeypatch.setattr(module, "PIECE_BYTES", size)
+    monkeypatch.setattr(export_keyed, "CHUNK_BYTES", size)
+    monkeypatch.setattr(group_bytes, "BLOCK_BYTES", max(size, 10))
+    store = StateStore.open(golden.url, parquet=ParquetOptions(memory_bytes=2**16))
+    done = export_savepoint(
+        store, str(tmp_path / "pieces"), tuples=TUPLES, max_parallelism=most, parallelism=3
+    )
+    assert done.operators == whole.operators
+    assert entries_in(done.savepoint) == entries_in(whole.savepoint)
+    states = [state for one in done.operators for state in one.states]
+    copies = sum(one.rows for one in states if one.kind == "broadcast") * 2
+    assert sum(sum(one.rows) for one in done.operators) == copies + sum(one.rows for one in states)

@@ -45,7 +45,7 @@ from statestore.interop.flink.rocksdb import open_table
 from statestore.interop.flink.rocksdb_blocks import pairs_of
 from statestore.interop.flink.savepoint import open_savepoint
 from statestore.interop.flink.serializers import read_snapshot, snapshot_bytes
-from statestore.interop.flink.snappy import SNAPPY_HEAD, unframed
+from statestore.interop.flink.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.streams import Places, source_of
 from statestore.interop.flink.types import (
@@ -398,4 +398,4 @@ def test_a_chunk_of_snappy_has_no_more_than_a_chunk() -> None:
     block = bytes(pa.Codec("snappy").compress(bytes(70_000), asbytes=True))
     chunk = bytes([0]) + (len(block) + 4).to_bytes(3, "little") + bytes(4) + block
     with pytest.raises(DamagedFileError, match="a block of Snappy has no such length"):
-        unframed(memoryview(SNAPPY_HEAD + chunk), "f", 0)
+        list(chunks(Reader(SNAPPY_HEAD + chunk, "f")))

@@ -62,7 +62,7 @@ def written_savepoint(
     subtasks = []
     for index, first in enumerate((0, GROUPS // 2)):
         each = [
-            key_group_bytes([(0, by_group[group])]) if group in by_group else b""
+            [key_group_bytes([(0, by_group[group])])] if group in by_group else []
             for group in range(first, first + GROUPS // 2)
         ]
         subtasks.append(Subtask(index, keyed=writer.keyed(header, first, each)))
