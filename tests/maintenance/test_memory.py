@@ -46,6 +46,14 @@ assert sum(batch.num_rows for batch in rows_of) == rows + rows // 2""",
 assert changed.added == rows // 2""",
     "verify": """assert store.maintenance.verify("all", deep=True).is_intact""",
     "copy": """store.maintenance.copy(2, folder + "-copied")""",
+    "flink export": """export_savepoint(store, folder + "-savepoint", checkpoint=1)""",
+    "flink import": """
+imported = StateStore.open(folder + "-imported", table_format="parquet", parquet=parquet)
+import_savepoint(folder + "-savepoint", imported)""",
+    "flink repack": """
+repack_savepoint(folder + "-savepoint", folder + "-repacked", max_parallelism=2)""",
+    "flink export to more key groups": """
+export_savepoint(store, folder + "-more", checkpoint=1, max_parallelism=2)""",
     "edit before compaction": """
 put = [{"k": key, "v": "new"} for key in (1, 2 * rows)]
 done = store.maintenance.edit("u", "s", delete=[0], put=put, checkpoint=2, dry_run=True)
@@ -55,6 +63,9 @@ assert done.rows_after == rows + rows // 2""",
 put = [{"k": key, "v": "new"} for key in (1, 2 * rows)]
 done = store.maintenance.edit("u", "s", delete=[0, -1], put=put)
 assert (done.deleted, done.put, done.rows_after) == (1, 2, rows + rows // 2)""",
+    "edit by SQL": """
+sql = "SELECT k + 1 AS k, v FROM state"
+store.maintenance.edit("u", "s", sql=sql, checkpoint=1, dry_run=True)""",
     "comparison": """
 with store.snapshot(parallelism=1) as checkpoint:
     checkpoint.changes_against("u", "s", batches(rows // 4, rows))""",
@@ -71,13 +82,20 @@ import ctypes, json, sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
+import statestore.interop.flink.repack
+import statestore.maintenance.rewrite
 from statestore import ParquetOptions, StateStore
+from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
 from bench.memory import batches
 
 def megabytes(what):
     text = Path("/proc/self/status").read_text()
     return dict(line.split(":", 1) for line in text.splitlines())[what].split()[0]
 
+# Budgets that no setting lowers.
+statestore.interop.flink.repack.MEMORY_BYTES = 2**24
+statestore.maintenance.rewrite.MEMORY_BYTES = 2**24
+statestore.maintenance.rewrite._LEAST_SQL_BYTES = 2**26
 folder, rows = sys.argv[1], int(sys.argv[2])
 parquet = ParquetOptions(memory_bytes=2**24, row_group_bytes=2**21)
 store = StateStore.open(folder, table_format="parquet", compaction=None, parquet=parquet)
