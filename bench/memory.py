@@ -1,20 +1,23 @@
 """Peak memory and time of each operation on one large key group, beside the same bytes spread over
 128 key groups.
 
-Each step runs in a new process, which reports its seconds and the most memory that it ever had.
-The rows are a whole number as key and a text of a kilobyte that does not compress. The first
-checkpoint has the state in full, the second one changes of as many bytes, half of them new keys.
+Each step runs in a new process, which reports its seconds, and the most memory that it or one of
+Spark's Python workers ever had. The rows are a whole number as key and a text of a kilobyte that
+does not compress. The first checkpoint has the state in full, the second one changes of as many
+bytes, half of them new keys.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +25,14 @@ import pyarrow as pa
 from bench.measure import Figure
 from statestore import ParquetOptions, StateStore
 
-__all__ = ["MEGABYTES", "STEPS", "batches", "figures", "open_store"]
+__all__ = [
+    "MEGABYTES",
+    "STEPS",
+    "batches",
+    "figures",
+    "open_store",
+    "peak_megabytes",
+]
 
 TARGET = "B31"
 MEGABYTES = 4000
@@ -66,30 +76,46 @@ store.maintenance.edit("u", "s", delete=[*range(rows // 2 - 1000, rows // 2)], p
 store.maintenance.edit("u", "s", sql="SELECT k + 1 AS k, v FROM state")""",
     "purge": """store.maintenance.purge("u", rows - 7)""",
     "copy": """store.maintenance.copy("latest", folder + " copied")""",
+    "Flink export": """export_savepoint(store, folder + " savepoint")""",
+    "Flink import": """
+import_savepoint(folder + " savepoint", open_store(folder + " imported"))""",
+    "Flink repack": """
+repack_savepoint(
+    folder + " savepoint", folder + " repacked", max_parallelism=key_groups + 1)""",
     "rekey": """store.maintenance.rekey("u", "s", hash_scheme="flink-sql")""",
+    "snapshot, Spark": """
+from bench.memory_spark import spark, spark_rows
+with open_store(folder, spark()).snapshot(parallelism=1) as checkpoint:
+    checkpoint.drop("u", "s")
+    checkpoint.keyed("u", "s2", spark_rows(rows), key="k", max_parallelism=key_groups)""",
+    "restore, Spark": """
+from bench.memory_spark import spark
+frame = open_store(folder, spark()).restore(parallelism=1).keyed("u", "s2").to_spark()
+frame.write.format("noop").mode("overwrite").save()""",
 }
-READING = ("restore", "get", "lookup", "lazy", "diff", "verify --deep")
+READING = ("restore", "get", "lookup", "lazy", "diff", "verify --deep", "restore, Spark")
 """Steps that are repeated: they leave a store as it is."""
 OF_KEYS = ("get", "lookup", "lazy", "purge")
 """Steps that read the row groups or files of their keys: as many bytes as these have."""
-SHRINKING = ("compact", "edit", "edit by SQL", "purge", "rekey")
+SHRINKING = ("compact", "edit", "edit by SQL", "purge", "rekey", "snapshot, Spark")
 """Steps after which older checkpoints are deleted, for room on the disk."""
+COPIES = {"copy": ("copied",), "Flink repack": ("savepoint", "imported", "repacked")}
+"""Steps after which folders beside the store are deleted."""
 _SHRINK = """
 store.maintenance.expire(retain=1)
 store.maintenance.gc(minimum_age_s=0)"""
 
 _STEP = """
 import json, sys, time
-from pathlib import Path
 import pyarrow as pa
-from bench.memory import batches, open_store
+from bench.memory import batches, open_store, peak_megabytes
+from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
 folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 store = open_store(folder)
 start = time.perf_counter()
 {step}
 seconds = time.perf_counter() - start
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-print(json.dumps([seconds, 1024 * int(status["VmHWM"].split()[0]) / 1e6]))
+print(json.dumps([seconds, peak_megabytes()]))
 {after}
 """
 
@@ -110,15 +136,37 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
             for layout, key_groups in LAYOUTS.items():
                 after = _SHRINK if name in SHRINKING else ""
                 runs[layout].append(_run(step, after, folder / layout, count, key_groups))
-                shutil.rmtree(folder / f"{layout} copied", ignore_errors=True)
+                for copied in COPIES.get(name, ()):
+                    shutil.rmtree(folder / f"{layout} {copied}")
         found += _figures(name, runs)
     return found
 
 
-def open_store(folder: str) -> StateStore:
+def peak_megabytes() -> float:
+    """Return the most memory that this process, or a Python process that it started, ever had."""
+    return max(map(_peak_megabytes, _python_processes(os.getpid())))
+
+
+def _python_processes(process: int) -> Iterator[int]:
+    """Yield a process, and all that descend from it, if they run Python."""
+    if Path(f"/proc/{process}/comm").read_text().startswith("python"):
+        yield process
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from _python_processes(int(child))
+
+
+def _peak_megabytes(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return 1024 * int(status["VmHWM"].split()[0]) / 1e6
+
+
+def open_store(folder: str, spark: Any = None) -> StateStore:
     """Open the store of a folder with the memory budget that is measured."""
     return StateStore.open(
         folder,
+        spark=spark,
         table_format="parquet",
         compaction=None,
         parquet=ParquetOptions(memory_bytes=BUDGET),
