@@ -1,8 +1,9 @@
-"""Operator state of a savepoint as that of a store: by subtask, as it was.
+"""Import the operator state of a savepoint into a store, by subtask.
 
-A list has a row an element, in the columns of its type, or as bytes. A broadcast map, which every
-subtask has, is kept once, a row an entry. The splits of a Kafka source are bytes; beside them the
-store gets ``offsets``, the next of each partition, as a ``StatefulQuery`` keeps them.
+Each element of a list becomes a row, in the columns of its type or as bytes. A broadcast map is the
+same in all subtasks; it is stored once, with a row for each entry. The splits of a Kafka source
+stay bytes. In addition, the store gets the state ``offsets`` with the next offset of each
+partition, in the form that a ``StatefulQuery`` uses.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ def operator_states(
     dropped: Collection[str],
     is_strict: bool,
 ) -> Iterator[ImportedState]:
-    """Write the operator states of an operator, and yield what became of each.
+    """Write the operator states of an operator, and yield the record of each.
 
     Args:
-        checkpoint: where they are written.
-        uid: what the store calls the operator.
+        checkpoint: the checkpoint to write to.
+        uid: the operator's name in the store.
         operator: the operator.
-        taken: names of its keyed states.
-        dropped: names of operator states that are left out.
-        is_strict: whether a state that has no columns is refused.
+        taken: names of its keyed states, which cannot be used again.
+        dropped: names of operator states to leave out.
+        is_strict: whether a state without columns is refused.
 
     Yields:
         The states.
 
     Raises:
         UnsupportedTypeError: for a state without columns, if ``is_strict``.
-        DamagedFileError or MissingFileError: when a file is not as Flink wrote it.
+        DamagedFileError or MissingFileError: if a file is damaged or missing.
     """
     names = list(taken)
     found = sorted(operator.operator_state(dropped), key=lambda one: one.info.name)
@@ -87,18 +88,18 @@ def operator_states(
 def element_columns(
     value: FlinkType | None, key: FlinkType | None, names: dict[str, tuple[str, ...]] | None = None
 ) -> dict[str, PartColumns]:
-    """Return the columns of an element: those of its value, and of a broadcast map of its key.
+    """Return the columns of an element: of its value and, for a broadcast map, of its key.
 
     Args:
         value: the type of the value, None for bytes.
-        key: that of a broadcast map's key.
-        names: the names of columns, by part, as the record has them.
+        key: the type of a broadcast map's key, None for a list.
+        names: the column names by part, as in the import record.
 
     Returns:
         The columns by part, ``map_key`` and ``value``.
 
     Raises:
-        UnsupportedTypeError: for a type that can be no column.
+        UnsupportedTypeError: for a type without a column type.
     """
     parts = {} if key is None else {"map_key": part_columns(key)}
     parts["value"] = part_columns(value, flat=key is None)
@@ -200,7 +201,7 @@ def _kafka(
     operator: FlinkOperator,
     parts: list[SubtaskElements],
 ) -> None:
-    """Write the offsets of a Kafka source; splits of another one are bytes alone."""
+    """Write the offsets of a Kafka source; splits of other sources cannot be decoded."""
     rows = []
     for one in parts:
         try:
@@ -215,7 +216,7 @@ def _kafka(
                 "subtask": one.subtask,
             }
             for split in splits
-            if split.offset >= 0  # else it says where to begin, and is no offset
+            if split.offset >= 0  # a negative number is a starting position, such as the earliest
         ]
     kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
     schema = pa.schema(kinds | {"subtask": pa.int64()})

@@ -1,4 +1,4 @@
-"""What of a savepoint becomes what: names of operators and columns, and the form of each state."""
+"""Plan an import: the names of operators and columns, and the form of each state."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from statestore.interop.flink.states import KeyedState, keyed_state
 __all__ = ["PlannedOperator", "PlannedState", "plan_import"]
 
 _LONGEST_NAME = 120
-_IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # whose serializer is its own
+_IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
 
 
 @dataclass(frozen=True)
 class PlannedState:
-    """A keyed state: what the header says, and the forms to try, the best one first.
+    """A keyed state: its description in the header, and the forms to try, the best form first.
 
-    ``why`` says why the first of them is not that of columns; ``python`` is what is declared of it,
-    as :class:`ImportedState` has it.
+    ``why`` is the reason if the first form is not columns. ``python`` is the state's declaration,
+    as
+    in :class:`ImportedState`.
     """
 
     info: StateInfo
@@ -49,10 +50,10 @@ class PlannedState:
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """An operator: what the store calls it, its header and its keyed states.
+    """An operator: its name in the store, its header and its keyed states.
 
-    ``problem`` says why it is not read; ``is_wanted`` whether it was asked for. ``dropped`` are
-    operator states that are left out, as it was told.
+    ``problem`` is the reason if it cannot be read. ``is_wanted`` is true if it was selected.
+    ``dropped`` are the names of operator states that the user dropped.
     """
 
     name: str
@@ -73,26 +74,26 @@ def plan_import(
     before: SavepointRecord | None,
     drop: Collection[Refused],
 ) -> tuple[PlannedOperator, ...]:
-    """Return what becomes of each operator.
+    """Plan the import of each operator.
 
     Args:
         savepoint: the savepoint.
-        operators: which of them, by uid, name or id; none says all.
-        uids: uids by operator id, of operators of which the savepoint does not have them.
-        columns: names of columns, by operator, as the file for them has it.
-        before: the savepoint that the store's newest checkpoint was imported from: states that it
-            has keep their form and names.
-        drop: what is left out instead of refused.
+        operators: the selected operators, by uid, name or id; if empty, all.
+        uids: uids by operator id, for operators whose uid is not in the savepoint.
+        columns: column names by operator, in the format of the file with column names.
+        before: the savepoint from which the store's newest checkpoint was imported. States of this
+            savepoint keep their form and names.
+        drop: the kinds of unsupported state to leave out, instead of an error.
 
     Returns:
         The operators.
 
     Raises:
-        StateNotFoundError: for an operator, or a state, that is not there.
-        UnsupportedTypeError: for one that is asked for and cannot be read.
-        InvalidArgumentError: for names of columns that do not fit.
-        SchemaMismatchError: for a state that the store has with other columns.
-        LeftOutStateError: for an operator that the store has and the import would leave out.
+        StateNotFoundError: for an operator or a state that does not exist.
+        UnsupportedTypeError: for a selected operator that cannot be read.
+        InvalidArgumentError: for column names that do not fit.
+        SchemaMismatchError: for a state that has other columns in the store.
+        LeftOutStateError: for an operator of the store that the import would leave out.
     """
     names = _names(savepoint, uids)
     wanted = {_found(savepoint, one, names).metadata.id for one in operators}
@@ -125,7 +126,7 @@ def plan_import(
 
 
 def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
-    """Refuse to lose what the store has of an operator that the savepoint still has."""
+    """Refuse to lose the store's state of an operator that is still in the savepoint."""
     stored = {one.operator for one in before.states}
     left = [
         f"{one.name} (not read: {one.problem})" if one.is_wanted else one.name
@@ -143,7 +144,7 @@ def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord
 def _transactions(
     operator: FlinkOperator, drop: Collection[Refused]
 ) -> tuple[Collection[str], str | None]:
-    """Return the operator states to leave out, and why the operator is refused."""
+    """Return the operator states to leave out, or the reason why the operator is refused."""
     names = tuple(dict.fromkeys(transactions(operator.metadata)))
     try:
         for _ in operator.operator_state(names):
@@ -159,7 +160,7 @@ def _transactions(
 
 
 def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
-    """Return what the store calls each operator, by its id."""
+    """Return the operators' names in the store, by operator id."""
     known = {one.metadata.id for one in savepoint.operators}
     for number, uid in uids.items():
         if number not in known:
@@ -193,7 +194,7 @@ def _found(savepoint: Savepoint, name: str, names: Mapping[str, str]) -> FlinkOp
 
 
 def _unreadable(operator: FlinkOperator) -> str | None:
-    """Return why the hashmap backend's own form cannot be read: a value that hides its end."""
+    """Return why the hashmap backend's format cannot be read: a type without a known end."""
     for part in operator.parts:
         if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
             for state in filter(None, part.states):
@@ -251,7 +252,7 @@ def _planned(
 
 
 def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -> StateColumns:
-    """Return the columns that a state had before; SchemaMismatchError when it has others now."""
+    """Return a state's stored columns; SchemaMismatchError if its columns are now different."""
     before = stored.columns(max_parallelism)
     now = None
     with suppress(InvalidArgumentError, UnsupportedTypeError):
@@ -266,7 +267,7 @@ def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -
 
 
 def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names that are given for the parts of a state: its own before its operator's."""
+    """Yield the configured names for the parts of a state; the state overrides its operator."""
     own = tables.get("states", {}).get(state, {})
     both = {part: one for part, one in tables.items() if part != "states"} | own
     for part, names in both.items():

@@ -1,4 +1,4 @@
-"""``statestore flink import``: a savepoint of a Flink job as a checkpoint of a store."""
+"""``statestore flink import``: import a savepoint of a Flink job as a checkpoint of a store."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from statestore.store import StateStore
 __all__ = ["ImportedSavepoint", "import_savepoint"]
 
 _METADATA = "_metadata"
-_ROW_BYTES = 32  # about; it decides whether a key group gets a file of its own
-_DECODED_BYTES = 8 * 2**20  # of entries at a time
+_ROW_BYTES = 32  # an estimate; it decides whether a key group gets its own file
+_DECODED_BYTES = 8 * 2**20  # bytes of entries that are decoded at a time
 _MOST_THREADS = 64
 _THREADS_UNASKED = 4
-_BYTES_WORTH_A_THREAD = 8 * 2**20  # about; with fewer, to begin one costs more than it saves
+_BYTES_WORTH_A_THREAD = 8 * 2**20  # an estimate; for less data, starting a thread does not pay off
 _OnProgress: TypeAlias = Callable[[float, float, str], None]
 _Groups: TypeAlias = Iterator[tuple[int, pa.Table]]
 _EVENT, _PROCESSING = "event", "processing"
@@ -65,12 +65,14 @@ _EVENT, _PROCESSING = "event", "processing"
 
 @dataclass(frozen=True)
 class ImportedSavepoint:
-    """A checkpoint that was made of a savepoint.
+    """A checkpoint that was imported from a savepoint.
 
-    ``found`` says that the store had this savepoint already; ``is_incremental``, that only what
-    changed since the one before was written. ``warnings`` say of operators what the savepoint may
-    have lost before. ``left_out`` is the state of the savepoint that the checkpoint does not have;
-    if there is any, an export refuses to run unless it is told to leave it out too (I16).
+    ``found`` is true if the store already had this savepoint. ``is_incremental`` is true if only
+    the
+    changes since the previous savepoint were written. ``warnings`` describe, by operator, state
+    that
+    the savepoint may have lost. ``left_out`` is the state of the savepoint that the checkpoint does
+    not have. If there is any, an export refuses to run unless it is told to leave it out too (I16).
     """
 
     place: str
@@ -84,7 +86,7 @@ class ImportedSavepoint:
 
     @property
     def not_read(self) -> tuple[LeftOutState, ...]:
-        """The operators that were left out because they cannot be read, and not by name."""
+        """The operators that were left out only because they cannot be read."""
         return tuple(
             one for one in self.left_out if one.state is None and one.reason != NOT_ASKED_FOR
         )
@@ -92,7 +94,7 @@ class ImportedSavepoint:
 
 @dataclass(frozen=True)
 class _Import:
-    """What is the same of all states of an import."""
+    """The values that all states of an import share."""
 
     checkpoint: CheckpointWriter
     restored: RestoredCheckpoint | None
@@ -101,7 +103,7 @@ class _Import:
     threads: int | None
 
     def knows(self, uid: str, state: str) -> bool:
-        """Return whether the newest checkpoint has a keyed state."""
+        """Return whether the newest checkpoint has this keyed state."""
         if self.restored is None:
             return False
         keyed = self.restored.manifest.keyed
@@ -124,47 +126,52 @@ def import_savepoint(
     threads: int | None = None,
     on_progress: _OnProgress | None = None,
 ) -> ImportedSavepoint:
-    """Write the state in a savepoint, or checkpoint, of a Flink job as the next one of a store.
+    """Import the state in a savepoint or checkpoint of a Flink job as the store's next checkpoint.
 
-    Each keyed state becomes one of the store, with the same key groups; operator state is kept by
-    subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
-    incremental checkpoint. The savepoint is only read. Threads write a range of a state's key
-    groups each. Each thread reads and decodes some megabytes at a time, or a key group of a native
-    savepoint, and sorts rows in its share of ``ParquetOptions(memory_bytes=…)``. A state whose keys
-    have no columns is sorted as a whole, by one thread.
+    Each keyed state becomes a keyed state of the store with the same key groups. Operator state is
+    stored by subtask. State without a column type is stored as bytes. A later savepoint of the same
+    job becomes an incremental checkpoint. The savepoint is only read.
+
+    Each thread writes a range of a state's key groups. It reads and decodes some megabytes at a
+    time, or a whole key group of a native savepoint. It sorts rows in its share of
+    ``ParquetOptions(memory_bytes=…)``. If the keys of a state have no columns, one thread sorts the
+    whole state.
 
     Args:
-        place: the savepoint's folder or its ``_metadata``, as a path or URL.
-        store: a new store, or one that has an earlier savepoint of this job.
-        operators: which operators, by uid, name or id; by default all that can be read.
-        uids: uids by operator id, of operators of which the savepoint does not have them.
-        columns: names of columns by operator: ``key`` and ``namespace``, and under ``states`` by
-            state also ``map_key`` and ``value``, each a name or a list of them; and as ``type``
-            what a state of PyFlink is, ``ValueState<LONG>``. States that the store has keep theirs.
-        ttl: times to live in milliseconds, by state or ``operator/state``: the savepoint has when
-            rows were used last, and not how long they live.
-        strict: refuses what would come along as bytes, and operators that cannot be read.
-        moved: where folders lie now that the savepoint names by absolute paths.
-        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
-        options: options for fsspec, with which the savepoint is reached.
-        drop: what is left out, and is refused else, by its name in :class:`Refused`.
-        threads: how many at most; by default as many as the process has cores, up to four, and
-            fewer for a small state. What is stored does not depend on it, but for how many files.
-        on_progress: is called with the number of states that are done, of how many, and the next;
-            a part of one counts by its key groups. Threads call it one at a time.
+        place: the savepoint's folder or its ``_metadata`` file, as a path or URL.
+        store: a new store, or a store with an earlier savepoint of this job.
+        operators: the operators to import, by uid, name or id; by default all readable ones.
+        uids: uids by operator id, for operators whose uid is not in the savepoint.
+        columns: column names by operator. An operator has ``key`` and ``namespace``. Under
+            ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
+            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
+            that are already in the store keep their names.
+        ttl: TTLs in milliseconds, by state or ``operator/state``. A savepoint has the time of a
+            row's last access, but not the TTL.
+        strict: refuses state that would be stored as bytes, and operators that cannot be read.
+        moved: the current locations of folders that were moved since the savepoint was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for fsspec, to access the savepoint.
+        drop: the kinds of unsupported state to leave out instead of an error, as the names of
+            :class:`Refused`.
+        threads: the maximum number of threads. The default is the number of the process's cores, at
+            most four, and fewer for a small state. It affects the number of files, but not the
+            stored rows.
+        on_progress: a callback that receives the number of finished states, the total, and the next
+            state. A partly imported state counts by its key groups. Calls never overlap.
 
     Returns:
-        What was imported, and the checkpoint.
+        The imported state, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: for no savepoint, names that do not fit, a number of threads that is
-            not in 1..64, or a store that has something else.
-        StateNotFoundError: for an operator or state that is not there.
-        UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
-            for all that would be bytes, or left out.
-        SchemaMismatchError: for a state whose types are not those that the store has.
-        LeftOutStateError: for an operator that the store has and the import would leave out.
-        DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
+        InvalidArgumentError: if there is no savepoint, names do not fit, ``threads`` is not in
+            1..64, or the store has something else.
+        StateNotFoundError: for an operator or state that does not exist.
+        UnsupportedTypeError: for a selected operator that cannot be read. With ``strict``, also for
+            state that would be stored as bytes or left out.
+        SchemaMismatchError: for a state that has other types in the store.
+        LeftOutStateError: for an operator of the store that the import would leave out.
+        DamagedFileError or MissingFileError: if a file of the savepoint is damaged or missing.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
     told = refused_kinds(drop)
@@ -217,7 +224,7 @@ def import_savepoint(
 
 
 def _warnings(savepoint: Savepoint) -> Iterator[str]:
-    """Yield what the savepoint itself may have lost, by operator."""
+    """Yield warnings about state that the savepoint itself may have lost, by operator."""
     for one in savepoint.operators:
         said = lost_timers(savepoint, one)
         if said is not None:
@@ -225,7 +232,7 @@ def _warnings(savepoint: Savepoint) -> Iterator[str]:
 
 
 def _stored(store: StateStore) -> RestoredCheckpoint | None:
-    """Return the newest checkpoint of a store; None for no store."""
+    """Return the newest checkpoint of a store; None if there is no store or no checkpoint."""
     try:
         return store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):
@@ -235,7 +242,7 @@ def _stored(store: StateStore) -> RestoredCheckpoint | None:
 def _refuse_other(
     before: SavepointRecord, operators: Collection[str], number: int, store: StateStore
 ) -> None:
-    """Refuse a store whose newest checkpoint is of another job, or of a later savepoint."""
+    """Refuse a store whose newest checkpoint is from another job or from a later savepoint."""
     if not {one.id for one in before.operators} & set(operators):
         raise InvalidArgumentError(
             f"{store.url} has the savepoint {before.place}, of which no operator is in this one: "
@@ -288,7 +295,7 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
 
 
 def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
-    """Yield the operators, by which a restore with a job graph finds their state."""
+    """Yield the job graph's operators, with which a restore finds their state."""
     for one in planned:
         data = one.operator.metadata
         number = None if operator_id(one.name) == data.id else data.id
@@ -323,8 +330,9 @@ def _states(
 
 
 class _Progress:
-    """How much of one more state is done, which is ``done`` of ``total``: by its key groups, as
-    threads tell of them.
+    """The progress of the next state, after ``done`` of ``total`` states.
+
+    The share of this state follows from the key groups that the threads report.
     """
 
     def __init__(
@@ -335,13 +343,14 @@ class _Progress:
         self._lock = Lock()
 
     def begin(self) -> None:
-        """Say that nothing of the state is done yet."""
+        """Report that the state is at its beginning."""
         self._read = 0
         self._add(0)
 
     def through(self, groups: _Groups, key_groups: KeyGroupRange) -> _Groups:
-        """Yield the rows in some key groups, and say after each that it is done, and those before
-        it.
+        """Yield the rows of some key groups, and report each key group when it is finished.
+
+        Key groups without rows are reported together with the next one that has rows.
         """
         last = key_groups.first - 1
         for group, table in groups:
@@ -361,7 +370,7 @@ class _Progress:
 def _keyed(
     run: _Import, planned: PlannedOperator, one: PlannedState, progress: _Progress
 ) -> ImportedState:
-    """Write a keyed state in the first form that takes all of its rows."""
+    """Write a keyed state in the first form that can represent all of its rows."""
     why = one.why
     for columns in one.forms:
         try:
@@ -418,7 +427,7 @@ def _written(
     progress.begin()
     estimated = _bytes(planned) // _ROW_BYTES
     rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
-    if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
+    if columns.form is Form.BYTES:  # the store's key groups differ from Flink's, as does the order
         every = KeyGroupRange.every(operator.metadata.max_parallelism)
         batches = (batch for _, table in tables(every) for batch in table.to_batches())
         rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
@@ -445,13 +454,13 @@ def _written(
 
 
 def _time_domain(name: str) -> TimeDomain:
-    """Return by which time the timers of a queue fire, as Flink names it."""
+    """Return the time domain of a timer queue, according to Flink's name of it."""
     is_event = name.rpartition("/")[2].startswith(_EVENT)
     return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
 
 
 def _threads(run: _Import, planned: PlannedOperator) -> int:
-    """Return how many threads write a state."""
+    """Return the number of threads that write a state."""
     if run.threads is not None:
         return run.threads
     worth = max(_bytes(planned) // _BYTES_WORTH_A_THREAD, 1)
@@ -459,20 +468,20 @@ def _threads(run: _Import, planned: PlannedOperator) -> int:
 
 
 def _cores() -> int:
-    """Return on how many cores the process may run."""
+    """Return the number of cores on which the process may run."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # a system that does not say it
+    except AttributeError:  # a system without CPU affinity
         return os.cpu_count() or 1
 
 
 def _bytes(planned: PlannedOperator) -> int:
-    """Return about how many bytes one of its states has."""
+    """Return the average size of the operator's states in bytes."""
     return planned.operator.size_bytes // len(planned.states)
 
 
 def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange) -> _Groups:
-    """Yield the rows of a state in some key groups, a part of a large key group at a time."""
+    """Yield the rows of a state in some key groups; a large key group comes in several parts."""
     ordered = replace(
         operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
     )
