@@ -1,8 +1,8 @@
-"""Operators that an export copies unchanged from the savepoint that was imported.
+"""Operators that an export copies unchanged from the imported savepoint.
 
-The import could not read them, so the store has no rows of theirs. Their handles and files still
-say all of their state: Flink redistributes it at the restore, as it would from that savepoint. This
-holds at the same max parallelism only, as another one needs the state of each key.
+The import could not read them, so the store does not have their rows. Their handles and files are
+still complete: Flink redistributes the state at the restore, as it would with that savepoint. This
+works only with the same max parallelism, because another one requires the state of each key.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _NOT_CARRIED = frozenset({Refused.IN_FLIGHT, Refused.CHANGELOG})
 
 @dataclass(frozen=True)
 class CarriedOperators:
-    """Operators to copy, as the imported savepoint has them.
+    """Operators to copy, as they are in the imported savepoint.
 
-    ``checkpoint`` is Flink's number of that savepoint. Sinks compare it with numbers in their state
-    to tell which transactions to commit, so the copy keeps it.
+    ``checkpoint`` is the savepoint's checkpoint id in Flink. Sinks compare it with ids in their
+    state to decide which transactions to commit, so the copy must have the same id.
     """
 
     checkpoint: int
@@ -65,14 +65,14 @@ class CarriedOperators:
     places: Places
 
     def write(self, writer: SavepointWriter) -> Iterator[OperatorState]:
-        """Copy their files; yield each operator with handles that name the copies.
+        """Copy their files; yield each operator with handles of the copies.
 
         Args:
             writer: the savepoint that is being written.
 
         Raises:
             MissingFileError: if a file of their state was deleted.
-            DamagedFileError: if a file has another length than its handle says.
+            DamagedFileError: if the length of a file differs from the length in its handle.
         """
         for operator in self.operators:
             copies = _Copies(self.places, writer, operator)
@@ -88,22 +88,22 @@ def operators_to_carry(
     allow: Collection[str],
     options: Mapping[str, Any] | None,
 ) -> CarriedOperators:
-    """Return the operators, after the checks that need no file of their state.
+    """Return the operators to copy, after the checks that need no file of their state.
 
     Args:
-        records: the operators, as the checkpoint records that they were left out.
+        records: the checkpoint's records of operators that were left out.
         savepoint: the savepoint that was imported.
         max_parallelism: the number of key groups of the export, None for the stored ones.
-        moved: where folders are now that the savepoint names by absolute paths.
-        allow: folders and files elsewhere that the savepoint may name, as paths or URLs.
-        options: options for fsspec, with which the savepoint is reached.
+        moved: the current locations of folders that were moved since the savepoint was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for fsspec, to access the savepoint.
 
     Raises:
         MissingFileError: if the savepoint was deleted.
-        InvalidArgumentError: if its place has another savepoint by now, or the operators have files
+        InvalidArgumentError: if another savepoint is now in its place, or the operators have files
             in places that may not be read.
         ParallelismError: if an operator has another number of key groups than the export.
-        IncompatibleStateError: for state that no savepoint can have: records in flight, and
+        IncompatibleStateError: for state that a savepoint cannot have: in-flight records and
             changelogs.
         StateNotFoundError: for an operator that the savepoint does not have.
     """
@@ -157,7 +157,7 @@ def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
 
 
 class _Copies:
-    """The files of an operator, each of which is copied once, as handles may share one."""
+    """Copies of an operator's files; a file that several handles share is copied once."""
 
     def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorState) -> None:
         self._places, self._writer = places, writer
@@ -175,7 +175,7 @@ class _Copies:
         )
 
     def _operator(self, handle: OperatorHandle | None) -> OperatorHandle | None:
-        # Folders of merged files are the source's own: a copy is a file by itself.
+        # The folders of merged files belong to the source. A copy is a separate file.
         if handle is None or isinstance(handle.stream, EmptyHandle):
             return None
         return OperatorHandle(handle.parts, self._stream(handle.stream))

@@ -1,9 +1,9 @@
-"""Operator state of a store becomes that of a savepoint: lists by element, broadcast maps whole.
+"""Write operator state of a store to a savepoint: lists element by element, broadcast maps whole.
 
-Each subtask has a stream: i32 5, the list states, the broadcast states, and then all elements,
-whose places ``_metadata`` has (``OperatorBackendSerializationProxy``). Elements of a split state go
-to the subtasks that a restore at this parallelism gives them to; those of a union state stay with
-one subtask each, and a broadcast state is the same in all.
+Each subtask has a stream: i32 5, the list states, the broadcast states, and then all elements
+(``OperatorBackendSerializationProxy``). The positions of the elements are in ``_metadata``. The
+elements of a split state are distributed like in a restore with this parallelism. Each element of a
+union state is written by one subtask. A broadcast state is the same in all subtasks.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ __all__ = ["SubtaskLists", "element_set", "lists_of", "read_back", "written_subt
 
 _VERSION = 5
 _SMALL = 20 * 2**10
-"""Streams of fewer bytes lie in ``_metadata``, as those of Flink do."""
+"""Streams with fewer bytes are stored in ``_metadata``, as Flink does."""
 
 Elements = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class SubtaskLists:
-    """What each new subtask has of an operator state."""
+    """The elements of an operator state, by new subtask."""
 
     plan: OperatorStatePlan
     lists: tuple[pa.Table, ...]
 
     @property
     def contents(self) -> RowSet:
-        """Number and digest of all elements; of a broadcast state those of one copy."""
+        """The number and digest of all elements; for a broadcast state, of one copy."""
         own = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
         return element_set(pa.concat_tables(own))
 
 
 def element_set(rows: pa.Table) -> RowSet:
-    """Return number and digest of elements."""
+    """Return the number and the digest of elements."""
     return RowSet(len(rows), rows_digest(rows))
 
 
 def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
-    """Return the elements of an operator's states by new subtask."""
+    """Return the elements of an operator's states, by new subtask."""
     dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     offsets = None
     if plan.offsets is not None:
@@ -79,9 +79,9 @@ def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskL
 def _with_offsets(
     old: Sequence[Elements], one: OperatorStatePlan, offsets: Elements
 ) -> list[Elements]:
-    """Return the splits of a Kafka source with the offsets that the store has beside them.
+    """Return the splits of a Kafka source with the offsets that are stored in addition to them.
 
-    A partition of which nothing was read has none, and its split stays as it is.
+    A partition without any read records has no offset, and its split does not change.
     """
     wanted = {(each["topic"], each["partition"]): each["offset"] for each in offsets}
     (column,) = one.value.names
@@ -144,13 +144,13 @@ def written_subtask(
     Args:
         states: all operator states of its operator.
         subtask: its number.
-        writer: of the savepoint.
+        writer: the savepoint that is being written.
 
     Returns:
-        Its handle and its bytes, None where it has no element.
+        Its handle and its size in bytes, None if it has no elements.
 
     Raises:
-        UnsupportedTypeError: for an element that Flink cannot have.
+        UnsupportedTypeError: for an element that Flink cannot represent.
     """
     found = [(one.plan, _elements(one.plan, one.lists[subtask])) for one in states]
     found = [(plan, elements) for plan, elements in found if elements]
@@ -176,7 +176,7 @@ def written_subtask(
 
 
 def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
-    """Return the bytes of each element; a broadcast map is one, with the number of its entries."""
+    """Return the bytes of each element; a broadcast map is one element with an entry count."""
     if plan.is_bytes:
         return list(rows.column(plan.value.names[0]).to_pylist())
     try:
@@ -193,7 +193,7 @@ def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
 
 
 def read_back(found: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
-    """Return what a subtask of a savepoint has, as the columns of the store."""
+    """Convert the elements of a savepoint's subtask back to the columns of the store."""
     values = found.raw.arrow() if plan.is_bytes else found.values()
     if plan.key is None:
         columns = plan.value.back(values)

@@ -1,7 +1,7 @@
-"""What an export writes: which operators and states, of which types of Flink, and what it refuses.
+"""Plan an export: the operators and states to write, their Flink types, and what is refused.
 
-All of it follows from what a manifest says of the states, so that what Flink cannot have is refused
-before a byte is written.
+The plan uses only the state descriptions in the manifest. So types that Flink does not support are
+refused before anything is written.
 """
 
 from __future__ import annotations
@@ -94,29 +94,30 @@ def plan_export(
     carry: Collection[str] = (),
     tuples: Collection[tuple[str, str]] = (),
 ) -> ExportPlan:
-    """Return what is written of a checkpoint; the parameters are those of ``export_savepoint``.
+    """Plan the export of a checkpoint; see ``export_savepoint`` for the parameters.
 
     Raises:
         StateNotFoundError: for an operator or a state that the checkpoint does not have.
-        LeftOutStateError: for state that the checkpoint lacks of its source, unless it is named in
-            ``leave_out`` or ``carry``.
-        UnsupportedTypeError: for what Flink cannot have, by operator, state and column.
-        InvalidArgumentError: when nothing is left to write.
-        ParallelismError: for a parallelism that there cannot be.
+        LeftOutStateError: for state of its source that the checkpoint does not have, unless it is
+            named in ``leave_out`` or ``carry``.
+        UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
+            column.
+        InvalidArgumentError: if no state is left to write.
+        ParallelismError: for an invalid parallelism.
     """
     known = {(one.state.uid, one.state.name) for one in manifest.entries}
     known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, tuples)
     lacking = checkpoint_left_out(manifest, record)
-    # Without a record nobody knows the savepoint to carry from.
+    # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [one for one in lacking if one.state is None and record is not None]
     carried = _carried(operators_lacking, carry, manifest.checkpoint_id)
     missing = [one for one in lacking if one not in carried]
     named = {one if isinstance(one, str) else "/".join(one) for one in leave_out}
     unwanted = _unwanted(manifest, known, missing, named)
     asked_for = set(uids if operators is None else operators)
-    # Where the user asked for some operators, only what is missing of these matters.
+    # If the user selected operators, only missing state of these operators matters.
     relevant = [one for one in missing if operators is None or one.operator in asked_for]
     refuse_left_out(
         relevant,
@@ -156,7 +157,7 @@ def plan_export(
 def _carried(
     operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
 ) -> tuple[LeftOutState, ...]:
-    """Return the operators to carry; StateNotFoundError for a name of none of ``operators``."""
+    """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
     for name in names:
         if not any(one.is_named(name) for one in operators):
             raise StateNotFoundError(
@@ -173,10 +174,10 @@ def _unwanted(
     missing: Sequence[LeftOutState],
     named: Collection[str],
 ) -> set[tuple[str, str]]:
-    """Return the states of the checkpoint that the user names to be left out.
+    """Return the states of the checkpoint that the user asked to leave out.
 
-    A name of state that is missing already names nothing here. StateNotFoundError for a name of
-    neither.
+    The name of an already missing state selects nothing here. Raises StateNotFoundError for a name
+    that matches neither a state of the checkpoint nor a missing state.
     """
     found = set()
     for text in named:
@@ -197,7 +198,7 @@ def _unwanted(
 
 
 def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
-    """Return the offsets that an import put beside the splits of a source, which get them."""
+    """Return the offset states that an import added; their offsets are written to the splits."""
     splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
     imported = {(one.operator, one.state) for one in record.states}
     return [
@@ -214,19 +215,19 @@ def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which states of an operator are written, which as tuples, and what was imported."""
+    """The states of an operator to write, the states to write as tuples, and the import record."""
 
     names: set[str]
     tuples: set[str]
     record: SavepointRecord | None
 
     def state(self, uid: str, name: str) -> ImportedState | None:
-        """Return what was kept of a state, None for one that was not imported."""
+        """Return the import record of a state, None if it was not imported."""
         some = () if self.record is None else self.record.states
         return next((one for one in some if (one.operator, one.state) == (uid, name)), None)
 
     def operator(self, uid: str) -> ImportedOperator | None:
-        """Return what was kept of an operator, None for one that was not imported."""
+        """Return the import record of an operator, None if it was not imported."""
         some = () if self.record is None else self.record.operators
         return next((one for one in some if one.operator == uid), None)
 
@@ -284,8 +285,10 @@ def _operator(
 
 
 def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
-    """Return how many key groups an operator gets, None where nobody says: those that are wanted,
-    but for one that was imported with one alone, which is never parallel.
+    """Return the number of key groups of an exported operator, None if it is not specified.
+
+    This is the number in ``wanted``. An exception are imported operators with a single key group,
+    which can never be parallel.
     """
     if imported is None or imported.max_parallelism < 1:
         return wanted
@@ -314,7 +317,7 @@ def _imported_operator_state(state: OperatorState, known: ImportedState) -> Oper
 
 
 def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
-    """Refuse states of one operator that Flink could not have in one: keys, and names."""
+    """Refuse states whose key types or names cannot be together in one Flink operator."""
     names: dict[str, KeyedPlan] = {}
     for one in keyed:
         if one.flink.key != keyed[0].flink.key:
@@ -355,14 +358,15 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
 
 
 def _python_part(state: KeyedState, part: Part) -> Part:
-    """Return columns as the bytes that PyFlink's coders make of them."""
+    """Return columns as the bytes that PyFlink's coders write."""
     with _naming(state, ", ".join(part.names)):
         return replace(part, kind=PythonType(as_python(part.kind)))
 
 
 def _key(state: KeyedState) -> Part:
-    """Return the key: an object of Java's, of several columns a tuple, for PyFlink in a row; or a
-    row of Flink SQL.
+    """Return the key: a Java object or a row of Flink SQL.
+
+    Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
     """
     types = arrow_schema(state.schema)
     if state.hash_scheme == "flink-sql":
@@ -383,7 +387,7 @@ def _key(state: KeyedState) -> Part:
 def _flink_value(
     state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
 ) -> FlinkType:
-    """Return the type that the header of a savepoint has of a state's values."""
+    """Return the type of a state's values in the header of a savepoint."""
     each = value if state.ttl is None else TtlType(value)
     match state.kind:
         case StateKind.LIST:
@@ -398,7 +402,7 @@ def _flink_value(
 
 @contextmanager
 def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
-    """Name operator, state and column in an UnsupportedTypeError."""
+    """Add the operator, state and column to an UnsupportedTypeError."""
     try:
         yield
     except UnsupportedTypeError as error:
@@ -408,7 +412,7 @@ def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
 def _typed(
     state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
 ) -> list[FlinkColumn]:
-    """Return the types of columns that are values."""
+    """Return the Flink types of value columns."""
     types = arrow_schema(schema)
     found = []
     for name in names:
@@ -436,7 +440,8 @@ def _value(state: KeyedState, *, as_tuple: bool) -> Part:
 
 
 def _namespace(state: KeyedState) -> Part:
-    """Return the namespace: none, a window of two times, or a value, of several columns a tuple."""
+    """Return the namespace: none, a window of two times, or a value (a tuple if several columns).
+    """
     names, types = state.namespace, arrow_schema(state.schema)
     kinds = [types.field(name).type for name in names]
     if not names:
@@ -455,7 +460,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _window(names: Sequence[str], kinds: Sequence[pa.DataType]) -> FlinkColumn:
-    """Return two columns of times as a ``TimeWindow``, which counts milliseconds."""
+    """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
     stored = pa.struct([pa.field(*one) for one in zip(names, kinds, strict=True)])
 
     def there(array: pa.Array) -> pa.Array:
@@ -473,7 +478,7 @@ def _window(names: Sequence[str], kinds: Sequence[pa.DataType]) -> FlinkColumn:
 
 
 def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
-    """Return under which name Flink keeps timers: of functions, or of windows."""
+    """Return Flink's name for a timer queue, of functions or of windows."""
     if state.name.startswith(_TIMERS):
         return state.name
     domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"

@@ -1,7 +1,7 @@
-"""What is written of a checkpoint: its operators, their states, and the columns of these.
+"""The parts of a checkpoint that an export writes: operators, their states, and the columns.
 
-A state that never saw Flink has the types that follow from its columns. One that came from a
-savepoint has what its import kept of it, the serializers word for word.
+The Flink types of a state that was never in Flink follow from its columns. A state that was
+imported from a savepoint has the types in its import record, with exact copies of the serializers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "B
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A state that is not in the savepoint, and why; ``state`` is empty for all of an operator.
+    """A state that is not in the savepoint, and the reason; an empty ``state`` is a whole operator.
 
-    ``is_written_elsewhere`` says that its rows are part of another state there: nothing is missing.
+    ``is_written_elsewhere`` is true if its rows are part of another state of the savepoint, so that
+    nothing is missing.
     """
 
     operator: str
@@ -56,14 +57,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Part:
-    """Some columns of a state that are one value in Flink; without columns it says nothing."""
+    """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
 
     names: tuple[str, ...]
     kind: FlinkType
     column: FlinkColumn | None = None
 
     def there(self, rows: pa.Table) -> pa.Array:
-        """Return the values as Flink has them."""
+        """Convert the columns to values of Flink."""
         if self.column is None:
             return pa.nulls(len(rows))
         columns = [_whole(rows.column(name)) for name in self.names]
@@ -73,7 +74,7 @@ class Part:
         return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
 
     def back(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns of values of Flink, by name."""
+        """Convert values of Flink to columns, by name."""
         if self.column is None:
             return {}
         found = self.column.back(values)
@@ -83,23 +84,23 @@ class Part:
 
 @dataclass(frozen=True)
 class ImportedPart(Part):
-    """Columns as an import made them of a value of Flink; ``kind`` is not looked at for bytes."""
+    """Columns that an import made from a Flink value; for bytes, ``kind`` is not used."""
 
     imported: PartColumns | None = None
 
     @staticmethod
     def of(columns: PartColumns) -> ImportedPart:
-        """Return the part of columns that have names."""
+        """Return a part for columns that already have names."""
         return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
 
     def there(self, rows: pa.Table) -> pa.Array:
-        """Return the values as Flink has them."""
+        """Convert the columns to values of Flink."""
         assert self.imported is not None, "it was made of columns"
         arrays = [_whole(rows.column(name)) for name in self.names]
         return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
 
     def back(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns of values of Flink, by name."""
+        """Convert values of Flink to columns, by name."""
         assert self.imported is not None, "it was made of columns"
         return dict(zip(self.names, self.imported.columns(values), strict=True))
 
@@ -112,10 +113,11 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True)
 class KeyedPlan:
-    """A keyed state as it is written: what it is called in Flink, and which columns are what.
+    """The export plan of a keyed state: its Flink state, and the columns of each part.
 
-    Of one that came from a savepoint ``imported`` is what the import kept, and ``columns`` says how
-    its rows are.
+    For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
+    the
+    mapping of its rows.
     """
 
     state: KeyedState
@@ -130,7 +132,7 @@ class KeyedPlan:
 
     @property
     def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
+        """The description of the state in the header of a savepoint."""
         if self.imported is not None:
             return self.imported.info
         kind, form = self.flink.value, self.flink.kind
@@ -152,7 +154,7 @@ class KeyedPlan:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether its entries are bytes, which lie by another key group than Flink's."""
+        """Whether its entries are bytes, which the store keeps in other key groups than Flink."""
         return self.columns is not None and self.columns.form is Form.BYTES
 
     @property
@@ -163,7 +165,7 @@ class KeyedPlan:
 
 @dataclass(frozen=True)
 class OperatorStatePlan:
-    """An operator state as it is written; ``key`` is that of a broadcast map."""
+    """The export plan of an operator state; ``key`` is set for a broadcast map only."""
 
     state: OperatorState
     mode: Mode
@@ -173,17 +175,17 @@ class OperatorStatePlan:
 
     @property
     def name(self) -> str:
-        """What Flink calls it."""
+        """The state's name in Flink."""
         return self.state.name if self.imported is None else self.imported.name
 
     @property
     def is_bytes(self) -> bool:
-        """Whether its elements are bytes, as Flink wrote them."""
+        """Whether its elements are the bytes that Flink wrote."""
         return self.imported is not None and self.imported.form is Form.BYTES
 
     @property
     def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
+        """The description of the state in the header of a savepoint."""
         if self.imported is not None:
             return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
@@ -195,7 +197,7 @@ class OperatorStatePlan:
 
     @property
     def type_name(self) -> str:
-        """What Flink calls the type of its elements."""
+        """The name of the element type in Flink."""
         if self.key is None:
             return name_of(self.value.kind)
         return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
@@ -203,9 +205,9 @@ class OperatorStatePlan:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """An operator as it is written: its id, who owns which key groups, and its states.
+    """The export plan of an operator: its id, its key-group assignment, and its states.
 
-    ``offsets`` is the state that an import put beside the splits of a Kafka source.
+    ``offsets`` is the name of the state that an import added for the splits of a Kafka source.
     """
 
     uid: str
@@ -224,10 +226,10 @@ class OperatorPlan:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What a savepoint gets of a checkpoint, and what it does not get.
+    """The parts of a checkpoint that are written to a savepoint, and the parts that are left out.
 
-    ``carried`` are operators that the checkpoint lacks, and that are copied from the savepoint that
-    was imported.
+    ``carried`` are operators that are not in the checkpoint. They are copied from the imported
+    savepoint.
     """
 
     operators: tuple[OperatorPlan, ...]
@@ -237,7 +239,7 @@ class ExportPlan:
 
     @property
     def others(self) -> tuple[ImportedOperator, ...]:
-        """Operators of the savepoint that was imported which have no state of rows."""
+        """Operators of the imported savepoint that have no state with rows."""
         known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
         every = () if self.record is None else self.record.operators
         return tuple(one for one in every if one.is_imported and one.operator not in known)
