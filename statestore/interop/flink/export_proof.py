@@ -1,8 +1,8 @@
-"""A savepoint that was written is read back, and has to have the rows of the checkpoint.
+"""Verify a written savepoint: read it back, and compare it with the rows of the checkpoint.
 
-Its entries are decoded as those of any other savepoint, and made columns of the store again. Number
-and digest of the rows of each state have to be those that were read out of the store, and each row
-has to lie in the key group that follows from its key.
+Its entries are decoded like the entries of any other savepoint, and converted to columns of the
+store. For each state, the number and the digest of the rows must match the rows that were read from
+the store. Each row must be in the key group that follows from its key.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 
 
 def prove_keyed(found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[RowSet]) -> None:
-    """Compare the keyed states of an operator that was written with what they should be.
+    """Compare the written keyed states of an operator with the rows of the store.
 
     Args:
-        found: the operator, as it is read back.
-        plan: how it was written.
-        wanted: number and digest of the rows of each keyed state of ``plan``.
+        found: the operator, as it was read back.
+        plan: its export plan.
+        wanted: the expected number and digest of the rows of each keyed state of ``plan``.
 
     Raises:
-        CorruptionError: when there are other rows, or rows lie in wrong key groups.
+        CorruptionError: if the rows differ, or rows are in wrong key groups.
     """
     if found.problem is not None:
         raise CorruptionError(f"operator {plan.uid!r} is not read back: {found.problem}")
@@ -68,7 +68,7 @@ def prove_keyed(found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[RowSe
 def _batches(
     entries: Iterator[StateEntries],
 ) -> Iterator[tuple[Groups, Spans, Spans]]:
-    """Yield key groups, keys and values of many entries at once."""
+    """Yield key groups, keys and values of entries in large batches."""
     some: list[StateEntries] = []
     rows = size = 0
     for one in entries:
@@ -105,7 +105,7 @@ def _table(
     max_parallelism: int,
     groups: Groups,
 ) -> pa.Table:
-    """Return rows of the store out of entries; CorruptionError for one in a wrong key group."""
+    """Convert entries to rows of the store; CorruptionError for a row in a wrong key group."""
     if plan.columns is not None:
         return _imported_table(keys, values, plan, max_parallelism, groups)
     columns, counts = _columns(keys, values, plan, prefix_bytes(max_parallelism))
@@ -126,7 +126,7 @@ def _placed(rows: pa.Table, plan: KeyedPlan, max_parallelism: int, groups: Group
 def _imported_table(
     keys: Spans, values: Spans, plan: KeyedPlan, max_parallelism: int, groups: Groups
 ) -> pa.Table:
-    """Return rows as an import makes them of entries."""
+    """Convert entries to the rows that an import makes."""
     columns, prefix = plan.columns, prefix_bytes(max_parallelism)
     assert columns is not None, "the state was imported"
     entries = StateEntries(plan.flink, 0, keys, values)
@@ -146,7 +146,7 @@ def _imported_table(
 def _columns(
     keys: Spans, values: Spans, plan: KeyedPlan, prefix: int
 ) -> tuple[dict[str, pa.Array], Counts | None]:
-    """Return the columns of entries by name, and of lists how many rows each entry makes."""
+    """Return the columns of entries by name and, for lists, the number of rows per entry."""
     kind, state = plan.flink.value, plan.state
     if plan.flink.kind == "timers":
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
@@ -182,14 +182,14 @@ def _value_columns(values: pa.Array, plan: KeyedPlan) -> dict[str, pa.Array]:
 
 
 def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None:
-    """Compare the operator states of an operator that was written with what they should be.
+    """Compare the written operator states of an operator with the elements of the store.
 
     Args:
-        found: the operator, as it is read back.
-        wanted: what each subtask should have.
+        found: the operator, as it was read back.
+        wanted: the expected elements of each subtask.
 
     Raises:
-        CorruptionError: when a subtask has other elements.
+        CorruptionError: if the elements of a subtask differ.
     """
     seen = {(one.info.name, one.subtask): one for one in found.operator_state()}
     for state in wanted:

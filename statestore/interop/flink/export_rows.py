@@ -1,4 +1,4 @@
-"""Rows of keyed state become entries of a canonical savepoint, column by column."""
+"""Convert rows of keyed state to entries of a canonical savepoint, column by column."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ _ZERO = pa.scalar(b"\0", BYTES)
 
 
 def row_set(rows: pa.Table, plan: KeyedPlan) -> RowSet:
-    """Return number and digest of rows of a state."""
+    """Return the number and the digest of rows of a state."""
     return RowSet(len(rows), rows_digest(rows.select(plan.state.schema.names)))
 
 
 def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
-    """Return rows as a savepoint can say them: elements of a list counted from 0, and times of
-    last access in whole milliseconds.
+    """Return rows in the form that a savepoint can represent.
+
+    List positions count from 0, and TTL timestamps are whole milliseconds.
     """
     state = plan.state
     if plan.is_bytes:
@@ -75,20 +76,20 @@ def _with(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.T
 
 
 def encoded_rows(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> tuple[pa.Array, Groups]:
-    """Return the entries of rows.
+    """Encode rows as entries.
 
     Args:
-        rows: as :func:`normal_rows` returns them, with their new key groups, the elements of each
-            list together.
-        plan: what they are in Flink.
+        rows: rows from :func:`normal_rows` with their new key groups. The elements of each list
+            must be adjacent.
+        plan: the export plan of the state.
         max_parallelism: the number of all key groups.
 
     Returns:
         The entries, and their key groups.
 
     Raises:
-        UnsupportedTypeError: for a value that Flink cannot have, such as a null number, with the
-            state and its columns.
+        UnsupportedTypeError: for a value that Flink cannot represent, such as a null number, with
+            the state and its columns.
     """
     groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
     if plan.columns is not None:
@@ -117,7 +118,7 @@ def encoded_rows(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> tuple
 def _imported_entries(
     rows: pa.Table, plan: KeyedPlan, groups: Groups, max_parallelism: int
 ) -> tuple[pa.Array, Groups]:
-    """Return the entries of rows that an import made, and their key groups."""
+    """Encode the rows of an imported state; return the entries and their key groups."""
     columns = plan.columns
     assert columns is not None, "the state was imported"
     found, kind = columns.rows(rows, 0), plan.flink.value
@@ -151,7 +152,7 @@ def _imported_entries(
 def _composite(
     prefix: pa.Array, plan: KeyedPlan, key: pa.Array, namespace: pa.Array, map_key: pa.Array | None
 ) -> pa.Array:
-    """Return the keys of entries, out of their parts."""
+    """Return the keys of entries, concatenated from their parts."""
     layout = KeyLayout.of(plan.flink)
     own = _written(plan, plan.key.names, key, layout.key)
     other = _written(plan, plan.namespace.names, namespace, layout.namespace)
@@ -168,10 +169,10 @@ def _nothing(count: int) -> pa.Array:
 def groups_in_flink(
     rows: pa.RecordBatch, plan: KeyedPlan, max_parallelism: int
 ) -> npt.NDArray[np.int32]:
-    """Return the key group that each row has in Flink.
+    """Return the key group of each row in Flink.
 
-    Entries that are bytes say the one that they had. For another number of them their keys are
-    read; UnsupportedTypeError where their hash is not known.
+    Entries that stay bytes have a column with their key group. For another max parallelism, their
+    keys are decoded; UnsupportedTypeError if the hash of the key type is not known.
     """
     if not plan.is_bytes:
         return key_groups_of(rows, plan.state, max_parallelism)
@@ -184,8 +185,9 @@ def groups_in_flink(
 
 
 def _keys(rows: pa.Table, plan: KeyedPlan, max_parallelism: int | None = None) -> pa.Array:
-    """Return the keys of entries, behind their key groups among so many; or those without their
-    key groups and the keys of maps.
+    """Return the keys of entries, with key-group prefixes for ``max_parallelism``.
+
+    If it is None, the result has neither key groups nor the keys of maps.
     """
     parts: list[pa.Array | pa.Scalar] = []
     if max_parallelism is not None:
@@ -228,7 +230,7 @@ def _written(
     *,
     is_list: bool = False,
 ) -> pa.Array:
-    """Return the bytes of values; UnsupportedTypeError names the state and its columns."""
+    """Return the bytes of values; an UnsupportedTypeError has the state and its columns."""
     try:
         return encoded_list(array, kind) if is_list else encoded(array, kind)
     except InvalidArgumentError as error:
@@ -244,7 +246,7 @@ def _one(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which rows have another key or namespace than the one before."""
+    """Return which rows have another key or namespace than the previous row."""
     starts = np.ones(len(keys), np.bool_)
     if len(keys) > 1:
         starts[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
