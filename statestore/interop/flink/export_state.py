@@ -1,10 +1,11 @@
-"""``statestore flink export``: a checkpoint of a store becomes a savepoint that Flink restores.
+"""``statestore flink export``: write a checkpoint of a store as a savepoint that Flink restores.
 
-Files of state come first. What is in them is read back then and compared with the store, and only
-after that ``_metadata`` is put, whole or not at all: without it a folder is no savepoint, to Flink
-as well. Whatever fails deletes what was written; what a crash leaves has no ``_metadata``.
+The export writes the state files first. Then it reads them back and compares them with the store.
+Only after that does it write ``_metadata``, atomically. Without this file, Flink does not accept a
+folder as a savepoint. If the export fails, it deletes its files. After a crash the files stay,
+without ``_metadata``.
 
-Memory does not depend on the size of a key group or state
+The memory that it needs does not depend on the size of a key group or state
 (:mod:`statestore.interop.flink.export_keyed`).
 """
 
@@ -56,10 +57,10 @@ Progress = Callable[[float, float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedState:
-    """A state: what it is called in Flink and of which types, and its rows.
+    """A state: its name and types in Flink, and the number of its rows.
 
-    ``columns`` are those of its values, in the order of their fields in Flink, which have no names
-    there.
+    ``columns`` are the columns of its values. They have the order of the value's fields in Flink,
+    which have no names there.
     """
 
     name: str
@@ -73,7 +74,7 @@ class ExportedState:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedOperator:
-    """An operator: its id, and by new subtask its rows and bytes."""
+    """An operator: its id, and the number of rows and bytes of each new subtask."""
 
     uid: str
     id: str
@@ -86,9 +87,9 @@ class ExportedOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedSavepoint:
-    """What was written for Flink, or with ``dry_run`` what would be, and what was left out.
+    """The written savepoint (with ``dry_run``, the savepoint that would be written).
 
-    ``carried`` are the operators that were copied unchanged from the savepoint that was imported.
+    ``carried`` are the operators that were copied unchanged from the imported savepoint.
     """
 
     store: str
@@ -101,7 +102,7 @@ class ExportedSavepoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the savepoint has all state of the checkpoint, and that all of its source."""
+        """Whether the savepoint has all state of the checkpoint and of the checkpoint's source."""
         return all(one.is_written_elsewhere for one in self.left_out)
 
 
@@ -122,51 +123,51 @@ def export_savepoint(
     options: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> ExportedSavepoint:
-    """Make a canonical savepoint of a checkpoint, from which Flink restores.
+    """Write a checkpoint as a canonical savepoint, from which Flink restores.
 
-    All rows are read back before there is a savepoint, and compared with those of the store by
-    number, digest and key group.
+    Before the savepoint is completed, all rows are read back. Their number, digest and key groups
+    are compared with the rows of the store.
 
     Args:
         store: the store.
-        place: a folder that is empty or not there, as a path or URL.
+        place: an empty or new folder, as a path or URL.
         checkpoint: the id, ``latest``, or a savepoint's name.
-        operators: the uids whose states are written; by default all.
-        parallelism: among how many subtasks the state is shared; by default as stored. A restore
-            may be at any other.
+        operators: the uids of the operators to write; by default all.
+        parallelism: the number of subtasks that share the state; by default as stored. Flink can
+            restore the savepoint with any other.
         max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
-            that was imported with one key group keeps it, as its job allows no other.
-        leave_out: what the savepoint lacks on purpose: an operator, ``operator/state``, or a pair
-            of these. State that the checkpoint lacks of its source has to be named here. Operators
-            go by uid, name or operator id.
+            that was imported with one key group keeps it, because its job allows no other.
+        leave_out: state to leave out of the savepoint: an operator, ``operator/state``, or a pair
+            of these. State of the source that the checkpoint does not have must be named here.
+            Operators are identified by uid, name or operator id.
         carry: operators that the import left out, by uid, name or operator id. Their state is
-            copied unchanged from the savepoint that was imported, which must still be there.
-        moved: where folders are now that this savepoint names by absolute paths, as for the import.
-        allow: folders and files elsewhere that this savepoint may name, as for the import.
-        tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
-            default they are a ``Row``.
-        dry_run: says what each subtask would get; nothing is written.
-        options: for the file system of the savepoint, as of ``open_storage``.
-        on_progress: is told how many rows are written, and of how many.
+            copied unchanged from the imported savepoint, which must still exist.
+        moved: the current locations of folders of this savepoint, as for the import.
+        allow: other folders and files that this savepoint may refer to, as for the import.
+        tuples: states, as pairs of operator and state, whose values of several columns are a tuple
+            in the job; by default they are a ``Row``.
+        dry_run: report what each subtask would get, without writing anything.
+        options: options for the savepoint's file system, as in ``open_storage``.
+        on_progress: a callback that receives the number of written rows, and the total.
 
     Returns:
-        What was written.
+        The written operators and states, and the ones that were left out.
 
     Raises:
-        UnsupportedTypeError: for what Flink cannot have, by operator, state and column: before
-            anything is written where types tell it, else when the value is found.
-        InvalidArgumentError: for a place that is not empty, or within the store, and when the
-            savepoint to carry from is another one by now.
-        LeftOutStateError: for state that the checkpoint lacks of its source, since its import or
-            a salvage left it out, and that neither ``leave_out`` nor ``carry`` names.
-        StateNotFoundError: for an operator or a state that there is not.
-        ParallelismError: for a parallelism that there cannot be, and for operators to carry that
-            have another number of key groups than ``max_parallelism``.
-        MissingFileError: when the savepoint to carry from was deleted.
-        IncompatibleStateError: for an operator to carry with records in flight or a changelog.
-        CorruptionError: when the rows of the store are not those that were stored, or what was
-            written is not read back as them. Nothing is left then.
-        StateStoreError: as ``store.restore``, and when the place cannot be written.
+        UnsupportedTypeError: for a type or value that Flink does not support, with the operator,
+            state and column. A type is refused before anything is written.
+        InvalidArgumentError: if the place is not empty or is inside of the store, or if another
+            savepoint is now in the place of the savepoint to carry from.
+        LeftOutStateError: for state of the source that the checkpoint does not have, because its
+            import or a salvage left it out, unless ``leave_out`` or ``carry`` names it.
+        StateNotFoundError: for an operator or a state that does not exist.
+        ParallelismError: for an invalid parallelism, or if an operator to carry has another number
+            of key groups than ``max_parallelism``.
+        MissingFileError: if the savepoint to carry from was deleted.
+        IncompatibleStateError: for an operator to carry with in-flight records or a changelog.
+        CorruptionError: if the rows of the store do not match their recorded digest, or the written
+            rows are read back differently. In both cases the written files are deleted.
+        StateStoreError: as ``store.restore``, or if the place cannot be written.
     """
     restored = store.restore(checkpoint=checkpoint)
     uids = {one.state.uid for one in restored.manifest.operator}
@@ -219,14 +220,14 @@ def export_savepoint(
 
 
 class _Counting(SavepointWriter):
-    """Writes nothing, and says how many bytes there would be."""
+    """A writer for dry runs: it writes nothing and only counts bytes."""
 
     def file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
         return RelativeHandle("", sum(map(len, data)))
 
 
 class _Told:
-    """Tells how far it is, by rows."""
+    """Reports the progress in rows."""
 
     def __init__(
         self, tell: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
@@ -245,7 +246,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Written:
-    """An operator that was written, and what has to be read back of it."""
+    """An operator that was written, and the rows that must be read back."""
 
     plan: OperatorPlan
     metadata: OperatorState
@@ -305,7 +306,7 @@ def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
 
 
 def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
-    """Return an operator that was imported, of which there are no rows."""
+    """Return an imported operator that has no rows."""
     groups = groups_of(known, most) or known.max_parallelism
     return OperatorState(
         known.id,
@@ -323,7 +324,7 @@ def _written_keyed(
     part: KeyGroupRange,
     writer: SavepointWriter,
 ) -> tuple[KeyGroupsHandle | None, int]:
-    """Write the next key groups, those of a subtask; return its handle, and its bytes."""
+    """Write the next key groups, which belong to one subtask; return its handle and its size."""
     if groups is None:
         return None, 0
     handle = writer.keyed(plan.header, part.first, islice(groups, len(part)))
@@ -362,7 +363,7 @@ def _states(
 
 
 def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:
-    """Read back what was written, before it is a savepoint."""
+    """Read back and verify the written files, before ``_metadata`` completes the savepoint."""
     found = savepoint_of(metadata_v3(metadata), places)
     for operator, one in zip(found.operators, written, strict=False):  # others have no rows
         prove_keyed(operator, one.plan, one.keyed)
