@@ -1,9 +1,9 @@
-"""A savepoint becomes one with another number of key groups, which Flink itself refuses to make.
+"""Rewrite a savepoint with another number of key groups, which Flink itself cannot do.
 
-Of a key only its key group changes, those bytes with which it begins in a savepoint, and with that
-its place. State of any class goes through: values are looked into only to find damage, where their
-types are known. The key group is the
-product's own function of the key, and before it is trusted it has to say where each key lies now.
+A key changes only in its key group, which is the prefix of the key in a savepoint, and in its
+position. The values of all classes are copied unchanged; they are decoded only to detect damage, if
+their types are known. The product computes the key group from the key. Before this function is
+trusted, it must return the current key group for every key.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RepackedOperator:
-    """What was done to an operator: its entries by state, and how many subtasks share them."""
+    """The result for an operator: its entries by state, and the number of subtasks."""
 
     id: str
     title: str
     parallelism: int
     was: int
-    """The number of key groups that it had."""
+    """The previous number of key groups."""
 
     entries: Mapping[str, int]
     left_out: Mapping[str, str]
-    """Parts of its state that were dropped, and why."""
+    """Dropped parts of its state, and the reasons."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +78,35 @@ def repack_savepoint(
     drop: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> Repacked:
-    """Make a canonical savepoint with another number of key groups, from which Flink restores.
+    """Write a canonical savepoint with another number of key groups, from which Flink restores.
 
-    Every operator gets this maximum, but for those with one key group: Flink gives that to what
-    cannot be parallel, such as an aggregate over all rows, and it stays. Entries are
-    sorted by their new key groups in about 256 MiB, in a temporary folder if there are more.
+    Every operator gets this max parallelism, except operators with one key group: Flink uses that
+    for operators that cannot be parallel, such as an aggregate over all rows. Entries are sorted by
+    their new key groups in about 256 MiB of memory. If there are more, they are spilled to a
+    temporary folder.
 
     Args:
         source: the folder of a savepoint or checkpoint, which is only read.
-        target: a folder that is empty or not there.
+        target: an empty or new folder.
         max_parallelism: the new number of key groups, 1 to 32768.
-        parallelism: among how many subtasks keyed state is shared; by default as it was. A restore
-            may be at any other.
-        moved: where folders lie now that the source names by absolute paths.
-        allow: folders and files elsewhere that the source may name, as paths or URLs.
-        options: for the file system of both, as of ``open_storage``.
-        drop: what is left out, and is refused else, by its name in :class:`Refused`.
-        on_progress: is told how many operators are done, and of how many.
+        parallelism: the number of subtasks that share keyed state; by default unchanged. Flink can
+            restore the savepoint with any other.
+        moved: the current locations of folders that were moved since the source was written.
+        allow: other folders and files that the source may refer to, as paths or URLs.
+        options: options for both file systems, as in ``open_storage``.
+        drop: the kinds of unsupported state to leave out instead of an error, as the names of
+            :class:`Refused`.
+        on_progress: a callback that receives the number of finished operators, and the total.
 
     Returns:
-        What was done.
+        The result for each operator.
 
     Raises:
-        ParallelismError: when the numbers do not fit.
-        InvalidArgumentError: when the source is no savepoint, or the target is not empty.
-        UnsupportedTypeError: for a key whose hash no savepoint tells.
+        ParallelismError: if the numbers do not fit.
+        InvalidArgumentError: if the source is not a savepoint, or the target is not empty.
+        UnsupportedTypeError: for a key whose hash cannot be computed from a savepoint.
         IncompatibleStateError: for state that cannot be read.
-        CorruptionError: when the savepoint is damaged, or a key lies in another key group than it
-            should.
+        CorruptionError: if the savepoint is damaged, or a key is in a wrong key group.
     """
     told = refused_kinds(drop)
     savepoint = open_savepoint(source, moved=moved, allow=allow, options=options, drop=told)
@@ -136,9 +137,9 @@ def repack_savepoint(
 
 
 def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGroupAssignment:
-    """Return among how many subtasks an operator's state is shared.
+    """Return how an operator's key groups are assigned to subtasks.
 
-    State that is not keyed stays with its subtask, so there cannot be fewer.
+    Operator state stays with its subtask, so the parallelism cannot be lower than its subtasks.
     """
     if operator.problem is not None:
         raise IncompatibleStateError(f"operator {operator.title} is not read: {operator.problem}")
@@ -153,7 +154,7 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
 def _repacked(
     operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
 ) -> tuple[OperatorState, Mapping[str, int]]:
-    """Write an operator's state; return it with its new handles, and its entries by state."""
+    """Write an operator's state; return its metadata with new handles, and entries by state."""
     subtasks: dict[int, Subtask] = {
         one.index: replace(
             one, operator=writer.copied(one.operator, operator.places, operator.title), keyed=None
@@ -183,9 +184,7 @@ def _repacked(
 def _sorted(
     operator: FlinkOperator, places: Mapping[str, int], most: int, sort: EntrySort
 ) -> dict[str, int]:
-    """Bring all entries of an operator to their new key groups; return how many of each state there
-    are.
-    """
+    """Sort all entries of an operator by their new key groups; return the counts by state."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     counts: dict[str, int] = {}
     for found in operator.entries(is_checked=True):
@@ -199,7 +198,7 @@ def _sorted(
 
 
 def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most: int) -> Groups:
-    """Return the key group of each key among ``most``, once it is known to say the present one."""
+    """Return the new key group of each key, after checking that the old one is computed right."""
     state = found.state
     cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
     groups_of = key_groups_at(state.key, cursor)
@@ -213,3 +212,18 @@ def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most:
             "hashes them in another way"
         )
     return groups_of(most)
+
+
+def _key_groups(spill: Spill, part: KeyGroupRange, most: int, packs: bool) -> Iterator[bytes]:
+    """Yield the bytes of each key group of a subtask, compressed if ``packs`` is true."""
+    for chunk in spill.parts(part):
+        rows = spill.rows(chunk)
+        states = []
+        for place in sorted(pc.unique(rows.column("state")).to_pylist()):
+            own = rows.filter(pc.equal(rows.column("state"), place)).combine_chunks()
+            numbers, _, keys, values = (column.chunk(0) for column in own.columns)
+            groups = numbers.to_numpy()
+            entries = entries_of(joined(prefixes(groups, most), keys), values)
+            states.append((place, cut(entries, groups, chunk)))
+        for number in chunk:
+            yield group_bytes(number, states, is_compressed=packs)
