@@ -440,8 +440,7 @@ def _value(state: KeyedState, *, as_tuple: bool) -> Part:
 
 
 def _namespace(state: KeyedState) -> Part:
-    """Return the namespace: none, a window of two times, or a value (a tuple if several columns).
-    """
+    """Return the namespace: none, a window of two times, or a value, such as a tuple."""
     names, types = state.namespace, arrow_schema(state.schema)
     kinds = [types.field(name).type for name in names]
     if not names:
