@@ -1,8 +1,9 @@
-"""Parallelisms compared before any of them is restored at: what each would read, move, take, cost.
+"""Compare parallelisms before restoring: what each would read, move, take and cost.
 
-Expected seconds are the bytes of the largest subtask by a rate: subtasks restore side by side, and
-the slowest one is waited for. Money is by a price table that is given. Which one would be taken
-follows a rule of two lines, :func:`chosen_of`; nothing here is a law, and all of it is stated.
+The expected time is the size of the largest subtask divided by a rate: subtasks restore in
+parallel, and the restore waits for the slowest one. Costs follow from a given price table.
+:func:`chosen_of` has the rule that picks a parallelism. The rule is a heuristic, and its reason is
+part of the result.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ __all__ = [
 ]
 
 SLOWER = 1.5
-"""With prices: how many times the least expected seconds the cheapest may take."""
+"""With prices, the cheapest option may take this many times the least expected seconds."""
 
 ALIKE = 1.05
-"""How many times the least counts as no more than it."""
+"""Values up to this many times the smallest value count as equal to it."""
 
 NOISE_SECONDS = 0.1
 NOISE_BYTES = 10**6
-"""What is less than this above the least counts as no more than it: one request may take longer."""
+"""Values within these limits of the smallest one count as equal: a single request may vary more."""
 
 _GB = 10**9
 _HOUR = 3600
@@ -56,9 +57,9 @@ _HOUR = 3600
 
 @dataclass(frozen=True)
 class Prices:
-    """What a restore costs, in ``currency``: a GB is 10^9 bytes. What is not given costs nothing.
+    """The prices of a restore in ``currency``; a GB is 10^9 bytes. Prices default to 0.
 
-    ``per_subtask_hour`` is paid for every subtask while the restore takes place.
+    ``per_subtask_hour`` is paid for every subtask during the restore.
     """
 
     currency: str = ""
@@ -69,7 +70,9 @@ class Prices:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Prices:
-        """Return the prices of a table; InvalidArgumentError names what is unknown or no price."""
+        """Return the prices of a table; InvalidArgumentError for an unknown name or invalid
+        price.
+        """
         known = {field.name for field in fields(cls)}
         for name, value in table.items():
             if name not in known:
@@ -86,10 +89,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a restore at a parallelism would do, all operators together.
+    """The expected figures of a restore at one parallelism, for all operators together.
 
-    ``largest_bytes`` are those of the largest subtask of any operator. ``seconds`` is None without
-    a rate, ``money`` without prices.
+    ``largest_bytes`` is the size of the largest subtask of any operator. ``seconds`` is None
+    without a rate, and ``money`` is None without prices.
     """
 
     parallelism: int
@@ -116,11 +119,11 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Parallelisms side by side, ascending, which one would be taken, and why.
+    """A comparison of parallelisms in ascending order, the chosen one, and the reason.
 
-    ``rate`` is in bytes per second and subtask, None when it is not known. With ``hosts`` the moved
-    bytes are those that no copy on the subtask's host has; else those whose subtask is another one
-    than it was.
+    ``rate`` is in bytes per second and subtask, None if unknown. With ``hosts``, moved bytes are
+    the bytes without a copy on the subtask's host. Without, they are the bytes whose subtask
+    changes.
     """
 
     checkpoint_id: int
@@ -133,7 +136,7 @@ class Comparison:
     hosts: tuple[str, ...]
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each parallelism."""
+        """Return one row per parallelism."""
         return table_of(_COLUMNS, map(astuple, self.options))
 
     to_pandas, to_polars = as_pandas, as_polars
@@ -142,7 +145,7 @@ class Comparison:
         return f"Comparison({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the largest subtask at each parallelism, and the choice."""
+        """Return the notebook view: the largest subtask at each parallelism, and the choice."""
         drawn = [
             Bar(
                 f"parallelism {one.parallelism}",
@@ -173,10 +176,11 @@ def compare_plans(
     rate: float | None = None,
     prices: Prices | None = None,
 ) -> Comparison:
-    """Return the plans of several parallelisms, one at least, compared.
+    """Return a comparison of the plans of several parallelisms, at least one.
 
-    ``hosts`` says the slots of each. Raises InvalidArgumentError for no plan, a rate that is not
-    above 0, or hosts with fewer slots than subtasks, naming the parallelism.
+    ``hosts`` maps each host to its number of slots. Raises InvalidArgumentError if there are no
+    plans, if the rate is not above 0, or if the hosts have fewer slots than a parallelism has
+    subtasks.
     """
     if not plans:
         raise InvalidArgumentError("name the parallelisms to compare_plans, such as 4,8,16")
@@ -200,14 +204,14 @@ def compare_plans(
 
 
 def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
-    """Return the parallelism that would be taken, and the rule that says so.
+    """Return the chosen parallelism, and the rule that chose it.
 
-    Without prices the one with the least expected seconds, or where no rate is known the smallest
-    largest subtask, which is the same order. With prices the cheapest of those that take at most
-    1.5 times as long as the fastest. What is within :data:`ALIKE` times the least counts as equal,
-    as sizes of files and rates are not exact, and so do seconds and bytes that are less than
-    :data:`NOISE_SECONDS` and :data:`NOISE_BYTES` apart; of equals the one that moves fewest
-    bytes, which without hosts is the present parallelism, then the smallest.
+    Without prices, choose the option with the least expected seconds; without a rate, the one with
+    the smallest largest subtask, which gives the same order. With prices, choose the cheapest
+    option that takes at most :data:`SLOWER` times as long as the fastest. Options within
+    :data:`ALIKE` times the least count as equal, because sizes and rates are not exact. So do
+    options within :data:`NOISE_SECONDS` or :data:`NOISE_BYTES` of it. Among equal options, choose
+    the one that moves the fewest bytes (without hosts the current parallelism), then the smallest.
     """
     fastest = min(_slowness(one) for one in options)
     if any(one.money is None for one in options):
@@ -229,10 +233,10 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
 
 
 def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
-    """Return the bytes of keyed state whose key group another subtask owns than in the checkpoint:
-    by the ranges that it recorded, or else Flink's even ones.
+    """Return the bytes of keyed state in key groups that change their subtask.
 
-    InvalidArgumentError when the plan is of another max parallelism.
+    The previous owners are the ranges recorded in the checkpoint, or Flink's even ranges.
+    InvalidArgumentError if the plan has another max parallelism.
     """
     entries = [one for one in manifest.keyed if one.state.uid == plan.stored_uid]
     if not entries or plan.assignment is None:
@@ -256,9 +260,9 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
 def moved_between_hosts(
     manifest: Manifest, plan: RestorePlan, hosts: Mapping[str, int], strategy: str = LOCALITY
 ) -> int:
-    """Return the bytes of keyed state that have no copy on the host where their subtask is placed.
+    """Return the bytes of keyed state without a copy on the host where their subtask is placed.
 
-    InvalidArgumentError for hosts with fewer slots than subtasks or an unknown strategy.
+    InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is unknown.
     """
     stored = {one.stored_uid for one in plan.operators}
     total = sum(one.size_bytes for one in manifest.keyed if one.state.uid in stored)
@@ -308,7 +312,7 @@ def _compared(
 
 
 def _owners(assignment: Assignment) -> list[int]:
-    """Return the subtask of each key group, in order."""
+    """Return the owning subtask of each key group, in order."""
     return [subtask for subtask, own in enumerate(assignment.ranges()) for _ in own]
 
 
@@ -323,7 +327,9 @@ def _noise(one: Compared) -> float:
 def _first(
     options: Sequence[Compared], key: Callable[[Compared], float], noise: float = 0.0
 ) -> tuple[Compared, str]:
-    """Return the best of those that are alike, and what to say of it when there are several."""
+    """Return the best of the about equal options, and a note for the reason if there are
+    several.
+    """
     least = min(map(key, options))
     alike = [one for one in options if key(one) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
@@ -331,7 +337,7 @@ def _first(
     return best, more if len(alike) > 1 else ""
 
 
-# Compare: several parallelisms side by side, before a checkpoint is restored at one of them.
+# Compare several parallelisms before a checkpoint is restored at one of them.
 
 
 def compare(
@@ -347,7 +353,7 @@ def compare(
 ) -> Comparison:
     """Return what restores of a checkpoint at these parallelisms would read, move, take and cost.
 
-    Raises ParallelismError, naming the operator, or InvalidArgumentError.
+    Raises ParallelismError, which names the operator, or InvalidArgumentError.
     """
     if hosts and balance is not None:
         raise InvalidArgumentError(

@@ -1,17 +1,16 @@
-"""The rows of one state as an Arrow dataset: whoever scans it says which columns and rows.
+"""The rows of one state as an Arrow dataset, whose scans select columns and rows.
 
-Only what the manifest names is in it, whatever else lies in the folder; nothing is listed. Files
-are opened and checked as for a restore, one after another, when rows of them are wanted: only
-columns that are wanted are read, and of files and row groups only those that can have wanted rows,
-by their key groups and by what their footers say of least and greatest values.
+The dataset contains exactly the files that the manifest names; no folder is listed. Files are
+opened one after another and checked as in a restore. Only the needed columns are read. Files and
+row groups are pruned by their key groups and by the minimum and maximum values in their footers.
 
-The rows are read by who takes them, in no thread of Arrow's own: such a thread reads ahead whether
-or not anybody goes on, and when the program ends before it, Arrow waits for it for ever.
+The consumer's thread reads the rows, not a thread of Arrow. Arrow's threads read ahead even if the
+consumer has stopped. If the program ends first, Arrow waits for such a thread forever.
 
-A state with changes, or one that hides expired rows, is read as a restore reads it, anew for every
-scan, a run of key groups at a time: nothing of it is kept. Beside the columns that are wanted those
-are read that tell rows apart or say when they expire, of those key groups that the scan can want;
-of the base no other row groups than of a state without changes, of the changes all.
+A state with changes, or one that hides expired rows, is merged as in a restore, again for every
+scan, a run of key groups at a time. Nothing is cached. In addition to the selected columns, it
+reads the columns that identify rows or contain their expiry time, of the key groups that can match.
+Row groups of the base are pruned in the same way; changes are read completely.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ from statestore.storage import Storage
 __all__ = ["StateRows", "dataset_of"]
 
 _PIECES = 256
-"""Into so many parts the key groups of a state with changes are cut, to read those alone that a
-condition admits."""
+"""The number of parts into which the key groups of a state with changes are cut.
+
+Only the parts that can match a condition are read."""
 
 _FORMAT = ds.ParquetFileFormat()
 _NOWHERE = pafs.LocalFileSystem()
@@ -51,9 +51,9 @@ _NOWHERE = pafs.LocalFileSystem()
 
 @dataclass
 class StateRows:
-    """Where the rows of states come from; ``problem`` is what went wrong first.
+    """The source of the rows of states; ``problem`` is the first error.
 
-    Whoever scans through several libraries gets that error back from here as it was raised.
+    A scan through several libraries can lose the original error, which callers get from here.
     """
 
     storage: Storage
@@ -63,20 +63,20 @@ class StateRows:
 
 
 def dataset_of(rows: StateRows, entry: Entry, columns: pa.Schema) -> ds.Dataset:
-    """Return a state's rows as a dataset with these columns; no file is opened yet."""
+    """Return a state's rows as a dataset with these columns; files are opened later."""
     dataset = _Dataset([], columns, _FORMAT, _NOWHERE)
     dataset.rows, dataset.entry = rows, entry
     return dataset
 
 
 class _Dataset(ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset that is scanned here, and not by Arrow."""
+    """A dataset that is scanned by this module instead of by Arrow."""
 
     rows: StateRows
     entry: Entry
 
     def scanner(self, **options: Any) -> _Scan:
-        """Return a scan of some columns and rows."""
+        """Return a scan of the selected columns and rows."""
         names = options.get("columns")
         wanted = self.schema.names if names is None else list(names)
         return _Scan(self.rows, self.entry, self.schema, wanted, options.get("filter"))
@@ -84,7 +84,7 @@ class _Dataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Scan:
-    """What DuckDB asks of a scanner: its columns, and a stream of its rows."""
+    """The interface that DuckDB expects of a scanner: a schema, and a stream of rows."""
 
     rows: StateRows
     entry: Entry
@@ -94,11 +94,11 @@ class _Scan:
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """The columns that are asked for."""
+        """The selected columns."""
         return pa.schema([self.schema.field(name) for name in self.names])
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows, read as they are taken."""
+        """Return the rows; they are read on demand."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -142,17 +142,17 @@ class _Scan:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all is asked for."""
+        """True if all rows and columns are selected."""
         return self.wanted is None and len(self._columns) == len(self.schema)
 
     @cached_property
     def _columns(self) -> pa.Schema:
-        """The columns that are read: those asked for, and those that decide on rows."""
+        """The columns to read: the selected columns, and those in the condition."""
         read = [field for field in self.schema if field.name in self.names or self._decides(field)]
         return pa.schema(read)
 
     def _decides(self, field: pa.Field) -> bool:
-        """Return whether the condition is about a column: it cannot do without it."""
+        """Return whether the condition refers to a column: without it, the filter fails."""
         if self.wanted is None:
             return False
         others = pa.schema([other for other in self.schema if other.name != field.name])
@@ -163,7 +163,9 @@ class _Scan:
         return False
 
     def _is_placed(self, name: str) -> bool:
-        """Return whether a column is in no file: the key group, where its folder says it."""
+        """Return whether a column is not in the files: the key group, if the folder's name has
+        it.
+        """
         entry = self.entry
         return (
             name == KEY_GROUP
@@ -180,15 +182,15 @@ class _Scan:
         return placed(batch, handle.key_groups.first, schema)
 
     def _files(self) -> list[Handle]:
-        """Return the files that can have wanted rows."""
+        """Return the files that can contain matching rows."""
         handles: list[Handle] = [*self.entry.handles]
         numbers = self._admitted([_groups_of(handle) for handle in handles])
         return [handles[number] for number in numbers]
 
     def _row_groups(self, file: DataFile, handle: Handle) -> Iterable[int]:
-        """Return the row groups that can have wanted rows; Arrow says which, of the footer.
+        """Return the row groups that can contain matching rows; Arrow decides by the footer.
 
-        What a footer without checksum says of them is not believed: it could hide rows.
+        A footer without a checksum is not trusted, because its statistics could hide rows.
         """
         if self.wanted is None or handle.footer is None:
             return range(handle.row_groups)
@@ -214,15 +216,17 @@ class _Scan:
             )
 
     def _key_groups(self, groups: int) -> Iterator[KeyGroupRange]:
-        """Yield the key groups that can have wanted rows, those that touch together."""
+        """Yield ranges of key groups that can contain matching rows; adjacent parts are joined."""
         pieces = KeyGroupAssignment(max_parallelism=groups, parallelism=min(groups, _PIECES))
         for numbers in _runs(self._admitted([_within(piece) for piece in pieces.ranges()])):
             first, last = pieces.range_of(numbers[0]), pieces.range_of(numbers[-1])
             yield KeyGroupRange(first.first, last.last)
 
     def _admitted(self, parts: list[ds.Expression]) -> list[int]:
-        """Return which parts can have wanted rows, ascending; each says what is true of all of its
-        rows. Arrow finds out, of pretended files.
+        """Return the indexes of the parts that can contain matching rows, in ascending order.
+
+        Each part is a predicate that holds for all of its rows. Arrow decides, using placeholder
+        files.
         """
         if self.wanted is None:
             return [*range(len(parts))]
@@ -239,7 +243,7 @@ class _Scan:
 
 
 def _groups_of(handle: Handle) -> ds.Expression:
-    """Return what the key groups of a file say of its rows."""
+    """Return a predicate for the rows of a file, from its key groups."""
     return _within(handle.key_groups) if isinstance(handle, KeyedStateHandle) else ds.scalar(True)
 
 
@@ -251,6 +255,6 @@ def _within(groups: KeyGroupRange) -> ds.Expression:
 
 
 def _runs(numbers: list[int]) -> Iterator[list[int]]:
-    """Yield numbers, which ascend, in runs without a gap."""
+    """Yield runs of consecutive numbers from an ascending list."""
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         yield [number for _, number in run]

@@ -1,9 +1,9 @@
-"""DuckDB as this project uses it: shut in, given batches that it reads right, its errors put well.
+"""DuckDB as this project uses it: sandboxed, with batches that it reads correctly, and its errors.
 
 :class:`QueryWatch` stops a query after a time limit, or when another thread cancels it.
 
-A statement sees what it is given and nothing else: no file, no URL, no variable of the program. It
-loads no extension, and writes nothing but what DuckDB itself puts into its own database.
+A statement can only access its registered views: no files, no URLs, no variables of the program. It
+loads no extensions. It writes only what DuckDB itself writes to its own database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["QueryWatch", "duckdb", "for_arrow", "quoted", "said", "shut_in", "un
 
 _POLL_SECONDS = 0.05
 _SETTINGS = (
-    # Times with a zone are moments: whatever the host's zone, they are read and shown as UTC.
+    # A time with a zone is a point in time: it is read and shown in UTC, whatever the host's zone.
     "SET TimeZone = 'UTC'",
     "SET python_enable_replacements = false",
     "SET autoinstall_known_extensions = false",
@@ -34,7 +34,7 @@ _SETTINGS = (
 )
 
 _NESTED = ("struct", "tuple", "map", "list", "array")
-# Ids of the types whose values DuckDB exports to Arrow without a change.
+# The ids of types that DuckDB exports to Arrow without changing values.
 _EXACT_IN_ARROW = frozenset(
     {
         *("boolean", "float", "double", "decimal", "varchar", "blob", "uuid", "enum", "null"),
@@ -47,14 +47,14 @@ _EXACT_IN_ARROW = frozenset(
 
 
 def duckdb() -> ModuleType:
-    """Return the library; MissingDependencyError without it."""
+    """Return the library; MissingDependencyError if it is not installed."""
     with needs_extra("query", "SQL"):
         return importlib.import_module("duckdb")
 
 
 def shut_in(connection: Any) -> None:
-    """Shut a connection in, once it has what it needs."""
-    # In a notebook without ipywidgets there is none, and DuckDB refuses to be told so.
+    """Sandbox a connection after its views are registered."""
+    # In a notebook without ipywidgets there is no progress bar, and DuckDB refuses to disable it.
     [(is_on,)] = connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()
     if is_on:
         connection.execute("SET enable_progress_bar = false")
@@ -63,10 +63,10 @@ def shut_in(connection: Any) -> None:
 
 
 def unsliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches of which no array, on whatever level, begins behind the start of its memory.
+    """Yield batches whose arrays, at every level, start at the beginning of their memory.
 
-    DuckDB passes over where a struct within a struct begins, or refuses it. What is a slice is
-    copied; all else stays where it is.
+    DuckDB ignores the offset of a nested struct, or refuses it. So sliced arrays are copied, and
+    all other arrays are passed on without a copy.
     """
     for batch in batches:
         columns = [_copied(column) if _is_sliced(column) else column for column in batch.columns]
@@ -74,15 +74,15 @@ def unsliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def for_arrow(relation: Any) -> Any:
-    """Return a relation with types that Arrow holds exactly; other types are cast to VARCHAR.
+    """Return a relation whose types Arrow represents exactly; other types are cast to VARCHAR.
 
-    Without the cast DuckDB changes values: the greatest UHUGEINT becomes -1, TIMETZ loses its zone,
+    Without the cast DuckDB changes values: the largest UHUGEINT becomes -1, TIMETZ loses its zone,
     a long INTERVAL overflows, and BIT becomes bytes in DuckDB's own encoding.
     """
     if all(map(_is_exact_in_arrow, relation.types)):
         return relation
     columns = (
-        # By position: an answer may have a name twice.
+        # Columns are referenced by position, because a result may contain a name twice.
         f"#{at}{'' if _is_exact_in_arrow(kind) else f'::{_arrow_type(kind)}'} AS {quoted(name)}"
         for at, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
     )
@@ -91,13 +91,13 @@ def for_arrow(relation: Any) -> Any:
 
 def _is_exact_in_arrow(kind: Any) -> bool:
     if kind.id in _NESTED:
-        parts = kind.children[:1] if kind.id == "array" else kind.children  # then its length
+        parts = kind.children[:1] if kind.id == "array" else kind.children  # not the length
         return all(_is_exact_in_arrow(part) for _, part in parts)
     return kind.id in _EXACT_IN_ARROW
 
 
 def _arrow_type(kind: Any) -> str:
-    """Return a type in SQL, with VARCHAR for the types that Arrow does not hold exactly."""
+    """Return a type in SQL, with VARCHAR for types that Arrow does not represent exactly."""
     if _is_exact_in_arrow(kind):
         return str(kind)
     if kind.id == "struct":
@@ -114,12 +114,12 @@ def _arrow_type(kind: Any) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return an identifier as SQL quotes it."""
+    """Return a quoted SQL identifier."""
     return '"{}"'.format(name.replace('"', '""'))
 
 
 def said(error: Exception) -> str:
-    """Return what an error of DuckDB says, on one line, without the statement that it quotes."""
+    """Return a DuckDB error on one line, without the quoted statement."""
     text = str(error).partition("\nLINE ")[0]
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
@@ -138,14 +138,14 @@ def _is_sliced(array: pa.Array) -> bool:
 
 
 def _copied(array: pa.Array) -> pa.Array:
-    """Return the array in memory of its own: Arrow copies what it puts together."""
+    """Return a copy of the array in its own memory: concatenation copies in Arrow."""
     return pa.concat_arrays([array, array.slice(0, 0)])
 
 
 class QueryWatch:
-    """Interrupts a DuckDB connection when its time is over or its query is cancelled.
+    """Interrupts a DuckDB connection when its time limit is over or its query is cancelled.
 
-    DuckDB forgets an interrupt that arrives between two of its steps. So a thread repeats the
+    DuckDB ignores an interrupt that arrives between two of its steps. So a thread repeats the
     interrupt until the query has ended. The thread runs only if a limit or an event is given.
     """
 
@@ -159,7 +159,7 @@ class QueryWatch:
 
     @property
     def problem(self) -> QueryStoppedError | None:
-        """Why the query must stop; None while it may run."""
+        """The reason why the query must stop; None while it may run."""
         if self._cancelled is not None and self._cancelled.is_set():
             return QueryStoppedError(
                 "the query was cancelled before its last row was read; ask again to have its answer"

@@ -4,11 +4,12 @@
 
     DIR/<uid>/<state>/subtask=00003/part-0.parquet
 
-Uids and states are written as in the store. Every subtask has its file, also an empty one, so that
-a reader needs no special case. The files are written aside and moved to their names when all are
-complete and :class:`RescaleProof` holds for every state: the rows written are those of which the
-manifest states the digest (I7). Of a state with changes, or with a time to live that hides rows, it
-states none: that is read once more, whole and against its SHA-256, and must have the same rows.
+Uids and states are written as in the store. Every subtask has a file, even if it is empty, so
+readers need no special case. The files are written to a temporary folder. They are moved to their
+names when all are complete and :class:`RescaleProof` holds for every state: the written rows have
+the digest in the manifest (I7). The manifest has no digest for a state with changes, or with a TTL
+that hides rows. Such a state is read a second time, completely and with SHA-256 checks, and both
+reads must give the same rows.
 """
 
 from __future__ import annotations
@@ -62,34 +63,34 @@ __all__ = [
 ]
 
 
-# The folder that a restore writes to: its content appears when all of it is there, and what is
-# somebody else's stays.
+# The output folder of a restore: its contents appear when they are complete, and files of others
+# stay.
 #
 # ::
 #
-#     DIR/.incomplete/<uid>/…         while it is written
-#     DIR/.incomplete/.statestore     what is moved up from there: each file, its length and time
+#     DIR/.incomplete/<uid>/…         during the restore
+#     DIR/.incomplete/.statestore     the list of files to move: name, length and time
 #
-# A run that was killed leaves ``.incomplete``, and perhaps folders that were moved up already. The
-# next one deletes what that list says is of the run, file by file. It refuses a folder with
-# anything else in it, also in ``.incomplete``, and has deleted nothing then.
+# A killed run leaves ``.incomplete``, and perhaps folders that it had already moved. The next run
+# deletes the files in that list. If the folder, or ``.incomplete``, contains any other file, the
+# next run refuses it without deleting anything.
 
 
 INCOMPLETE = ".incomplete"
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 _LIST, _LIST_BEGUN = ".statestore", ".statestore.new"
 
-Files = dict[str, list[int]]  # by name below the folder: length, and time in nanoseconds
+Files = dict[str, list[int]]  # by name relative to the folder: length, and time in nanoseconds
 
 
 @contextmanager
 def appearing(directory: Path) -> Iterator[Path]:
-    """Yield a folder inside ``directory`` whose content moves up when the block has ended.
+    """Yield a folder inside ``directory`` whose contents are moved up at the end of the block.
 
-    As long as the folder is there, the content of the directory is not complete. After an error
-    nothing of the block is left. What a run that was killed has left is removed first (I10). Raises
-    InvalidArgumentError for a directory in which there is anything else, that another process
-    writes, or that lies in a store, and StorageError.
+    While the folder exists, the contents of the directory are incomplete. After an error, nothing
+    of the block is left. Leftovers of a killed run are deleted first (I10). Raises
+    InvalidArgumentError if the directory contains other files, is written by another process, or is
+    inside a store; and StorageError.
     """
     folder = directory / INCOMPLETE
     refuse_inside_store(LocalStorage(str(directory)), "what is exported")
@@ -111,7 +112,7 @@ def appearing(directory: Path) -> Iterator[Path]:
 
 
 def _move_up(directory: Path) -> None:
-    """Say what is moved, then move it."""
+    """Write the list of the files to move, then move them."""
     folder = directory / INCOMPLETE
     _note(folder, {path.relative_to(folder).as_posix(): _facts(path) for path in _files(folder)})
     for path in sorted(folder.iterdir()):
@@ -129,7 +130,7 @@ def _move_up(directory: Path) -> None:
 
 
 def _refuse_strangers(directory: Path) -> None:
-    """Refuse a directory with anything that is not of a run that was killed."""
+    """Refuse a directory that contains anything but leftovers of a killed run."""
     own = _noted(directory / INCOMPLETE)
     if own is None:
         others: Iterable[Path] = directory.iterdir()
@@ -150,7 +151,7 @@ def _refuse_strangers(directory: Path) -> None:
 
 
 def _clear(directory: Path) -> None:
-    """Delete what the list says is of the run that wrote it, and the list at last."""
+    """Delete the files in the list of the run that wrote it, and the list last."""
     folder = directory / INCOMPLETE
     own = _noted(folder)
     if own is None:
@@ -164,7 +165,7 @@ def _clear(directory: Path) -> None:
             if own.get(str(name)) == _facts(path):
                 path.unlink()
         elif name in folders:
-            with suppress(OSError):  # somebody has put something there
+            with suppress(OSError):  # another process has put something there
                 path.rmdir()
     _clear_inside(folder)
 
@@ -179,13 +180,15 @@ def _clear_inside(folder: Path) -> None:
 
 
 def _noted(folder: Path) -> Files | None:
-    """Return what the list says; None when the folder is none of ours, or not there."""
+    """Return the list of files; None if the folder does not exist or was not created by a
+    restore.
+    """
     try:
         noted: Any = json.loads((folder / _LIST).read_text())
     except FileNotFoundError:
         begun = folder.is_dir() and {path.name for path in folder.iterdir()} <= {_LIST_BEGUN}
         return {} if begun else None
-    except ValueError:  # it is not ours, or a loss of power has taken it
+    except ValueError:  # not a restore's file, or lost in a power failure
         return None
     return noted if isinstance(noted, dict) else None
 
@@ -196,7 +199,7 @@ def _note(folder: Path, files: Files) -> None:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """Yield all that is there, in folders that are no links too; first what is inside."""
+    """Yield all paths below a directory, without following links; contents before folders."""
     for parent, folders, names in os.walk(directory, topdown=False):
         yield from (Path(parent, name) for name in sorted((*names, *folders)))
 
@@ -220,7 +223,7 @@ def _facts(path: Path) -> list[int]:
 
 
 def _lock(directory: Path, held: ExitStack) -> None:
-    """Hold the directory against another run; the system lets go of it when this process dies."""
+    """Lock the directory against other runs; the system unlocks it when this process ends."""
     descriptor = os.open(directory, os.O_RDONLY)
     held.callback(os.close, descriptor)
     try:
@@ -231,11 +234,10 @@ def _lock(directory: Path, held: ExitStack) -> None:
         ) from None
 
 
-# Restored rows into files that anything reads: Parquet, or JSON lines.
+# Restored rows as files for any reader: Parquet or JSON lines.
 #
-# The files are for a reader outside the store: they have no handles, and their format is nobody's
-# contract but Parquet's and JSON's. What JSON has no type for is written as :func:`json_value`
-# says.
+# The files are used outside of the store: they have no handles, and only Parquet and JSON define
+# their format. :func:`json_value` converts values for which JSON has no type.
 
 
 EXPORT_FORMATS = ("parquet", "jsonl")
@@ -243,7 +245,7 @@ EXPORT_FORMATS = ("parquet", "jsonl")
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """What was written: ``digest`` is of the stored columns, ``key_group`` left out."""
+    """A written file; ``digest`` covers the stored columns, without ``key_group``."""
 
     rows: int
     size_bytes: int
@@ -258,10 +260,10 @@ def write_rows(
     options: ParquetOptions,
     advance: Callable[[int], None],
 ) -> ExportedFile:
-    """Write rows as ``folder/part-0.<form>``, also when there are none; one row group is in memory.
+    """Write rows as ``folder/part-0.<form>``, even for no rows at all; one row group is in memory.
 
-    ``advance`` hears of every batch's number of rows. Raises what reading the rows raises, and
-    StorageError when the file cannot be written.
+    ``advance`` is called with the number of rows of every batch. Raises the errors of reading the
+    rows, and StorageError if the file cannot be written.
     """
     path = folder / f"part-0.{form}"
     write = _write_parquet if form == "parquet" else _write_json_lines
@@ -279,10 +281,11 @@ def elements_reader(elements: Sequence[dict[str, Any]], schema: Schema) -> pa.Re
 
 
 def json_value(value: Any) -> Any:
-    """Return a column's value as JSON holds it, exactly.
+    """Return a column's value as JSON represents it, without loss.
 
-    Decimals and times become strings (ISO 8601), bytes hex digits, a map a list of
-    ``[key, value]``, and the floats that JSON lacks ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+    Decimals and times become strings (ISO 8601), bytes become hex digits, a map becomes a list of
+    ``[key, value]``. The floats that JSON lacks become ``"NaN"``, ``"Infinity"`` and
+    ``"-Infinity"``.
     """
     match value:
         case float() if not isfinite(value):
@@ -303,7 +306,7 @@ def json_value(value: Any) -> Any:
 
 
 class _Counted:
-    """Batches on their way into a file, counted and digested."""
+    """Iterates over batches that are written to a file, counting and digesting them."""
 
     def __init__(self, rows: pa.RecordBatchReader, advance: Callable[[int], None]) -> None:
         self._source, self._advance = rows, advance
@@ -329,7 +332,7 @@ def _write_parquet(
         with _naming(path):
             writer.close()
     except BaseException:
-        # Finished, if it can be: Arrow complains on stderr about a writer that it finds open.
+        # Close the writer if possible: Arrow prints a warning on stderr about an open writer.
         with suppress(StorageError, pa.ArrowException):
             writer.close()
         writer.abandon()
@@ -359,16 +362,16 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 Progress = Callable[[int, int], None]
-"""Hears how many rows are written, and of how many."""
+"""Called with the number of rows written so far, and the total."""
 
 Contents = Mapping[tuple[str, str], RowSet]
 
 
 @dataclass(frozen=True)
 class ExportedState:
-    """One state as written, all subtasks together: union and broadcast count once per subtask.
+    """One written state, all subtasks together: union and broadcast state count once per subtask.
 
-    The digests of ``proof`` are of the state's own columns.
+    The digests of ``proof`` cover the state's own columns.
     """
 
     uid: str
@@ -381,7 +384,7 @@ class ExportedState:
 
 @dataclass(frozen=True)
 class ExportedCheckpoint:
-    """What was written where; ``left_out`` is what the checkpoint lacks of it."""
+    """The result of an export; ``left_out`` is the state that the checkpoint itself lacks."""
 
     checkpoint_id: int
     parallelism: int
@@ -401,10 +404,10 @@ def export(
     options: ParquetOptions,
     progress: Progress,
 ) -> ExportedCheckpoint:
-    """Write the selected states to ``directory``, which is empty or does not exist.
+    """Write the selected states to ``directory``, which must be empty or not exist.
 
-    Nothing of it is left there after an error, and what is somebody else's is never deleted. Raises
-    InvalidArgumentError for a directory that is not empty or an unknown format, StateNotFoundError,
+    After an error, none of its files are left, and files of others are never deleted. Raises
+    InvalidArgumentError if the directory is not empty or the format is unknown, StateNotFoundError,
     CorruptionError, or StorageError.
     """
     if form not in EXPORT_FORMATS:
@@ -435,7 +438,7 @@ def export(
 
 
 class _Export:
-    """One export under way: what is the same for every state, and how far it is."""
+    """An export in progress: the settings that all states share, and the progress."""
 
     def __init__(
         self,
@@ -452,7 +455,7 @@ class _Export:
         progress(0, total)
 
     def write(self, uid: str, entry: Entry, folder: Path) -> ExportedState:
-        """Write a state, as that of operator ``uid`` of the job that restores it."""
+        """Write a state for operator ``uid`` of the restoring job."""
         state = folder / escape(uid) / escape(entry.state.name)
         files = [
             write_rows(
@@ -486,8 +489,9 @@ class _Export:
         )
 
     def _stored(self, uid: str, entry: Entry) -> RowSet:
-        """Return what the manifest states, or was read; of elements, without the columns of their
-        old place.
+        """Return the expected rows and digest: from the manifest, or from a second read.
+
+        For operator state, the digest excludes the columns of the elements' old positions.
         """
         if isinstance(entry, KeyedEntry):
             return self._keyed[uid, entry.state.name]
@@ -525,7 +529,7 @@ def _contents(restored: RestoredCheckpoint, uid: str, entry: KeyedEntry) -> RowS
 def _total(
     restored: RestoredCheckpoint, operators: tuple[OperatorPlan, ...], keyed: Contents
 ) -> int:
-    """Return how many rows and elements are written, by all subtasks together."""
+    """Return the number of rows and elements that all subtasks write together."""
     total = 0
     for operator in operators:
         for entry in _entries(restored, operator):
@@ -537,7 +541,7 @@ def _total(
 
 
 def _entries(restored: RestoredCheckpoint, operator: OperatorPlan) -> tuple[Entry, ...]:
-    """Return the states of an operator that its plan names."""
+    """Return the states of an operator that are in its plan."""
     return tuple(
         entry
         for entry in restored.manifest.entries

@@ -1,4 +1,4 @@
-"""As of: a state at one checkpoint beside another, and one key over all kept checkpoints."""
+"""As of: join a state at two checkpoints, and list one key over all kept checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# Key: what all states of all operators hold of one key; one file at most is read of each.
+# Key: look one key up in all states of all operators; at most one file of each base is read.
 
 
 _MOST_NAMED = 10
@@ -59,7 +59,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The rows of a key in one state, in stored order; none when the state lacks the key."""
+    """The rows of a key in one state, in stored order; empty if the state lacks the key."""
 
     entry: KeyedEntry
     rows: tuple[dict[str, Any], ...]
@@ -74,20 +74,20 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class SkippedState:
-    """A state whose key is of another type, and why the key is none of its."""
+    """A state whose key has another type, and the reason why the key does not fit."""
 
     entry: KeyedEntry
     reason: str
 
     @property
     def key(self) -> Schema:
-        """Its key columns."""
+        """The key columns of the state."""
         return self.entry.state.schema.select(self.entry.state.key)
 
 
 @dataclass(frozen=True)
 class KeyStates:
-    """What a checkpoint knows of a key: the states in order of operator, then as stored."""
+    """A key's rows in a checkpoint: states are sorted by operator, then in stored order."""
 
     checkpoint_id: int
     states: tuple[KeyedRows, ...]
@@ -95,14 +95,14 @@ class KeyStates:
 
     @property
     def rows(self) -> int:
-        """Rows of all states."""
+        """The number of rows in all states."""
         return sum(len(found.rows) for found in self.states)
 
     def __repr__(self) -> str:
         return f"KeyStates({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how many rows each state has of the key, and the rows."""
+        """Return the notebook view: the number of rows of the key in each state, and the rows."""
         drawn = [
             Bar(
                 f"{found.entry.state.uid} · {found.entry.state.name}",
@@ -135,12 +135,12 @@ def key_states(
     name: str | None = None,
     now_ms: int | None = None,
 ) -> KeyStates:
-    """Return a key's rows in every keyed state, of operator ``uid``, or with the name ``name``.
+    """Return a key's rows in every keyed state, filtered by operator ``uid`` and state ``name``.
 
-    Rows that have expired by ``now_ms``, by default by this machine's clock, are left out.
-    ``key_of`` returns the key as a state takes it; InvalidArgumentError, from it or because the
-    value does not fit, skips the state. Raises CheckpointNotFoundError, StateNotFoundError when no
-    such state is keyed, InvalidArgumentError when the key fits none of them, MissingFileError or
+    Rows that expired by ``now_ms`` (default: this machine's clock) are omitted. ``key_of`` returns
+    the key in the form of a state. An InvalidArgumentError from it, or a value that does not fit,
+    skips the state. Raises CheckpointNotFoundError, StateNotFoundError if no such keyed state
+    exists, InvalidArgumentError if the key fits none of the states, MissingFileError or
     DamagedFileError.
     """
     manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
@@ -181,13 +181,13 @@ def _chosen(manifest: Manifest, uid: str | None, name: str | None) -> tuple[Keye
     )
 
 
-# The state at one checkpoint beside that at another, row by row of the same key: a full join.
+# A full outer join of a state at two checkpoints by identity.
 #
-# Both are read side by side, a run of key groups at a time, which is all that is in memory.
+# Both are read in parallel, one run of key groups at a time, so only that run is in memory.
 
 
 CHANGE = "change"
-"""The column that says what became of a row, one of :data:`CHANGES`."""
+"""The column with the outcome of a row, one of :data:`CHANGES`."""
 CHANGES = ("same", "changed", "added", "removed")
 Places = npt.NDArray[np.intp]
 
@@ -199,7 +199,7 @@ class _Sides:
 
     @property
     def schema(self) -> pa.Schema:
-        """The joined columns: key group, what happened, identity, values of a, values of b."""
+        """The joined columns: key group, change, identity, values of a, values of b."""
         identity = arrow_schema(self.a.state.schema.select(self.a.state.identity))
         values = [
             pa.field(f"{field.name}_{side}", field.type)
@@ -218,12 +218,12 @@ def joined(
     now_ms: int | None = None,
     run_bytes: int = RUN_BYTES,
 ) -> pa.RecordBatchReader:
-    """Return the rows of a state at two checkpoints, each beside the one of its identity.
+    """Return the rows of a state at two checkpoints, joined by identity.
 
-    Columns: ``key_group``, ``change``, those of the identity, and each value column as ``<name>_a``
-    and ``<name>_b``, null where the side has no such row. A row is ``changed`` when a column that
-    both checkpoints have differs. Raises InvalidArgumentError when the two have not the same
-    identity, key groups and hash scheme, or two columns would have one name; reading raises
+    The columns are ``key_group``, ``change``, the identity columns, and each value column as
+    ``<name>_a`` and ``<name>_b``, which are null if that side lacks the row. A row is ``changed``
+    if a column that both checkpoints have differs. Raises InvalidArgumentError if identity, key
+    groups or hash scheme differ, or if two columns would have the same name. Reading raises
     MissingFileError or DamagedFileError.
     """
     _refuse_unlike(a, b)
@@ -319,11 +319,10 @@ def _taken(column: pa.ChunkedArray, places: Places) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class KeyAt:
-    """What a key had at a checkpoint: its rows, None when the checkpoint lacks the state or has it
-    under another key.
+    """A key at one checkpoint: its rows, or None if the state is missing or has another key type.
 
-    ``is_changed`` tells whether they are others than at the checkpoint before. ``left_out`` is what
-    the checkpoint lacks of the state, so that rows of the key may be missing.
+    ``is_changed`` tells whether the rows differ from those at the previous checkpoint. ``left_out``
+    lists parts of the state that the checkpoint lacks, so rows of the key may be missing.
     """
 
     checkpoint_id: int
@@ -335,12 +334,12 @@ class KeyAt:
 
 
 class KeyHistory(tuple[KeyAt, ...]):
-    """What a key had at each kept checkpoint, oldest first."""
+    """A key at each kept checkpoint, oldest first."""
 
     __slots__ = ()
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows, each behind the checkpoint that has it."""
+        """Return all rows, each preceded by its checkpoint id."""
         known = [(one, one.table) for one in self if one.table is not None]
         tables = [
             rows.add_column(
@@ -362,11 +361,12 @@ def as_of(
     *,
     now_ms: int | None,
 ) -> RowStream:
-    """Return a keyed state at checkpoint ``a`` joined with that at ``b``, as above.
+    """Return a keyed state at checkpoint ``a`` joined with the same state at ``b``; see
+    :func:`joined`.
 
-    Rows that have expired by ``now_ms``, by default by this machine's clock, are on neither side.
-    Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError when the two cannot
-    be joined.
+    Rows that expired by ``now_ms`` (default: this machine's clock) are omitted on both sides.
+    Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError if the two cannot be
+    joined.
     """
     old, new = (catalog.load(one).keyed_entry(uid, name) for one in (a, b))
     return RowStream(joined(catalog.storage, old, new, now_ms=clock_ms(now_ms)))
@@ -380,12 +380,13 @@ def key_history(
     *,
     now_ms: int | None,
 ) -> Iterator[KeyAt]:
-    """Yield what a key had at each kept checkpoint, oldest first; at most one file of each base is
-    read, and none where the checkpoint before had the same files.
+    """Yield a key's rows at each kept checkpoint, oldest first.
 
-    The key is one of the state as the newest checkpoint has it. Rows that have expired by
-    ``now_ms``, by default by this machine's clock, are left out. Raises StateNotFoundError when no
-    kept checkpoint has the state, and what a lookup raises.
+    At most one file of each base is read, and none if the previous checkpoint had the same files.
+
+    The key must fit the state in the newest checkpoint. Rows that expired by ``now_ms`` (default:
+    this machine's clock) are omitted. Raises StateNotFoundError if no kept checkpoint has the
+    state, and the errors of a lookup.
     """
     held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
     numbers = sorted({*catalog.checkpoint_ids(), *held})
@@ -419,7 +420,7 @@ class _Found:
     rows: pa.Table
 
     def differs(self, before: _Found) -> bool:
-        """Return whether these rows are others than those before, by the columns that both have."""
+        """Return whether these rows differ from earlier ones, in the columns that both have."""
         if self is before or not (self.rows.num_rows or before.rows.num_rows):
             return False
         known = sorted(self.state.identity) == sorted(before.state.identity)
@@ -441,7 +442,7 @@ def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> Ke
 
 
 def _load(catalog: Catalog, number: int) -> Manifest | None:
-    """Return a manifest, None when it expired since it was listed."""
+    """Return a manifest; None if it expired after the listing."""
     try:
         return catalog.outline(number)
     except CheckpointNotFoundError:

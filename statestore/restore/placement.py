@@ -1,13 +1,13 @@
-"""On which of some hosts each subtask of a restore should run, so that it finds its state there.
+"""Choose the host for each subtask of a restore, so that it finds its state in the local cache.
 
-For who starts the consumers himself: hosts and their slots in, a host for each subtask out, by the
-rule of Flink's adaptive scheduler or one of the default scheduler's
-(:mod:`statestore.flink.slots`). Where a Flink task manager stands, here is a host; the
-last location of a subtask is the host that holds most of its bytes.
+It is for users who start the consumers themselves. The input is hosts and their slots, the output
+is a host for each subtask. The rules are those of Flink's adaptive scheduler or of its default
+scheduler (:mod:`statestore.flink.slots`). A host here corresponds to a task manager in Flink. The
+last location of a subtask is the host that has most of its bytes.
 
-What is placed are slots, not operators, as in Flink: subtask i of every operator of a slot sharing
-group runs in the i-th slot of that group, so operators that chain are never torn apart. Without a
-job graph all operators share one group.
+As in Flink, slots are placed, not operators. Subtask i of every operator in a slot sharing group
+runs in the i-th slot of that group, so chained operators always stay together. Without a job graph
+all operators share one group.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ __all__ = [
 ]
 
 
-# Which host each subtask is restored on best: where copies of its files lie.
+# The best host for each subtask: one that has copies of its files.
 #
-# What hosts hold becomes previous allocations, and :func:`~statestore.flink.slots.place_subtasks`
-# chooses by them, as Flink's adaptive scheduler does with the slots of the job before
-# (``StateLocalitySlotAssigner``).
+# The copies on hosts become previous allocations, from which
+# :func:`~statestore.flink.slots.place_subtasks` chooses. Flink's adaptive scheduler does the same
+# with the slots of the previous job (``StateLocalitySlotAssigner``).
 #
-# Differs on purpose. Flink knows one slot per old subtask and its range; here a file names the host
-# of its copy, so what a host holds is cut at the new subtasks, and each piece lies in one of the
-# host's slots. Every host offers an equal share of slots, however much it holds, so that one host
-# with all copies does not get all the work of a cluster. A subtask that is placed where none of its
-# files lies names no host: nothing is gained there.
+# There are two deliberate differences. Flink knows one slot per old subtask, with its range. Here
+# each file names the host of its copy, so a host's files are cut at the boundaries of the new
+# subtasks, and each piece is in one of the host's slots. Every host offers an equal number of
+# slots, however much it holds, so that one host with all copies does not get all the work of a
+# cluster. A subtask that is placed on a host without its files gets no preferred host, because it
+# would gain nothing.
 
 
 class Piece(NamedTuple):
-    """First and last key group that a host holds of a subtask's state, and the bytes."""
+    """The first and last key group of a subtask's state on a host, and the number of bytes."""
 
     first: int
     last: int
@@ -77,10 +78,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostSlots:
-    """The slots of the hosts that hold copies of a state, and what lies in them.
+    """The slots of the hosts that have copies of a state, and the allocations in them.
 
-    Host i, in the order of the state's key groups, offers ``per_host`` slots: those from i times
-    ``per_host`` on. ``previous`` has one item per host and new subtask that finds files there.
+    Hosts are in the order of the state's key groups. Host i offers ``per_host`` slots, numbered
+    from i times ``per_host``. ``previous`` has one item for each host and each new subtask with
+    files there.
     """
 
     hosts: tuple[str, ...]
@@ -89,7 +91,7 @@ class HostSlots:
 
     @property
     def slots(self) -> range:
-        """All slots of all hosts, as many as subtasks or more."""
+        """All slots of all hosts, at least as many as there are subtasks."""
         return range(len(self.hosts) * self.per_host)
 
     def host_of(self, slot: int) -> str:
@@ -98,14 +100,14 @@ class HostSlots:
 
 
 def previous_allocations(handles: Sequence[KeyedStateHandle], assignment: Assignment) -> HostSlots:
-    """Return what each host holds of every new subtask, in bytes, and in which slot it lies.
+    """Return the bytes of every new subtask on each host, and the slot that they are in.
 
-    A range goes from the first to the last key group of the subtask that the host has a copy of;
-    a file of several subtasks counts in each by its share of key groups. While no host is the best
-    one of more subtasks than it has slots, each of them has a slot there for itself. Handles
-    without a host are left out; without any other there is no host and no slot.
+    A range covers the key groups of the subtask from the first to the last one with a copy on the
+    host. A file of several subtasks counts for each by its share of key groups. If a host is the
+    best one for at most as many subtasks as it has slots, each of them gets its own slot. Handles
+    without a host are ignored; if no handle has a host, the result is empty.
 
-    Raises InvalidArgumentError when a handle's key groups are not below max parallelism.
+    Raises InvalidArgumentError if a handle's key groups are not below max parallelism.
     """
     held = pieces_of_hosts(handles, assignment)
     most: dict[int, int] = {}
@@ -115,7 +117,7 @@ def previous_allocations(handles: Sequence[KeyedStateHandle], assignment: Assign
     per_host = -(-assignment.parallelism // len(held)) if held else 0
     previous = []
     for host, pieces in enumerate(held.values()):
-        # Those that would go elsewhere come last: they share a slot, if any has to.
+        # Subtasks with a better host elsewhere come last, so that they share a slot if necessary.
         ranks = sorted(
             (size < most[subtask], -size, subtask) for subtask, (_, _, size) in pieces.items()
         )
@@ -127,10 +129,10 @@ def previous_allocations(handles: Sequence[KeyedStateHandle], assignment: Assign
 
 
 def preferred_hosts(handles: Sequence[KeyedStateHandle], assignment: Assignment) -> tuple[str, ...]:
-    """Return the host on which each new subtask would run best, empty where none holds its files.
+    """Return the best host for each new subtask; an empty string if no host has its files.
 
-    No host is named more than its share: parallelism by the number of hosts, rounded up. The
-    result is empty when no handle has a host. Errors as :func:`previous_allocations`.
+    No host gets more than its share: parallelism divided by the number of hosts, rounded up. The
+    result is empty if no handle has a host. Raises the errors of :func:`previous_allocations`.
     """
     offered = previous_allocations(handles, assignment)
     if not offered.hosts:
@@ -147,7 +149,7 @@ def preferred_hosts(handles: Sequence[KeyedStateHandle], assignment: Assignment)
 def pieces_of_hosts(
     handles: Iterable[KeyedStateHandle], assignment: Assignment
 ) -> dict[str, dict[int, Piece]]:
-    """Return, per host and new subtask, what the host holds of the subtask's state."""
+    """Return, per host and new subtask, the piece of the subtask's state on that host."""
     held: dict[str, dict[int, Piece]] = {}
     for handle in handles:
         if handle.host:
@@ -160,7 +162,7 @@ def _add(
     handle: KeyedStateHandle,
     assignment: Assignment,
 ) -> None:
-    """Add a file to what its host holds: per subtask the first and last key group, and bytes."""
+    """Add a file to its host's pieces: first and last key group and bytes, per subtask."""
     groups = handle.key_groups
     begin, end = assignment.subtask_of(groups.first), assignment.subtask_of(groups.last)
     for subtask in range(begin, end + 1):
@@ -178,12 +180,12 @@ STRATEGIES = (LOCALITY, *(strategy.value for strategy in SlotStrategy))
 
 Held = Mapping[str, Mapping[int, Piece]]
 
-_SHARED = "default"  # the slot sharing group of an operator that names none
+_SHARED = "default"  # the slot sharing group of an operator without one
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedSubtask:
-    """A subtask, its host, and how many of its bytes have a copy there."""
+    """A subtask, its host, and the number of its bytes that have a copy there."""
 
     subtask: int
     host: str
@@ -192,9 +194,9 @@ class PlacedSubtask:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlacement:
-    """The hosts of the subtasks of one operator, in order of subtask.
+    """The hosts of one operator's subtasks, in order of subtask.
 
-    Subtasks of one number and one ``slot_group`` share a slot, and so a host.
+    Subtasks with the same number and the same ``slot_group`` share a slot, and therefore a host.
     """
 
     uid: str
@@ -204,7 +206,7 @@ class OperatorPlacement:
 
     @property
     def local_bytes(self) -> int:
-        """Bytes that stay local, all subtasks together."""
+        """The bytes that stay local, for all subtasks together."""
         return sum(subtask.local_bytes for subtask in self.subtasks)
 
 
@@ -215,12 +217,12 @@ def place_operators(
     strategy: str = LOCALITY,
     graph: JobGraph | None = None,
 ) -> tuple[OperatorPlacement, ...]:
-    """Return a host for each subtask of the planned operators; ``hosts`` says the slots of each.
+    """Return a host for each subtask of the planned operators; ``hosts`` maps hosts to their slots.
 
     ``strategy`` is ``locality``, or ``default``, ``evenly``, ``previous-default`` or
     ``previous-evenly``. A slot sharing group needs as many slots as its widest operator has
-    subtasks, by ``graph`` also when that one has no state; without a graph the groups are those of
-    the stored one, if there is one. Without copies anywhere, slots are given out in order. Raises
+    subtasks. With ``graph`` operators without state count as well. Without it the groups come from
+    the stored graph, if there is one. If no copies exist, slots are assigned in order. Raises
     InvalidArgumentError for an unknown strategy, a host without slots, or too few slots.
     """
     if strategy not in STRATEGIES:
@@ -246,12 +248,12 @@ def place_operators(
     )
 
 
-Place = tuple[str, int]  # a slot sharing group, and which of its slots
+Place = tuple[str, int]  # a slot sharing group, and the index of a slot in it
 
 
 @dataclass(frozen=True)
 class _Task:
-    """The operators of a job vertex that go by one assignment, and what each host holds of them."""
+    """The operators of a job vertex with the same assignment, and their state on each host."""
 
     group: str
     assignment: Assignment
@@ -266,7 +268,7 @@ def _group_of(nodes: Mapping[str, Node], plan: OperatorPlan) -> str:
 def _widths(
     operators: Iterable[OperatorPlan], nodes: Mapping[str, Node], graph: JobGraph | None
 ) -> dict[str, int]:
-    """How many slots each slot sharing group needs."""
+    """Return the number of slots that each slot sharing group needs."""
     wanted = [(node.slot_group, node.parallelism) for node in (graph.nodes if graph else ())]
     wanted += [(_group_of(nodes, plan), len(plan.subtasks)) for plan in operators]
     widths: dict[str, int] = {}
@@ -281,7 +283,7 @@ def _tasks(
     nodes: Mapping[str, Node],
     graph: JobGraph | None,
 ) -> list[_Task]:
-    """What has keyed state, chained operators together: their bytes count as those of one task."""
+    """Return the tasks with keyed state; chained operators are one task with their total bytes."""
     vertices = job_vertices(graph, operator_ids(graph)) if graph else ()
     heads = {name: vertex.id for vertex in vertices for name in vertex.in_order}
     chains: dict[tuple[str, Assignment], list[OperatorPlan]] = {}
@@ -297,7 +299,7 @@ def _tasks(
 
 
 def _held(manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPlan]) -> Held:
-    """Return what each host holds of the keyed states of some operators, all of them together."""
+    """Return the pieces on each host of the keyed states of some operators, in total."""
     stored = {plan.stored_uid for plan in plans}
     handles = [
         handle
@@ -312,7 +314,7 @@ def _held(manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPl
 def _by_locality(
     places: Sequence[Place], tasks: Iterable[_Task], offered: Sequence[str]
 ) -> dict[Place, str]:
-    names = {place: f"{at:05}" for at, place in enumerate(places)}  # ties go by their order
+    names = {place: f"{at:05}" for at, place in enumerate(places)}  # ties are broken by their order
     groups: dict[str, list[tuple[int, int]]] = {name: [] for name in names.values()}
     vertices = []
     for number, task in enumerate(tasks):
@@ -337,7 +339,7 @@ def _one_by_one(
     offered: Sequence[str],
     strategy: SlotStrategy,
 ) -> dict[Place, str]:
-    """Place one slot after the other, as the default scheduler does."""
+    """Place one slot after another, as the default scheduler does."""
     last: dict[Place, list[str]] = {place: [] for place in places}
     for task in tasks:
         for subtask in range(task.assignment.parallelism):
@@ -366,7 +368,7 @@ def _one_by_one(
 
 
 def _last_host(held: Held, hosts: Mapping[str, int], subtask: int) -> str:
-    """Return the offered host that holds most of a subtask's bytes, empty when none has any."""
+    """Return the offered host with most of a subtask's bytes; empty if no host has any."""
     most = max(hosts, key=lambda host: _bytes(held, host, subtask))
     return most if _bytes(held, most, subtask) else ""
 

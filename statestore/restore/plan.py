@@ -1,7 +1,7 @@
-"""What a restore will do, as a value: who reads which files, before any of them is read.
+"""The plan of a restore, as a value: which subtask reads which files. No data file is read.
 
-A keyed state's subtask reads the files whose key-group range meets its own, each once, in order of
-key group (I8). Nothing is rewritten and nothing is exchanged, at any parallelism up to max
+A keyed state's subtask reads the files whose key-group range overlaps its own, once each, in order
+of key group (I8). No file is rewritten and no row is shuffled, at any parallelism up to max
 parallelism.
 """
 
@@ -54,13 +54,13 @@ __all__ = [
 ]
 
 
-# The weight of each key group of an operator: its bytes or rows, of all its keyed states together.
+# The weight of each key group of an operator: bytes or rows, summed over all its keyed states.
 #
-# With changes those that count are added: it is what a restore reads.
+# Changes that a restore reads are added.
 
 
 class Weight(StrEnum):
-    """What ranges of key groups are balanced by."""
+    """The measure by which key-group ranges are balanced."""
 
     BYTES = "bytes"
     ROWS = "rows"
@@ -71,7 +71,7 @@ class Weight(StrEnum):
 
 
 def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list[int]:
-    """Return the weight of each key group of states of one operator; one state at least."""
+    """Return the weight of each key group, for one or more states of the same operator."""
     weights = [0] * entries[0].state.max_parallelism
     for entry in entries:
         for handle in entry.handles:
@@ -93,12 +93,12 @@ def _add(weights: list[int], handle: KeyedStateHandle, by: Weight) -> None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
 class SubtaskPlan(Struct, frozen=True, gc=False):
-    """What one subtask of an operator reads; ``elements`` counts its operator state.
+    """The reads of one subtask of an operator; ``elements`` counts its operator state.
 
-    ``rows`` are those read, ``changed_rows`` of them changes, which are merged into the others.
-    ``requests`` is what an object store would be asked: per file its length and its footer, and one
-    read per Parquet row group. ``local_bytes`` lie in the local cache of this host already, as far
-    as their length tells.
+    ``rows`` counts all rows read. ``changed_rows`` of them are changes, which are merged into the
+    base. ``requests`` is the number of requests to an object store: per file its length and its
+    footer, and one read per Parquet row group. ``local_bytes`` are already in the local cache of
+    this host, judging by file length.
     """
 
     subtask: int
@@ -125,16 +125,16 @@ _COLUMNS = {
     "local_bytes": "int64",
     "changed_rows": "int64",
 }
-_MOST_PICTURES = 5  # of operators
+_MOST_PICTURES = 5  # the most operators with a picture
 
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state.
+    """The reads of one operator's subtasks; ``max_parallelism`` is None without keyed state.
 
-    ``uid`` is the operator that is restored, ``stored_uid`` the one whose state it takes over: of
-    another name only with a job graph. Of each of its keyed states ``keyed`` has what is read:
-    ``subtasks`` counts it, and a restore reads it. ``owners_before`` are those of the checkpoint.
+    ``uid`` is the restored operator, ``stored_uid`` the operator whose state it takes over. They
+    differ only with a job graph. ``keyed`` has the plan of each keyed state, which ``subtasks``
+    summarizes and a restore executes. ``owners_before`` is the assignment in the checkpoint.
     """
 
     uid: str
@@ -146,35 +146,36 @@ class OperatorPlan:
     owners_before: Assignment | None = field(default=None, repr=False)
 
     def keyed_state(self, name: str) -> KeyedPlan:
-        """Return what is read of a keyed state, which there must be."""
+        """Return the plan of a keyed state, which must exist."""
         return next(plan for plan in self.keyed if plan.entry.state.name == name)
 
     @property
     def assignment(self) -> Assignment | None:
-        """Who owns which key groups, None without keyed state."""
+        """The owner of each key group; None without keyed state."""
         return self.keyed[0].owners if self.keyed else None
 
     @property
     def base_rows(self) -> int:
-        """Rows of keyed state, changes left out."""
+        """The rows of keyed state without changes."""
         return sum(totals_of(plan.entry.handles).rows for plan in self.keyed)
 
     @property
     def largest(self) -> SubtaskPlan:
-        """The subtask with the most bytes: the restore takes as long as this one."""
+        """The subtask with the most bytes, which determines the duration of the restore."""
         return max(self.subtasks, key=lambda subtask: (subtask.size_bytes, -subtask.subtask))
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows read for each row of the bases, None when it is one: no changes, and no other max
-        parallelism than the stored one.
+        """The rows read per row of the base files; None if the ratio is 1.
+
+        It is 1 without changes and at the stored max parallelism.
         """
         return _amplification(self.subtasks, self.base_rows)
 
 
 @dataclass(frozen=True)
 class ParallelismChoice:
-    """The parallelism that the bytes of one operator's keyed state ask for, and how that came."""
+    """The parallelism chosen from the bytes of one operator's keyed state, and its explanation."""
 
     uid: str
     decision: KeyGroupDecision
@@ -182,10 +183,10 @@ class ParallelismChoice:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The plan of a whole checkpoint at a new parallelism: the largest of any operator.
+    """The plan of a whole checkpoint; ``parallelism`` is the largest of its operators.
 
-    ``choices`` says how a parallelism was chosen, if it was. With a job graph ``matching`` says
-    which operator takes over which state. ``left_out`` is what the checkpoint lacks of its source.
+    ``choices`` explains an automatically chosen parallelism. With a job graph ``matching`` says
+    which operator takes over which state. ``left_out`` lists the state that the checkpoint lacks.
     """
 
     checkpoint_id: int
@@ -206,7 +207,7 @@ class RestorePlan:
             The plan.
 
         Raises:
-            StateNotFoundError: naming the operators that there are.
+            StateNotFoundError: if the operator is not in the plan; it lists the existing ones.
         """
         for operator in self.operators:
             if operator.uid == uid:
@@ -227,33 +228,35 @@ class RestorePlan:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes read by all subtasks together."""
+        """The bytes that all subtasks read together."""
         return sum(subtask.size_bytes for subtask in self._subtasks())
 
     @property
     def local_bytes(self) -> int:
-        """Of these bytes, those that this host has in its local cache."""
+        """The part of these bytes that is in this host's local cache."""
         return sum(subtask.local_bytes for subtask in self._subtasks())
 
     @property
     def files(self) -> int:
-        """Files opened by all subtasks together; a file of two subtasks counts twice."""
+        """The files that all subtasks open; a file that two subtasks read counts twice."""
         return sum(subtask.files for subtask in self._subtasks())
 
     @property
     def read_amplification(self) -> float | None:
-        """That of all operators together, as :attr:`OperatorPlan.read_amplification`."""
+        """The read amplification of all operators together; see
+        :attr:`OperatorPlan.read_amplification`.
+        """
         return _amplification([*self._subtasks()], sum(plan.base_rows for plan in self.operators))
 
     def _subtasks(self) -> Iterator[SubtaskPlan]:
-        """Yield the subtasks of all operators; what is not known of files is read side by side."""
+        """Yield the subtasks of all operators; lists of files are read in parallel if necessary."""
         keyed = (plan.entry for operator in self.operators for plan in operator.keyed)
         read_all(part.handles for entry in keyed for part in entry.parts)
         for operator in self.operators:
             yield from operator.subtasks
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each subtask of each operator, with what it reads."""
+        """Return one row per operator and subtask, with its reads."""
         return table_of(_COLUMNS, self._rows())
 
     to_pandas, to_polars = as_pandas, as_polars
@@ -270,7 +273,7 @@ class RestorePlan:
         return f"RestorePlan({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the key groups before and now, and who reads how much."""
+        """Return the notebook view: key groups before and now, and the reads per operator."""
         drawn = (part for one in self.operators[:_MOST_PICTURES] for part in _picture(one))
         columns = ("operator", "states", "subtasks", "rows", "size_bytes", "files", "requests")
         rows = ((one.uid, ", ".join(one.states), *_totals(one.subtasks)) for one in self.operators)
@@ -283,7 +286,7 @@ class RestorePlan:
         )
 
     def __str__(self) -> str:
-        """Return a table, one line per operator and subtask."""
+        """Return a table with one line per operator and subtask."""
         lines = [
             (
                 f"checkpoint {self.checkpoint_id}: parallelism {self.old_parallelism} -> "
@@ -302,13 +305,13 @@ def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | N
 
 
 def _totals(subtasks: Sequence[SubtaskPlan]) -> tuple[int, ...]:
-    """Return how many subtasks there are, and what they read together."""
+    """Return the number of subtasks, and the totals of their reads."""
     read = ((one.rows, one.size_bytes, one.files, one.requests) for one in subtasks)
     return len(subtasks), *map(sum, zip(*read, strict=True))
 
 
 def _picture(plan: OperatorPlan) -> Iterator[str]:
-    """Yield the key groups by subtask, as stored and as planned, and the bytes of each subtask."""
+    """Yield pictures of the key groups by subtask, before and now, and of the subtasks' bytes."""
     if plan.assignment is not None and plan.owners_before is not None:
         owners = (("before", plan.owners_before), ("now", plan.assignment))
         yield strips(
@@ -343,13 +346,14 @@ def plan_restore(
     ranges: Mapping[str, RangeAssignment] | None = None,
     local: Collection[str] = frozenset(),
 ) -> RestorePlan:
-    """Return the plan of restoring a checkpoint at ``parallelism``, one for all operators or each.
+    """Return the plan of restoring a checkpoint at ``parallelism``, for all operators or per
+    operator.
 
-    Operators that a mapping does not name are left out. ``local`` holds the names of the files of
-    which this host has a copy. Raises ParallelismError, naming the operator, when parallelism is
-    out of bounds or above the max parallelism, or when ``max_parallelism`` is given and is neither
-    a multiple nor a divisor of the stored one. With ``balance`` the key groups of each operator are
-    cut by their weight, and those of operators in ``ranges`` as it says.
+    A mapping leaves out the operators that it does not name. ``local`` has the names of the files
+    with a copy on this host. With ``balance``, ranges of key groups are cut by their weight.
+    ``ranges`` gives the ranges of single operators. Raises ParallelismError, which names the
+    operator, if parallelism is out of bounds or above the max parallelism, or if
+    ``max_parallelism`` is neither a multiple nor a divisor of the stored one.
     """
     wanted = (
         parallelism
@@ -374,10 +378,11 @@ def plan_restore(
 
 
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
-    """Return who gets which elements of an operator's states: together, for their remainders
-    spread.
+    """Return the redistribution of the elements of all operator states of an operator.
 
-    Broadcast state is stored once, so it counts as reported by old subtask 0 alone.
+    They are planned together, because their remainders are spread over the subtasks.
+
+    Broadcast state is stored once, so it counts as reported by old subtask 0 only.
     """
     subtasks = manifest.operators.parallelism_of(uid)
     old: list[dict[str, tuple[RedistributionMode, int]]] = [{} for _ in range(subtasks)]
@@ -389,9 +394,11 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
 
 
 def owners_of(manifest: Manifest, uid: str, parallelism: int | None = None) -> Assignment:
-    """Return who owns which key groups of an operator with keyed state, at a parallelism or as the
-    checkpoint was taken: by the ranges that it recorded at this parallelism, else Flink's even
-    ones. Raises ParallelismError, naming the operator.
+    """Return the owners of the key groups of an operator with keyed state.
+
+    ``parallelism`` None stands for the parallelism in the checkpoint. The ranges recorded for this
+    parallelism are used, or Flink's even ranges otherwise. Raises ParallelismError, which names the
+    operator.
     """
     stored = manifest.operators.parallelism_of(uid)
     wanted = stored if parallelism is None else check_parallelism(parallelism)
@@ -408,7 +415,7 @@ def _assignment(
     balance: Weight | None,
     ranges: Mapping[str, RangeAssignment],
 ) -> Assignment | None:
-    """Return who owns which key groups of an operator, None without keyed state."""
+    """Return the owners of an operator's key groups; None without keyed state."""
     keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
     if not keyed:
         return None
@@ -441,7 +448,8 @@ def _plan_operator(
 
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    # Counted when one is looked at: who restores some states need not know what there is of others.
+    # Computed on first access: a restore of some states need not read the lists of other states'
+    # files.
     return OperatorPlan(
         uid,
         most,
@@ -455,7 +463,7 @@ def _plan_operator(
 
 @lru_cache(maxsize=8)
 def _ranges_of(assignment: Assignment) -> tuple[KeyGroupRange, ...]:
-    """The ranges of all subtasks: most operators of a job have the same."""
+    """Return the ranges of all subtasks; cached, because most operators share an assignment."""
     return assignment.ranges()
 
 
@@ -468,7 +476,7 @@ def _plan_subtask(
     local: Collection[str],
 ) -> SubtaskPlan:
     rows = changed_rows = size_bytes = files = requests = local_bytes = 0
-    # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
+    # A single pass instead of one sum per figure: a job may have 100 states and 1,000 subtasks.
     for plan in keyed:
         assert key_groups is not None  # it has keyed state
         reads = plan.of_groups(key_groups)

@@ -1,13 +1,13 @@
-"""SQL over the states of a checkpoint, answered by DuckDB, without Spark and without a copy.
+"""SQL over the states of a checkpoint with DuckDB, without Spark and without copying the data.
 
-Each state is a view: its operator's uid is the schema, its name the view. DuckDB scans the state's
-files through Arrow, and tells it which columns it needs and which rows it can do without; so other
-columns, other key groups and row groups without such rows are not read.
+Each state is a view: its operator's uid is the schema, its name is the view. DuckDB scans the
+state's files through Arrow, and pushes down the needed columns and its filters. So other columns,
+other key groups and row groups without matching rows are not read.
 
-A statement may only ask: it is one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``), and DuckDB runs in
-memory with ``enable_external_access`` off and its configuration locked. So it reads no file and no
-URL, attaches no database, loads no extension, sees no variable of the program, and writes nothing
-to disk; what does not fit into memory fails.
+A statement must be read-only: one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``). DuckDB runs in memory,
+with ``enable_external_access`` off and a locked configuration. So a statement reads no file and no
+URL, attaches no database, loads no extension, accesses no variable of the program, and writes
+nothing to disk. A query that does not fit into memory fails.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 _MAIN = "main"
-# Schemas that DuckDB has, but for the one in which short names live.
+# Schemas that exist in DuckDB, except ``main``, which contains the short names.
 _TAKEN = ("information_schema", "pg_catalog", "temp", "system")
 _MOST_NAMED = 10
 
-# Threads of DuckDB's read rows through Python: they have to end before Python does.
+# DuckDB's threads read rows through Python, so they must end before Python does.
 _OPEN: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()
 
 
@@ -60,7 +60,7 @@ def _close_all() -> None:
 
 @dataclass(frozen=True)
 class View:
-    """A state as a query names it: ``schema``.``name``, and if ``is_short`` by ``name`` alone."""
+    """A state as a view: ``schema``.``name``, and also ``name`` alone if ``is_short`` is true."""
 
     schema: str
     name: str
@@ -69,8 +69,10 @@ class View:
 
     @property
     def columns(self) -> pa.Schema:
-        """Its columns and their Arrow types: the stored ones behind ``key_group``, of operator
-        state behind ``subtask`` and ``position``.
+        """Its columns and their Arrow types.
+
+        They are the stored columns, preceded by ``key_group`` for keyed state, or by ``subtask``
+        and ``position`` for operator state.
         """
         if isinstance(self.entry, KeyedEntry):
             return restored_schema(self.entry.state.schema)
@@ -78,16 +80,16 @@ class View:
 
     @property
     def sql(self) -> str:
-        """The shortest name that a query can use, quoted."""
+        """The shortest quoted name that a query can use."""
         name = quoted(self.name)
         return name if self.is_short else f"{quoted(self.schema)}.{name}"
 
 
 def views_of(manifest: Manifest) -> tuple[View, ...]:
-    """Return the views of a checkpoint, in order of operator.
+    """Return the views of a checkpoint, sorted by operator.
 
-    The short name is there when no other state has it. DuckDB does not tell upper from lower case:
-    a name that is taken then, or by DuckDB itself, gets ``_2``, ``_3``, … behind it.
+    A state has a short name if no other state has the same name. DuckDB's names are
+    case-insensitive. If a name is taken, or reserved by DuckDB, ``_2``, ``_3``, … is appended.
     """
     names = [entry.state.name.lower() for entry in manifest.entries]
     schemas: dict[str, str] = {}
@@ -117,13 +119,13 @@ def run_query(
 ) -> pa.RecordBatchReader:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
-    With a clock, ``now_ms``, a view has no rows that have expired by then and that its state hides.
-    With ``verify`` the SHA-256 of each file that is read is checked before its first row. A stream
-    that is not read to its end is closed with what it holds, at the end of the program too.
-    Values that Arrow does not hold exactly, such as TIMETZ and INTERVAL, are text.
+    With a clock, ``now_ms``, views omit the expired rows of states that hide them. With ``verify``
+    the SHA-256 of each file is checked before its first row is read. A stream that is not read to
+    its end is closed when it is deleted, or when the program ends. Values that Arrow cannot
+    represent exactly, such as TIMETZ and INTERVAL, are returned as text.
 
-    The query stops ``time_limit_s`` seconds after this call, when DuckDB needs more than
-    ``memory_limit_bytes``, or soon after another thread has set ``cancelled``.
+    The query stops ``time_limit_s`` seconds after this call, if DuckDB needs more than
+    ``memory_limit_bytes``, or soon after another thread sets ``cancelled``.
 
     Raises:
         MissingDependencyError: DuckDB is not installed.
@@ -136,7 +138,7 @@ def run_query(
     """
     watch = QueryWatch(time_limit_s, cancelled)
     library = duckdb()
-    # Arrow's datasets load pandas, which nothing else here needs.
+    # Arrow's datasets import pandas, which is not needed otherwise.
     dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(storage, now_ms, verify)
     asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
@@ -147,11 +149,11 @@ def run_query(
 
 
 class _Asked:
-    """One DuckDB, in memory, for one statement."""
+    """One in-memory DuckDB for one statement."""
 
     def __init__(self, library: Any, dataset_of: Any, rows: Any, views: tuple[View, ...]) -> None:
         self._duckdb, self._dataset_of, self._rows = library, dataset_of, rows
-        # DuckDB would take some columns of the others for other ones.
+        # DuckDB would confuse columns whose names contain NUL.
         self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
         self._cut = tuple(v for v in views if v not in self._views)
 
@@ -165,7 +167,7 @@ class _Asked:
             ):
                 self._make_views(connection)
                 relation = for_arrow(connection.sql(self._one_question(connection, sql)))
-                # Where its schema is asked for, a relation has run, up to its first rows.
+                # Reading the schema runs the query up to its first rows.
                 with pa.RecordBatchReader.from_stream(relation) as reader:
                     yield reader.schema
                     for batch in reader:
@@ -187,7 +189,7 @@ class _Asked:
                 connection.execute(
                     f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
                 )
-        connection.execute("SET temp_directory = ''")  # what does not fit into memory fails
+        connection.execute("SET temp_directory = ''")  # queries that exceed the memory fail
         shut_in(connection)
 
     def _one_question(self, connection: Any, sql: str) -> str:
@@ -206,12 +208,12 @@ class _Asked:
         return str(statements[0].query)
 
     def _named(self, error: Exception) -> StateStoreError:
-        """Return what an error of DuckDB, or of Arrow below it, means to whoever asked."""
+        """Return the error that the caller gets for an error of DuckDB or Arrow."""
         if self._rows.problem is not None:
             problem: StateStoreError = self._rows.problem
             return problem
         first = said(error)
-        # Arrow passes DuckDB's errors on as OSError: only their text tells which one it was.
+        # Arrow converts DuckDB's errors to OSError, so only their text identifies them.
         if "Out of Memory Error" in first:
             return QueryStoppedError(
                 "the query needs more memory than it may use "
@@ -223,7 +225,7 @@ class _Asked:
         return InvalidArgumentError(f"the query cannot be answered: {first}")
 
     def _unasked(self) -> str:
-        """Return what is said of states that no query can name the columns of."""
+        """Return a note about the states that queries cannot read because of NUL in a name."""
         return "".join(
             f"; {view.entry.state} has a column or field {name!r}, which DuckDB would cut at the "
             "NUL character: restore it instead"
@@ -279,5 +281,5 @@ def query(
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
-    """Return what a query of a checkpoint can name; reads the manifest alone."""
+    """Return the views of a checkpoint; reads only the manifest."""
     return views_of(catalog.load(checkpoint))

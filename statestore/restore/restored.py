@@ -1,9 +1,8 @@
-"""Restore: a checkpoint, read at any parallelism up to max parallelism, in three ways.
+"""Restore: read a checkpoint at any parallelism up to max parallelism, in three ways.
 
-One plan stands behind all of them: Spark gets a DataFrame whose Spark partition i is exactly
-subtask i, plain Python gets one subtask as Arrow batches, and a point lookup gets one key. Nothing
-is rewritten, nothing is exchanged, and a file is opened by the subtasks that own some of its key
-groups only (I8).
+All three use the same plan. Spark gets a DataFrame whose Spark partition i is exactly subtask i.
+Plain Python gets one subtask as Arrow batches. A point lookup gets one key. No file is rewritten
+and no row is shuffled. A file is opened only by subtasks that own some of its key groups (I8).
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ def restore(
     now_ms: int | None = None,
     listeners: Listeners | None = None,
 ) -> RestoredCheckpoint:
-    """Return a checkpoint ready to be read by a target.
+    """Return a checkpoint that is ready to be read by a target.
 
-    ``now_ms`` is the clock of times to live, by default that of this machine, looked at once. With
-    ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
-    ``listeners`` receive the event.
+    ``now_ms`` is the clock for TTLs; by default this machine's clock is read once. With ``verify``
+    every read checks the SHA-256 of a file before it returns the file's first row. ``listeners``
+    receive the event.
 
     Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
-    when no operator of the target's graph claims some state; reads no data file.
+    if no operator of the target's graph claims some state. No data file is read.
     """
     started = time.monotonic()
     manifest = catalog.load(checkpoint)
@@ -92,7 +91,7 @@ def restore(
 
 @checked_methods
 class RestoredCheckpoint:
-    """A checkpoint at a parallelism; ``plan`` says who reads what, ``manifest`` what there is."""
+    """A checkpoint at a parallelism; ``plan`` has the reads, ``manifest`` the contents."""
 
     def __init__(
         self,
@@ -104,30 +103,30 @@ class RestoredCheckpoint:
         verify: bool = False,
         now_ms: int | None = None,
     ) -> None:
-        """Keep the parts; see :func:`restore`. Without a clock no row has expired."""
+        """Keep the parts; see :func:`restore`. Without a clock no row is expired."""
         self.manifest, self.plan, self.now_ms = manifest, plan, now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
     def checkpoint_id(self) -> int:
-        """The number of the checkpoint."""
+        """The id of the checkpoint."""
         return self.manifest.checkpoint_id
 
     @property
     def parallelism(self) -> int:
-        """The parallelism it is restored at; with a job graph, the largest of its operators."""
+        """The parallelism of the restore; with a job graph, the largest of its operators."""
         return self.plan.parallelism
 
     @property
     def matching(self) -> Matching | None:
-        """Which operator of the job graph found which state; None without a graph."""
+        """The state that each operator of the job graph takes over; None without a graph."""
         return self.plan.matching
 
     @property
     def ranges(self) -> dict[str, RangeAssignment]:
-        """The key groups of each subtask, of operators whose ranges are not Flink's even ones.
+        """The key groups of each subtask, for operators whose ranges are not Flink's even ones.
 
-        ``store.snapshot(ranges=…)`` takes it, so that the next restore finds them.
+        Pass them to ``store.snapshot(ranges=…)``, so that the next restore uses them.
         """
         known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
         return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
@@ -136,14 +135,14 @@ class RestoredCheckpoint:
         return f"RestoredCheckpoint({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what there is, and who reads what of it."""
+        """Return the notebook view: the checkpoint's contents, and the reads of each subtask."""
         return figure(self._summary(), self.manifest._repr_html_(), self.plan._repr_html_())
 
     def _summary(self) -> str:
         return f"checkpoint {self.checkpoint_id} at parallelism {self.parallelism}"
 
     def parallelism_of(self, uid: str) -> int:
-        """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
+        """Return the parallelism of an operator; raises the errors of :meth:`keyed`."""
         return len(self.plan.operator(uid).subtasks)
 
     def keyed(self, uid: str, name: str) -> RestoredKeyedState:
@@ -158,7 +157,7 @@ class RestoredCheckpoint:
             The state, by subtask, as a DataFrame, or by key.
 
         Raises:
-            StateNotFoundError: naming the states that exist.
+            StateNotFoundError: if it does not exist; it lists the existing states.
         """
         planned = self.plan.operator(uid)
         self.manifest.keyed_entry(planned.stored_uid, name)
@@ -175,10 +174,10 @@ class RestoredCheckpoint:
             name: the state.
 
         Returns:
-            The state, as its new subtasks get it.
+            The state; each new subtask gets its part.
 
         Raises:
-            StateNotFoundError: naming the states that exist.
+            StateNotFoundError: if it does not exist; it lists the existing states.
         """
         entry = self.manifest.operator_entry(self.plan.operator(uid).stored_uid, name)
         return RestoredOperatorState(
@@ -203,25 +202,24 @@ class RestoredKeyedState:
         self.plan, self.entry, self.assignment = plan, plan.entry, plan.owners
         self.now_ms = now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
-        # With one subtask there is nobody to share decoded layers with.
+        # With one subtask there is no other reader of decoded layers.
         self._layers = LayerCache() if plan.owners.parallelism > 1 else None
 
     @property
     def digest(self) -> int:
-        """Order-free digest of the state's rows.
+        """The order-independent digest of the state's rows.
 
-        By default it is the digest that was recorded when the state was written. For a state with
-        changes of which none was recorded, or with a time to live that hides rows, it is computed
-        of the rows that are handed over. That reads all of the state; errors are those of
-        :meth:`to_arrow`.
+        By default it is the digest recorded when the state was written. It is computed from the
+        restored rows if none was recorded for a state with changes, or if a TTL hides rows. That
+        reads the whole state and raises the errors of :meth:`to_arrow`.
         """
         return self.contents().digest
 
     def contents(self, *, verify: bool = False) -> RowSet:
-        """Return number and digest of all rows, found as that of :attr:`digest`.
+        """Return number and digest of all rows, determined as for :attr:`digest`.
 
         Args:
-            verify: checks the SHA-256 of the files that are read for it first.
+            verify: checks the SHA-256 of the files before they are read.
 
         Returns:
             The number of rows and their digest.
@@ -241,7 +239,7 @@ class RestoredKeyedState:
         """Return one subtask's rows as a stream of Arrow batches.
 
         Needs no Spark and no JVM. At most one Parquet row group is in memory; for a state with
-        changes, the key groups at hand.
+        changes, the current key groups.
 
         Args:
             subtask: its number, from 0.
@@ -251,38 +249,38 @@ class RestoredKeyedState:
             parallelism than the stored one, they are in order of the stored key group.
 
         Raises:
-            ParallelismError: when there is no such subtask.
-            MissingFileError or DamagedFileError: naming the file, while the rows are read.
+            ParallelismError: if the subtask does not exist.
+            MissingFileError or DamagedFileError: while the rows are read; names the file.
         """
         return self._reader(self.assignment.range_of(subtask))
 
     def to_pandas(self, subtask: int) -> pd.DataFrame:
-        """Return one subtask's rows as a pandas DataFrame; else as :meth:`to_arrow`.
+        """Return one subtask's rows as a pandas DataFrame; otherwise like :meth:`to_arrow`.
 
-        Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not
-        NaN.
+        Its columns have the type ``pandas.ArrowDtype``: a long column with nulls stays long, and a
+        null is not NaN.
         """
         return pandas_of(self.to_arrow(subtask).read_all())
 
     def to_polars(self, subtask: int) -> pl.DataFrame:
-        """Return one subtask's rows as a Polars DataFrame; else as :meth:`to_arrow`.
+        """Return one subtask's rows as a Polars DataFrame; otherwise like :meth:`to_arrow`.
 
         Raises:
-            MissingDependencyError: without Polars.
+            MissingDependencyError: if Polars is not installed.
         """
         return polars_of(self.to_arrow(subtask).read_all())
 
     def to_spark(self) -> DataFrame:
-        """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
+        """Return a DataFrame whose Spark partition i has exactly subtask i's rows; no shuffle.
 
-        With a local cache Spark is asked to run a subtask on the host that kept copies of its files
-        when they were written. It may run elsewhere, and then reads from the store.
+        With a local cache, Spark is asked to run a subtask on the host that cached its files when
+        they were written. If Spark runs it elsewhere, the subtask reads from the store.
 
         Returns:
-            The DataFrame, of the store's Spark session.
+            The DataFrame, in the store's Spark session.
 
         Raises:
-            InvalidArgumentError: when the store was opened without a Spark session.
+            InvalidArgumentError: if the store was opened without a Spark session.
         """
         spark = self._session()
         frame: DataFrame = spark_module("read").dataframe(
@@ -305,10 +303,11 @@ class RestoredKeyedState:
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of key groups, whichever subtask owns them; else as :meth:`to_arrow`.
+        """Return the rows of key groups, whatever subtask owns them; otherwise like
+        :meth:`to_arrow`.
 
         Raises:
-            ParallelismError: when there are not so many key groups.
+            ParallelismError: if a key group does not exist.
         """
         if key_groups.last >= self.assignment.max_parallelism:
             raise ParallelismError(
@@ -320,16 +319,16 @@ class RestoredKeyedState:
     def lookup(self, keys: Any) -> pa.Table:
         """Return the rows of many keys.
 
-        Needs no Spark. Only files with key groups of these keys are read.
+        Needs no Spark. Only files that contain key groups of these keys are read.
 
         Args:
-            keys: a table, a frame that speaks Arrow, or dictionaries, with the key columns.
+            keys: a table, a DataFrame that supports Arrow, or dictionaries, with the key columns.
 
         Returns:
             The rows, with the column ``key_group`` first.
 
         Raises:
-            InvalidArgumentError: when the columns are not a key of the state.
+            InvalidArgumentError: if the columns are not a key of the state.
         """
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)
@@ -337,11 +336,11 @@ class RestoredKeyedState:
         return unexpired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
-        """Return a subtask whose key groups are read when one of their keys is asked for.
+        """Return a subtask whose key groups are read when one of their keys is requested.
 
         Args:
             subtask: its number, from 0.
-            limit_bytes: how many bytes of decoded key groups it holds; by default 256 MiB.
+            limit_bytes: the most bytes of decoded key groups in memory; by default 256 MiB.
 
         Returns:
             The subtask.
@@ -366,23 +365,23 @@ class RestoredKeyedState:
     ) -> DataFrame:
         """Return the rows of many keys as a DataFrame.
 
-        The driver looks in small files, and for what it holds, now; else, when the DataFrame is
-        computed, the task of each subtask looks in the files of its key groups.
+        Small files and the driver's cached rows are looked up by the driver during this call. All
+        other files are looked up by the task of each subtask, when the DataFrame is computed.
 
         Args:
             keys: the keys, by their key columns.
-            columns: those that the DataFrame has; by default all.
-            cache_bytes: how much of what it decoded the driver, and each of Spark's Python
-                workers, holds for the next call; by default nothing.
-            spark: the session of the DataFrame; by default that of the store.
+            columns: the columns of the DataFrame; by default all.
+            cache_bytes: the most decoded bytes that the driver and each of Spark's Python workers
+                cache for the next call; by default nothing.
+            spark: the session of the DataFrame; by default the store's.
 
         Returns:
-            The rows. Where tasks look, Spark's error holds MissingFileError or DamagedFileError
-            for a file that is not what was written, when the DataFrame is computed.
+            The rows. If a task finds that a file is missing or not what was written, Spark's error
+            contains MissingFileError or DamagedFileError.
 
         Raises:
-            InvalidArgumentError: without Spark, or when the columns are not a key of the state.
-            MissingFileError, DamagedFileError: where the driver looks.
+            InvalidArgumentError: without Spark, or if the columns are not a key of the state.
+            MissingFileError, DamagedFileError: if a lookup in the driver fails.
         """
         frame: DataFrame = spark_module("read").dataframe_of_keys(
             spark or self._session(),
@@ -403,24 +402,25 @@ class RestoredKeyedState:
     def get(self, key: Any) -> list[dict[str, Any]]:
         """Return the rows of one key.
 
-        Opens at most one data file, and one of each layer of changes.
+        It opens at most one data file of the base, and one of each layer of changes.
 
         Args:
             key: the value of the key; a tuple or dictionary for several key columns.
 
         Returns:
-            The rows; an empty list when there is none.
+            The rows; an empty list if there are none.
 
         Raises:
-            InvalidArgumentError: when the value does not fit.
+            InvalidArgumentError: if the value does not fit the key's type.
         """
         return rows_of_key(
             self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
         )
 
     def _hosts(self) -> tuple[str, ...]:
-        """Return the hosts of each subtask's copies. Only a local cache reads copies: without one
-        no host is better.
+        """Return the hosts with copies of each subtask's files.
+
+        Copies are used only by a local cache; without one, no host is preferred.
         """
         if not isinstance(self._catalog.storage, CachedStorage):
             return ()
@@ -442,7 +442,7 @@ class RestoredKeyedState:
 
 @checked_methods
 class RestoredOperatorState:
-    """One operator state, as its new subtasks get it."""
+    """One operator state; each new subtask gets its part."""
 
     def __init__(
         self,
@@ -462,12 +462,12 @@ class RestoredOperatorState:
     def subtask(
         self, subtask: int, *, where: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the elements of one new subtask, as redistributed by the state's mode.
+        """Return the elements of one new subtask, redistributed by the state's mode.
 
         Args:
             subtask: its number, from 0.
             where: keeps elements whose columns have one of the given values, such as
-                ``{"partition": [0, 4]}``. So a reader of union state asks for its part only.
+                ``{"partition": [0, 4]}``. A reader of union state can thus read only its part.
 
         Returns:
             The elements, as dictionaries.
@@ -485,7 +485,7 @@ class RestoredOperatorState:
             The elements of :meth:`subtask`, in its order.
 
         Raises:
-            MissingFileError or DamagedFileError: naming the file.
+            MissingFileError or DamagedFileError: names the file.
         """
         stored = elements_of(self._catalog.storage, self.entry, verify=self._verify)
         runs = self._dealt.runs(subtask)[self.entry.state.name]
@@ -494,14 +494,14 @@ class RestoredOperatorState:
         return pa.concat_tables([stored.slice(0, 0), *parts])
 
     def to_pandas(self, subtask: int) -> pd.DataFrame:
-        """Return the elements of one new subtask as pandas; else as :meth:`to_arrow`."""
+        """Return the elements of one new subtask as pandas; otherwise like :meth:`to_arrow`."""
         return pandas_of(self.to_arrow(subtask))
 
     def to_polars(self, subtask: int) -> pl.DataFrame:
-        """Return the elements of one new subtask as Polars; else as :meth:`to_arrow`.
+        """Return the elements of one new subtask as Polars; otherwise like :meth:`to_arrow`.
 
         Raises:
-            MissingDependencyError: without Polars.
+            MissingDependencyError: if Polars is not installed.
         """
         return polars_of(self.to_arrow(subtask))
 
@@ -509,13 +509,13 @@ class RestoredOperatorState:
         return f"RestoredOperatorState({self.entry.state}, {self._parallelism} subtasks)"
 
     def subtasks(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the elements of every new subtask, in order; the file is read once, for all."""
+        """Yield the elements of every new subtask, in order; the file is read once for all."""
         lists = self.per_old_subtask()
         for runs in self._runs():
             yield [element for run in runs for element in lists[run.subtask][run.first : run.stop]]
 
     def count(self) -> int:
-        """Return how many elements all new subtasks get together; nothing is read."""
+        """Return the number of elements that all new subtasks get together; nothing is read."""
         return sum(run.stop - run.first for runs in self._runs() for run in runs)
 
     def _runs(self) -> Iterator[tuple[Run, ...]]:

@@ -1,7 +1,7 @@
-"""Skewed key groups: those that have several times what each would have if all had the same.
+"""Skewed key groups: those with several times the even share.
 
-A key group is never divided, so the heaviest one bounds what any parallelism, and any way to cut
-ranges, can do for the largest subtask.
+A key group is never divided. So the heaviest one is a lower bound for the largest subtask, at any
+parallelism and with any ranges.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ __all__ = [
 ]
 
 FACTOR = 2.0
-"""How many times the even share makes a key group skewed, unless it is said."""
+"""A key group is skewed if it has this many times the even share; the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkewedGroup:
-    """A key group, what it has, its share of the operator's bytes or rows (0 to 1), and how many
-    times the even share that is.
+    """A key group with its rows and bytes.
+
+    ``share`` is its part of the operator's bytes or rows (0 to 1), ``times`` the multiple of the
+    even share.
     """
 
     key_group: int
@@ -71,10 +73,11 @@ class SkewedGroup:
 def skewed_groups(
     entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES, factor: float = FACTOR
 ) -> tuple[SkewedGroup, ...]:
-    """Return the key groups of states of one operator whose share is above ``factor`` times the
-    even share, heaviest first; the even share is one by the number of key groups.
+    """Return the skewed key groups of one operator's states, heaviest first.
 
-    Changes count as a restore reads them. InvalidArgumentError unless ``factor`` is 1 or more.
+    A key group is skewed if its share is above ``factor`` times the even share, which is 1 divided
+    by the number of key groups. Changes that a restore reads count. InvalidArgumentError unless
+    ``factor`` is 1 or more.
     """
     if not factor >= 1:
         raise InvalidArgumentError(
@@ -100,8 +103,10 @@ def skewed_groups(
 
 
 def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Return up to ``most`` key groups of a state with most rows, as (key group, rows), most first,
-    and the rows of the one that would come next, 0 for none. Those without rows are left out.
+    """Return up to ``most`` key groups with the most rows, and the rows of the next one.
+
+    The key groups are pairs (key group, rows), most rows first. The rows of the next one are 0 if
+    there is none. Key groups without rows are omitted.
     """
     weights = weights_of([entry], Weight.ROWS)
     first = nlargest(most + 1, enumerate(weights), key=lambda one: (one[1], -one[0]))
@@ -109,7 +114,7 @@ def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...],
     return tuple(found[:most]), found[most][1] if len(found) > most else 0
 
 
-# How uneven the ranges of key groups are: Flink's even ones beside those balanced by a weight.
+# The imbalance of key-group ranges: Flink's even ranges compared with balanced ones.
 
 
 @dataclass(frozen=True)
@@ -124,28 +129,28 @@ class RangeSkew:
 
     @property
     def mean(self) -> float:
-        """What each subtask would have if all had the same."""
+        """The load of each subtask if all had the same."""
         return sum(self.even) / len(self.even)
 
     @property
     def gain(self) -> float:
-        """The largest even subtask as a multiple of the largest balanced one; 1 at least."""
+        """The largest even subtask divided by the largest balanced one; at least 1."""
         most = max(self.balanced)
         return max(self.even) / most if most else 1.0
 
     def ratio(self, loads: Sequence[int]) -> float:
-        """Return the largest of some loads as a multiple of the mean; 1 when there is nothing."""
+        """Return the largest load divided by the mean; 1 if there is no load."""
         return max(loads) / self.mean if self.mean else 1.0
 
 
 def loads_of(weights: Sequence[int], assignment: Assignment) -> tuple[int, ...]:
-    """Return the weight of each subtask, given that of each key group."""
+    """Return the weight of each subtask, given the weight of each key group."""
     upto = [*accumulate(weights, initial=0)]
     return tuple(upto[own.last + 1] - upto[own.first] for own in assignment.ranges())
 
 
 def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSkew, ...]:
-    """Return, for each planned operator with keyed state, how uneven its subtasks are both ways."""
+    """Return the imbalance of each planned operator with keyed state, for both kinds of ranges."""
     found = []
     for operator in plan.operators:
         entries = [one for one in manifest.keyed if one.state.uid == operator.stored_uid]
@@ -159,16 +164,16 @@ def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSk
     return tuple(found)
 
 
-# Hot keys: those with most rows in some key groups of a state, counted exactly.
+# Hot keys: the keys with the most rows in some key groups of a state, counted exactly.
 #
-# Rows of a key group lie in order of their identity, so that those of one key follow each other: a
-# key is counted where it lies, and only the keys with most rows so far are held. Without changes
-# nothing but the key columns is read.
+# The rows of a key group are sorted by identity, so the rows of a key are adjacent. A key is
+# counted while it is read, and only the keys with the most rows so far are kept in memory. Without
+# changes only the key columns are read.
 
 
 @dataclass(frozen=True)
 class CountedKey:
-    """A key, by its columns, its key group, and how many rows it has."""
+    """A key by its columns, its key group, and its number of rows."""
 
     key: dict[str, Any]
     key_group: int
@@ -178,9 +183,9 @@ class CountedKey:
 def counted_keys(
     storage: Storage, entry: KeyedEntry, key_group: int, most: int
 ) -> tuple[CountedKey, ...]:
-    """Return up to ``most`` keys of a key group with most rows, most first.
+    """Return up to ``most`` keys of a key group with the most rows, most rows first.
 
-    Rows that have expired and are still stored count. Raises MissingFileError or DamagedFileError.
+    Expired rows that are still stored count. Raises MissingFileError or DamagedFileError.
     """
     counter = _Counter(key_group, most)
     for batch in _keys(storage, entry, key_group):
@@ -189,7 +194,7 @@ def counted_keys(
 
 
 def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.RecordBatch]:
-    """Yield the key columns of all rows of a key group, those of a key side by side."""
+    """Yield the key columns of all rows of a key group; rows of the same key are adjacent."""
     own, names = KeyGroupRange(key_group, key_group), list(entry.state.key)
     keys = arrow_schema(entry.state.schema.select(entry.state.key))
     reads = reads_of(entry, own)
@@ -209,11 +214,11 @@ def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.Re
 
 
 class _Counter:
-    """The key at hand, and those with most rows before it."""
+    """The current key, and the keys with the most rows before it."""
 
     def __init__(self, key_group: int, most: int) -> None:
         self._key_group, self._most = key_group, most
-        # The number tells equal counts apart: keys need not have an order.
+        # The number breaks ties between equal counts, because keys may not be comparable.
         self._found: list[tuple[int, int, pa.RecordBatch]] = []
         self._number = 0
         self._key: pa.RecordBatch | None = None
@@ -234,7 +239,7 @@ class _Counter:
         rows, key, self._rows = self._rows, self._key, 0
         if key is None:
             return
-        self._number -= 1  # of equal counts the one that came first stays
+        self._number -= 1  # among equal counts, the first one is kept
         if len(self._found) < self._most:
             heappush(self._found, (rows, self._number, _alone(key)))
         elif (rows, self._number) > self._found[0][:2]:
@@ -248,7 +253,7 @@ class _Counter:
 
 
 def _alone(key: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy: a slice would hold the memory of its whole batch."""
+    """Return a copy: a slice would keep the memory of its whole batch."""
     return key.take(pa.array([0]))
 
 
@@ -257,7 +262,7 @@ def _first(keys: pa.RecordBatch) -> dict[str, Any]:
     return first
 
 
-# Skew: which key groups and which keys have more than their share of an operator's state.
+# Skew: the key groups and keys with more than their share of an operator's state.
 
 
 KEYS, READ_GROUPS = 10, 8
@@ -265,10 +270,11 @@ KEYS, READ_GROUPS = 10, 8
 
 @dataclass(frozen=True)
 class HotKeys:
-    """The keys of a state with most rows, of its ``rows``, in the ``read`` key groups with most.
+    """The keys of a state with the most rows, found in its ``read`` key groups.
 
-    ``is_exact`` says that no key of another key group has more rows than the last of these: they
-    are the hottest of the whole state.
+    ``rows`` is the number of rows of the state. If ``is_exact`` is true, no key of another key
+    group has more rows than the last of these keys, so they are the hottest keys of the whole
+    state.
     """
 
     state: str
@@ -280,9 +286,9 @@ class HotKeys:
 
 @dataclass(frozen=True)
 class SkewedOperator:
-    """The key groups of an operator that are skewed, of all of them, and the hot keys by state.
+    """An operator's skewed key groups, the number of all its key groups, and hot keys by state.
 
-    States in which a key has one row at most are not among ``hot``.
+    ``hot`` omits states in which a key has at most one row.
     """
 
     uid: str
@@ -306,9 +312,9 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class SkewReport:
-    """What is skewed in a checkpoint: above ``factor`` times the even share of bytes or rows.
+    """The skew in a checkpoint: key groups above ``factor`` times the even share of bytes or rows.
 
-    ``left_out`` is the state that the checkpoint lacks of its source, so that no weight has it.
+    ``left_out`` lists the state that the checkpoint lacks, which no weight includes.
     """
 
     checkpoint_id: int
@@ -318,7 +324,7 @@ class SkewReport:
     left_out: tuple[LeftOutState, ...] = ()
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each skewed key group; ``times`` is that of the even share."""
+        """Return one row per skewed key group; ``times`` is the multiple of the even share."""
         rows = (
             (one.uid, group.key_group, group.rows, group.size_bytes, group.share, group.times)
             for one in self.operators
@@ -332,7 +338,7 @@ class SkewReport:
         return f"SkewReport({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the skewed key groups, and the keys with most rows."""
+        """Return the notebook view: the skewed key groups, and the keys with the most rows."""
         drawn = [
             Bar(
                 f"{one.uid}, key group {group.key_group}",
@@ -377,8 +383,8 @@ def skew(
 ) -> SkewReport:
     """Return the skewed key groups and hot keys of the selected keyed states.
 
-    Key groups are known from the manifest; of each state in which a key may have several rows up to
-    ``read_groups`` key groups are read for up to ``keys`` keys, 0 for none. Raises
+    Key-group weights come from the manifest. To find up to ``keys`` hot keys, up to ``read_groups``
+    key groups are read of each state in which a key may have several rows; 0 disables it. Raises
     StateNotFoundError, InvalidArgumentError, MissingFileError or DamagedFileError.
     """
     for what, number in (("keys", keys), ("groups", read_groups)):
@@ -420,7 +426,7 @@ def _operator(
 
 
 def _hot(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:
-    """Read key groups, those with most rows first, until no other can have a hotter key."""
+    """Read the largest key groups until no other key group can have a hotter key."""
     groups, after = heaviest(entry, read_groups)
     found: list[CountedKey] = []
     read: list[int] = []
@@ -429,7 +435,7 @@ def _hot(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> Ho
             after = rows
             break
         found += counted_keys(storage, entry, group, most)
-        found.sort(key=lambda key: -key.rows)  # stable: of equal counts the earlier one stays
+        found.sort(key=lambda key: -key.rows)  # stable: the earlier of equal counts stays
         del found[most:]
         read.append(group)
     enough = len(found) == most and found[-1].rows >= after

@@ -1,4 +1,4 @@
-"""What a checkpoint is restored for: a parallelism, one to be chosen, or a job by its graph."""
+"""The target of a restore: a parallelism, an automatic choice of it, or a job by its graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# Numbers of bytes as people write them: ``256MiB``, ``1.5 GB``, ``4096``.
+# Byte sizes as users write them: ``256MiB``, ``1.5 GB``, ``4096``.
 
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -48,11 +48,11 @@ _UNITS: Final = {"": 1, "b": 1, "bytes": 1} | _DECIMAL | _BINARY
 
 
 def bytes_of(text: str | int) -> int:
-    """Return the number of bytes that a text means; a number is one already.
+    """Parse a number of bytes from a text; an int is returned unchanged.
 
-    Units of 1000 are kB, MB, GB, TB, PB, EB, units of 1024 are KiB, MiB, …, in any case of letters.
+    Units of 1000 are kB, MB, GB, TB, PB, EB; units of 1024 are KiB, MiB, …; the case is ignored.
     (Flink's MemorySize reads both as 1024.) Raises InvalidArgumentError for anything else, for a
-    fraction of a byte, and for less than one.
+    fraction of a byte, and for less than one byte.
     """
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) and len(text) < 400 else None
     if isinstance(text, int) and not isinstance(text, bool):
@@ -73,14 +73,15 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreTarget:
-    """Who restores: ``parallelism`` subtasks of each operator, or the operators of ``graph``.
+    """The target of a restore: ``parallelism`` subtasks of each operator, or the operators of
+    ``graph``.
 
-    ``parallelism`` None is as the checkpoint was taken, ``"auto"`` chooses it so that a subtask
-    gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB); an operator that the
-    checkpoint's own graph gives a max parallelism of 1 stays at 1. A graph brings the parallelism
-    of each operator with it, and stored state that no operator of it claims is refused unless
-    ``allow_non_restored_state``. ``balance`` cuts key groups into ranges by their bytes or
-    rows instead of by their number. Raises InvalidArgumentError for what does not go together.
+    ``parallelism`` None keeps the checkpoint's parallelism. ``"auto"`` chooses it so that a subtask
+    gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB). An operator whose max
+    parallelism is 1 in the checkpoint's own graph stays at 1. A graph defines the parallelism of
+    each operator. Stored state that none of its operators claims is refused unless
+    ``allow_non_restored_state``. ``balance`` cuts key groups into ranges by their bytes or rows
+    instead of by their number. Raises InvalidArgumentError for contradictory options.
     """
 
     parallelism: int | Literal["auto"] | None = None
@@ -91,7 +92,7 @@ class RestoreTarget:
     balance: Weight | str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two answers to one question."""
+        """Refuse contradictory options."""
         if self.balance is not None:
             Weight(self.balance)
             if self.graph is not None or self.max_parallelism is not None:
@@ -130,9 +131,9 @@ class RestoreTarget:
 def plan_target(
     manifest: Manifest, target: RestoreTarget, local: Collection[str] = frozenset()
 ) -> RestorePlan:
-    """Return the plan of a restore; unclaimed state is in its ``matching``, and not yet refused.
+    """Return the plan of a restore; unclaimed state is in its ``matching``, not yet refused.
 
-    Raises ParallelismError, naming the operator, or InvalidArgumentError. See
+    Raises ParallelismError, which names the operator, or InvalidArgumentError. See
     :func:`~statestore.restore.plan.plan_restore` for ``local``.
     """
     if target.graph is not None:
@@ -165,18 +166,20 @@ def plan_target(
 
 
 def _single(manifest: Manifest) -> set[str]:
-    """Return the operators that the job graph fixes at one subtask, as Flink's planner does with an
-    aggregate over all rows (``setMaxParallelism(1)``).
+    """Return the operators that the job graph limits to one subtask.
+
+    Flink's planner does that with an aggregate over all rows (``setMaxParallelism(1)``).
     """
     known = manifest.operators
     return {uid for uid in manifest.uids if known.max_parallelism_of(uid) == 1}
 
 
 def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoice, ...]:
-    """Return, for each operator with keyed state, the parallelism that its bytes ask for.
+    """Return, for each operator with keyed state, the parallelism that fits its bytes.
 
-    None is above the smallest max parallelism in the checkpoint: the job gets the largest of them,
-    and each operator must be able to run at it, but for those that the job graph fixes at 1.
+    No parallelism is above the smallest max parallelism in the checkpoint. The job runs at the
+    largest of them, and every operator must be able to run at it, except operators that the job
+    graph limits to 1.
     """
     single = _single(manifest)
     others = [entry for entry in manifest.keyed if entry.state.uid not in single]
@@ -189,13 +192,13 @@ def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoi
 
 
 def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGroupDecision:
-    """Decide from the bytes of each key group, all states of the operator together."""
+    """Choose a parallelism from the bytes of each key group, over all states of the operator."""
     sizes = weights_of(entries)
     return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
 
 
 def matching_of(manifest: Manifest, graph: JobGraph) -> Matching:
-    """Return which operator of a job finds which of the checkpoint; see ``matching.py``."""
+    """Return which operator of a job takes over which stored operator; see ``matching.py``."""
     return match([_stored(manifest, uid) for uid in manifest.uids], graph, manifest.graph)
 
 
@@ -233,7 +236,7 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Collection[str]) -> 
     return replace(plan, parallelism=most, operators=operators, matching=matching)
 
 
-# Plan: what a restore would read, for all of a checkpoint or for what is selected of it.
+# Plan: the reads of a restore, for a whole checkpoint or the selected states.
 
 
 def plan(
@@ -243,9 +246,9 @@ def plan(
     name: str | None = None,
     local: Collection[str] = frozenset(),
 ) -> RestorePlan:
-    """Return the plan of restoring the selected states; raises as :func:`select` and a plan.
+    """Return the plan of restoring the selected states; raises the errors of :func:`select`.
 
-    A parallelism is chosen, and a job graph is matched, for the checkpoint as a whole.
+    A parallelism is chosen, and a job graph is matched, for the whole checkpoint.
     """
     whole = plan_target(manifest, target, local)
     if uid is None and name is None:
@@ -261,9 +264,10 @@ def selected(
     name: str | None,
     local: Collection[str] = frozenset(),
 ) -> tuple[OperatorPlan, ...]:
-    """Return what is selected of a plan, by the names that its operators have there.
+    """Return the selected operators of a plan, by their names in that plan.
 
-    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    Raises StateNotFoundError, which lists the existing ones; InvalidArgumentError for a state
+    without a uid.
     """
     if uid is None:
         select(manifest, uid, name)
@@ -276,15 +280,17 @@ def selected(
     most = planned.max_parallelism if part.keyed else None
     (operator,) = plan_restore(part, wanted, most, ranges=ranges, local=local).operators
     if name is not None and part.operator:
-        # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
+        # All states of the operator determine who gets a remainder, so all are redistributed
+        # together.
         operator = _dealt(manifest, operator, name)
     return (replace(operator, uid=uid),)
 
 
 def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
-    """Return the manifest with the states of one operator, or one state of it, only.
+    """Return a manifest with only the states of one operator, or only one of its states.
 
-    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    Raises StateNotFoundError, which lists the existing ones; InvalidArgumentError for a state
+    without a uid.
     """
     if uid is None:
         if name is not None:
