@@ -1,8 +1,8 @@
-"""Which batches of which jobs a checkpoint contains: so a batch that is run again is written once.
+"""The batches of each job that a checkpoint contains, so that a retried batch is written only once.
 
-A checkpoint id does not tell: commands such as ``edit`` take ids too. So the manifest of each
-checkpoint has by job the last batch that the checkpoint contains, and the checkpoints that build
-on it inherit the record.
+A checkpoint id is not sufficient, because commands such as ``edit`` use ids too. So the manifest of
+each checkpoint records, per job, the last batch that the checkpoint contains. Checkpoints that
+build on it inherit the record.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of a job: what a snapshot is taken for.
+    """One batch of a job, for which a snapshot is taken.
 
     Attributes:
-        job: the name of the job. Empty: the job numbers its checkpoints itself, and ``number`` is
-            the id of the checkpoint.
-        number: the number of the batch, 0 or more; later batches have greater numbers.
+    job: the name of the job. If it is empty, the job numbers its checkpoints itself, and ``number``
+    is the id of the checkpoint.
+    number: the number of the batch, 0 or more; later batches have greater numbers.
     """
 
     job: str
@@ -41,8 +41,8 @@ class BatchRecord:
 
     Attributes:
         number: the number of the batch.
-        checkpoint_id: the checkpoint that was taken for it. In a checkpoint that was copied from
-            another store, it is the copy.
+    checkpoint_id: the checkpoint taken for it. In a checkpoint that was copied from another store,
+    it is the copy.
     """
 
     number: int
@@ -53,15 +53,15 @@ def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
     """Return the batch that a snapshot is taken for.
 
     Args:
-        given: what the caller names: ``(job, number)``, or None.
-        checkpoint_id: the id that the caller asks for, or None.
+    given: the caller's ``(job, number)``, or None.
+    checkpoint_id: the id that the caller requests, or None.
 
     Returns:
-        The batch. If only an id is given, it is the batch of that number of a job without a name.
-        None if neither is given.
+    The batch. If only an id is given, it is the batch with that number of the unnamed job. None if
+    neither is given.
 
     Raises:
-        InvalidArgumentError: for something else than a name and a number.
+    InvalidArgumentError: if ``given`` is not a name and a number.
     """
     if given is None:
         return None if checkpoint_id is None else Batch("", checkpoint_id)
@@ -78,6 +78,6 @@ def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
 def with_batch(
     inherited: Mapping[str, BatchRecord], batch: Batch | None, checkpoint_id: int
 ) -> dict[str, BatchRecord]:
-    """Return the inherited records of a checkpoint together with the record of its own batch."""
+    """Return the inherited records of a checkpoint, with the record of its own batch added."""
     own = {} if batch is None else {batch.job: BatchRecord(batch.number, checkpoint_id)}
     return {**inherited, **own}

@@ -1,9 +1,9 @@
-"""An order-free digest of rows: equal for equal states, whatever the files, order or parallelism.
+"""An order-independent digest of rows: equal for equal states, at any parallelism and file layout.
 
-The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each row; so the digest of
-a key group, a subtask, or a whole state is the sum of its parts' (I7). This module is the
-definition in plain Python; ``files/digest.py`` computes the same on Arrow columns. docs/FORMAT.md
-states the rule in words. It finds accidents; it is not a defence against somebody who forges rows.
+The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each row. So the digest of
+a key group, a subtask or a whole state is the sum of its parts' digests (I7). This module defines
+it in plain Python. ``files/digest.py`` computes the same on Arrow columns, and docs/FORMAT.md
+describes it. The digest detects accidents. It does not protect against forged rows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = [
 
 U64 = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, as in SplitMix64
-NULL = 0x5354415445  # any constant that no length or word is likely to equal
+NULL = 0x5354415445  # any constant that is unlikely to equal a length or a word
 NAN_BITS = 0x7FF8000000000000
 
 
 def mix(x: int) -> int:
-    """Return SplitMix64's finaliser of a 64-bit integer: a bijection in which every bit counts."""
+    """Return SplitMix64's finalizer of a 64-bit integer: a bijection that mixes every bit."""
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & U64
     x = ((x ^ x >> 27) * 0x94D049BB133111EB) & U64
     return x ^ x >> 31
 
 
 def hash_sequence(words: Iterable[int], length: int) -> int:
-    """Return the hash of 64-bit words in order; ``length`` tells sequences of equal words apart."""
+    """Return the hash of 64-bit words in order; ``length`` separates sequences of equal words."""
     total = (length * STEP) & U64
     for index, word in enumerate(words):
         total += mix((word + (index + 1) * STEP) & U64)
@@ -47,9 +47,9 @@ def hash_sequence(words: Iterable[int], length: int) -> int:
 def hash_value(value: Any) -> int:
     """Return the hash of one value.
 
-    ``int`` (also booleans, days, microseconds), ``float``, ``str``, ``bytes``, ``(unscaled,
-    scale)`` for a decimal as :class:`UnscaledDecimal`, ``list`` for an array, ``dict`` for a struct
-    (fields by name), and a list of pairs as :class:`MapEntries` for a map; None is null.
+    The types are ``int`` (also booleans, days, microseconds), ``float``, ``str``, ``bytes``,
+    :class:`UnscaledDecimal` for a decimal, ``list`` for an array, ``dict`` for a struct (fields by
+    name), and :class:`MapEntries` for a map. None is null.
     """
     match value:
         case None:
@@ -77,23 +77,23 @@ def hash_value(value: Any) -> int:
 
 
 def hash_row(row: Mapping[str, Any]) -> int:
-    """Return the hash of a row or struct; columns count by name, not by position."""
+    """Return the hash of a row or struct; columns are identified by name, not by position."""
     total = sum(mix((hash_value(value) + column_seed(name)) & U64) for name, value in row.items())
     return mix(total & U64)
 
 
 def combine(digests: Iterable[int]) -> int:
-    """Return the digest of several disjoint sets of rows from theirs."""
+    """Return the digest of the union of disjoint sets of rows, from their digests."""
     return sum(digests) & U64
 
 
 def column_seed(name: str) -> int:
-    """Return the 64-bit number that stands for a column name: the first 8 bytes of its SHA-256."""
+    """Return the 64-bit seed of a column name: the first 8 bytes of its SHA-256."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 def digest_text(digest: int) -> str:
-    """Return a digest as 16 hex digits, as manifests and reports show it."""
+    """Return a digest as 16 hex digits, its form in manifests and reports."""
     return f"{digest:016x}"
 
 
@@ -106,7 +106,7 @@ class UnscaledDecimal:
 
 
 class MapEntries:
-    """A map as its entries; their order does not count."""
+    """A map as its entries, whose order is ignored."""
 
     def __init__(self, entries: Sequence[tuple[Any, Any]]) -> None:
         """Keep the entries."""
@@ -119,16 +119,17 @@ def _hash_bytes(raw: bytes) -> int:
     return hash_sequence(words, len(raw))
 
 
-# The proof that a rescale changed nothing: each subtask's rows, against those that are stored.
+# The proof that a rescale changed nothing: the subtasks' rows compared with the stored rows.
 #
-# A digest of a set of rows does not depend on their order, and those of disjoint sets add up. So if
-# the subtasks' rows and digests sum to the stored ones, every stored row went to one subtask, and
-# no other did (I7). Of union and broadcast state each subtask gets a copy, equal to what is stored.
+# A digest does not depend on the order of rows, and the digests of disjoint sets add up. So if the
+# subtasks' rows and digests sum to the stored ones, every stored row went to exactly one subtask,
+# and no other row was added (I7). With union and broadcast state, each subtask gets a copy that
+# must equal the stored rows.
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """A multiset of rows, by their number and their order-free digest."""
+    """A multiset of rows, represented by their number and their order-independent digest."""
 
     rows: int
     digest: int
@@ -136,7 +137,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class RescaleProof:
-    """What is stored, and what each subtask got of it; with ``copies`` each should get all."""
+    """The stored rows and each subtask's rows; with ``copies`` each subtask should get all rows."""
 
     stored: RowSet
     subtasks: tuple[RowSet, ...]
@@ -144,7 +145,9 @@ class RescaleProof:
 
     @property
     def together(self) -> RowSet:
-        """All subtasks' rows; of copies, one that is not what is stored, if there is such a one."""
+        """The rows of all subtasks; with copies, the first copy that differs from the stored
+        rows.
+        """
         if self.copies:
             return next((found for found in self.subtasks if found != self.stored), self.stored)
         return RowSet(
@@ -154,5 +157,5 @@ class RescaleProof:
 
     @property
     def holds(self) -> bool:
-        """Whether the rows are the stored ones: none lost, none twice, none changed."""
+        """True if the rows are the stored ones: none lost, none duplicated, none changed."""
         return self.together == self.stored

@@ -1,9 +1,9 @@
-"""JSON documents that tell when a byte of them changed, and where a broken one is broken.
+"""JSON documents with a checksum, and errors that name the place in the document.
 
-A document's last member is the SHA-256 of all bytes before it, at a place counted from the end of
-the file, so a flipped byte anywhere is found before the document is read. Errors of content name
-the place: ``$.operators[0].keyed[1].rows``. What a document holds is declared, by classes whose
-members have types and bounds; small functions say what members must be together.
+A document's last member is the SHA-256 of all bytes before it, at a fixed distance from the end of
+the file. So any flipped byte is found before the document is parsed. Errors in the content name the
+place: ``$.operators[0].keyed[1].rows``. Classes declare the members of a document with types and
+bounds. Small functions check rules that involve several members.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SEAL_BYTES = len(_SEAL) + 64 + len(_END)
 
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""A number that fits into a column."""
+"""A count that fits into a 64-bit column."""
 
 Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, before the year 10000."""
@@ -72,29 +72,31 @@ CheckpointId = Annotated[int, Meta(ge=0, le=GREATEST_ID)]
 T = TypeVar("T")
 _known: dict[Any, Decoder[Any]] = {}
 _learning = Lock()
-_AT = " - at `$"  # how msgspec ends what it says, with the place and another `
+_AT = " - at `$"  # how msgspec's messages end, followed by the place and another `
 
 
 class Header(Struct, frozen=True):
-    """What every document says of itself. A long one is declared with it, and so read once."""
+    """The format and version that every document starts with.
+
+    The class of a long document extends it, so that the document is parsed once.
+    """
 
     format: str
     format_version: Count
 
 
 def converted(value: Any, kind: type[T], name: str, place: str = "") -> T:
-    """Return a JSON value, or what was made of one, as ``kind``, which declares what it takes.
+    """Convert a JSON value, or an object made from one, to ``kind``, which declares its members.
 
-    ``value`` stands at ``place`` (``.operators[0]``) of the document called ``name``. Members that
-    are not declared are passed over. Raises MalformedManifestError with the place of what does not
-    fit.
+    ``value`` is at ``place`` (``.operators[0]``) of the document ``name``. Members that are not
+    declared are ignored. Raises MalformedManifestError with the place of the invalid value.
     """
     with placed(name, place):
         return as_declared(value, kind)
 
 
 def as_declared(value: Any, kind: type[T]) -> T:
-    """Return a value, or what it has as attributes, as ``kind``; any number of threads may.
+    """Convert a value, or the attributes of an object, to ``kind``; thread-safe.
 
     Raises msgspec's ValidationError.
     """
@@ -103,11 +105,11 @@ def as_declared(value: Any, kind: type[T]) -> T:
 
 
 def _decoder(kind: type[T]) -> Decoder[T]:
-    """Return what reads a kind of document."""
+    """Return the cached decoder of a type."""
     known = _known.get(kind)
     if known is None:
-        # It looks at a class when it first needs it, and the process dies where a second thread
-        # needs it meanwhile: msgspec marks a class as known before it knows the members' types.
+        # msgspec inspects a class on first use, and marks it as known before it knows its members'
+        # types. If a second thread used the class meanwhile, the process would crash.
         with _learning:
             known = _known[kind] = Decoder(kind)
     return known
@@ -115,7 +117,7 @@ def _decoder(kind: type[T]) -> Decoder[T]:
 
 @contextmanager
 def placed(name: str, place: str = "") -> Iterator[None]:
-    """Make each error of a block that reads what is at ``place`` a MalformedManifestError."""
+    """Convert each error of a block that reads at ``place`` to a MalformedManifestError."""
     try:
         with within(place):
             yield
@@ -126,7 +128,7 @@ def placed(name: str, place: str = "") -> Iterator[None]:
 
 @contextmanager
 def within(place: str) -> Iterator[None]:
-    """Put ``place`` before the place in each error of a block that reads what is there."""
+    """Prefix the place in each error of a block with ``place``."""
     try:
         yield
     except (StateStoreError, ValidationError, RecursionError, TypeError, ValueError) as error:
@@ -135,18 +137,18 @@ def within(place: str) -> Iterator[None]:
 
 
 def unfit(member: str, what: str) -> ValidationError:
-    """Return the error for a member (``.rows``) of what is being read."""
+    """Return the error for a member (``.rows``) of the value being read."""
     return ValidationError(f"{what}{_AT}{member}`")
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
-    """Return a document as bytes: compact JSON, UTF-8, and as last member its own SHA-256."""
+    """Return a document as bytes: compact JSON in UTF-8, with its own SHA-256 as last member."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return sealed(text.encode().removesuffix(b"}"))
 
 
 def sealed(body: bytes) -> bytes:
-    """Return a document that lacks its closing brace, ended with its SHA-256."""
+    """Complete a document without its closing brace by its SHA-256."""
     return body + _seal(hashlib.sha256(body).hexdigest())
 
 
@@ -164,15 +166,17 @@ def parse_document(
     mend: str = "bring it back from a copy",
     known: tuple[int, str] | None = None,
 ) -> T:
-    """Return a document of the given form; ``mend`` is what to do about a damaged one, ``known``
-    the length and the SHA-256 of all its bytes, if another document has them.
+    """Parse a document of the given form.
 
-    Raises MalformedManifestError when a byte differs from those that were written or the bytes are
-    no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
-    the newest that this release reads.
+    ``mend`` says in the error what to do about a damaged document. ``known`` is the length and
+    SHA-256 of all its bytes, if another document records them.
+
+    Raises MalformedManifestError if a byte has changed or the bytes are not such a document, and
+    FormatVersionError if its ``format_version`` is greater than ``newest``, the newest version that
+    this release reads.
     """
-    # Not through sealed(): a manifest may have 100 MB, and each copy of it would count. Nor is it
-    # read twice: the checksum of all bytes goes on where that of the body ends.
+    # This does not use sealed(), because copying a manifest of up to 100 MB would take long. The
+    # bytes are also hashed only once: the checksum of the whole continues from that of the body.
     seal, seen = raw[-SEAL_BYTES:], hashlib.sha256(memoryview(raw)[:-SEAL_BYTES])
     own = seal == _seal(seen.hexdigest())
     seen.update(seal)
@@ -182,7 +186,7 @@ def parse_document(
         )
     try:
         document = _decoded(raw, kind, name)
-    except MalformedManifestError:  # which is no wonder of another form, or of a newer one
+    except MalformedManifestError:  # expected if the form or version differs, so check these first
         _check_header(_decoded(raw, Header, name), name, form, newest)
         raise
     header = document if isinstance(document, Header) else _decoded(raw, Header, name)
@@ -203,7 +207,7 @@ def _check_header(header: Header, name: str, form: str, newest: int) -> None:
 
 
 def _decoded(raw: bytes, kind: type[T], name: str) -> T:
-    """Return what the bytes of a document say, never as objects that Python would have first."""
+    """Decode the bytes of a document directly to ``kind``, without intermediate Python objects."""
     with placed(name):
         try:
             return _decoder(kind).decode(raw)
@@ -225,10 +229,10 @@ CLAIM_MEND = "'statestore repair' claims the store anew"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Who took the store over, and when.
+    """A writer's claim to a store: its generation (the fencing token), the writer and the time.
 
-    ``announced_id`` is the greatest checkpoint id that this writer, or one before it, has said it
-    will use although smaller ids are free; 0 when none has.
+    ``announced_id`` is the greatest checkpoint id that this writer or an earlier one announced
+    although smaller ids are free; 0 without an announcement.
     """
 
     generation: Count
@@ -255,9 +259,9 @@ def claim_to_json(claim: Claim) -> bytes:
 
 
 def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
-    """Return the claim of a document; ``name`` is what errors call it.
+    """Parse a claim; ``name`` is the document's name in errors.
 
-    Raises MalformedManifestError, also when it is not the claim of ``generation``, or
+    Raises MalformedManifestError, also if it is not the claim of ``generation``, or
     FormatVersionError.
     """
     claim = parse_document(
@@ -271,10 +275,10 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     return claim
 
 
-# What keeps a checkpoint from expiring: a savepoint, by name and for good, or a pin, for a
+# Holds, which keep a checkpoint from being deleted: a savepoint until it is deleted, a pin for a
 # while.
 #
-# Both name a checkpoint by its id. Its manifest and the files that it names stay, whether or not it
+# Both name a checkpoint by its id. The checkpoint's manifest and data files stay, whether or not it
 # has a tombstone.
 
 
@@ -293,7 +297,7 @@ class Savepoint:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A checkpoint that somebody (``holder``, free text) reads until ``until_ms``, its lease."""
+    """A checkpoint that ``holder`` (free text) reads until ``until_ms``, the end of its lease."""
 
     token: str
     checkpoint_id: CheckpointId
@@ -303,19 +307,19 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A checkpoint that is kept, and what keeps it, in words."""
+    """A held checkpoint, and the text that says by whom."""
 
     checkpoint_id: int
     by: str
 
 
 def is_savepoint_name(name: str) -> bool:
-    """Return whether a savepoint may have this name, which must not mean a checkpoint by itself."""
+    """Return whether a savepoint may have this name, which must not be a checkpoint's reference."""
     return name not in ("", "latest", "all") and not name.isdigit()
 
 
 def check_savepoint_name(name: str) -> str:
-    """Return the name; InvalidArgumentError for what would be taken for a checkpoint's id."""
+    """Return the name; InvalidArgumentError for a name that looks like a checkpoint's reference."""
     if not is_savepoint_name(name):
         raise InvalidArgumentError(
             f"a savepoint cannot be called {name!r}: give a name that is no number, and neither "
@@ -332,7 +336,7 @@ def savepoint_to_json(savepoint: Savepoint) -> bytes:
 
 
 def savepoint_from_json(raw: bytes, *, name: str) -> Savepoint:
-    """Return the savepoint of a document; ``name`` is what errors call it.
+    """Parse a savepoint; ``name`` is the document's name in errors.
 
     Raises MalformedManifestError or FormatVersionError.
     """
@@ -345,20 +349,21 @@ def pin_to_json(pin: Pin) -> bytes:
 
 
 def pin_from_json(raw: bytes, *, name: str) -> Pin:
-    """Return the pin of a document; errors as those of :func:`savepoint_from_json`."""
+    """Parse a pin; raises the errors of :func:`savepoint_from_json`."""
     return parse_document(raw, Pin, name=name, form=PIN_FORMAT, newest=HOLD_VERSION)
 
 
-# A document of which one byte changed, as it was: its own SHA-256 proves it.
+# Repair a document with one changed byte: its own SHA-256 proves the result.
 
 
-# Each byte is tried at each place: a tenth of a second for documents of the usual 300 bytes.
+# All values are tried at each position, which takes 0.1 s for a document of the usual 300 bytes.
 _MOST_BYTES = 1024
 
 
 def healed(raw: bytes) -> bytes | None:
-    """Return the sealed document from which ``raw`` differs in one byte, None when there is none
-    to be found: more is damaged, or it is too long to try.
+    """Return the sealed document from which ``raw`` differs in one byte.
+
+    None if it was not found: more bytes are damaged, or it is too long to try.
     """
     body, seal = raw[:-SEAL_BYTES], raw[-SEAL_BYTES:]
     if not body or len(raw) > _MOST_BYTES:

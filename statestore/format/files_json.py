@@ -1,4 +1,4 @@
-"""The data files of a state as a manifest has them: column by column, and back."""
+"""The data files of a state in a manifest, stored column by column."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _KeyGroup = Annotated[int, Meta(ge=0, lt=MAX_PARALLELISM)]
 
 
 class Files(Struct, frozen=True, kw_only=True):
-    """The files of a state, column by column, an item of each column for every file."""
+    """The files of a state, stored column by column; each column has one item per file."""
 
     path: tuple[str, ...]
     rows: tuple[Count, ...]
@@ -85,7 +85,7 @@ class Files(Struct, frozen=True, kw_only=True):
     footer_sha256: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse columns of different length; ``hosts`` is none."""
+        """Refuse columns of different lengths, except ``hosts``."""
         for name in self.__struct_fields__:
             column = getattr(self, name)
             if name != "hosts" and column is not None and len(column) != len(self.path):
@@ -97,31 +97,31 @@ class Files(Struct, frozen=True, kw_only=True):
             raise ValueError("'footer_sha256' is missing")
 
     def _columns(self) -> tuple[Sequence[Any], ...]:
-        """Return what there is of files of any state, as handles take it."""
+        """Return the columns that files of any state have, in the order of a handle's members."""
         digests = [int(text, 16) for text in self.digest]
         return self.path, self.rows, self.size_bytes, self.row_groups, digests, self.sha256
 
     def _footers(self) -> Sequence[Footer | None]:
-        """Return the footer of each file, None where it is not known."""
+        """Return the footer of each file, None if it is unknown."""
         if self.footer_bytes is None or self.footer_sha256 is None:
             return [None] * len(self.path)
         footers = zip(self.footer_bytes, self.footer_sha256, strict=True)
         return [Footer(size, sha256) if size else None for size, sha256 in footers]
 
     def handles(self) -> tuple[OperatorStateHandle, ...]:
-        """Return the files of an operator state."""
+        """Return the handles of an operator state's files."""
         self._refuse_names(map(is_operator_file, self.path), "operator")
         return tuple(map(OperatorStateHandle, *self._columns(), self._footers()))
 
     def _refuse_names(self, own: Iterable[bool], sort: str) -> None:
-        """Refuse a file whose name is not that of a data file of such state, as ``own`` says."""
+        """Refuse a file whose name, according to ``own``, is not a data file's."""
         for path, is_own in zip(self.path, own, strict=True):
             if not is_own:
                 raise unfit(".path", f"{path!r} is not the name of a data file of {sort} state")
 
 
 class KeyedFiles(Files, frozen=True, kw_only=True):
-    """The files of a keyed state; each of a ranged one says what its key groups have."""
+    """The files of a keyed state; a ranged file also has figures for each of its key groups."""
 
     first: tuple[_KeyGroup, ...]
     last: tuple[_KeyGroup, ...]
@@ -131,7 +131,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
     group_digests: tuple[bytes, ...] | None = None
 
     def keyed(self, state: KeyedState, *, packed: bool = False) -> tuple[KeyedStateHandle, ...]:
-        """Return the files of a state that :func:`keyed_files_json` wrote."""
+        """Return the handles of a state's files, as written by :func:`keyed_files_json`."""
         key_groups = file_ranges(self.first, self.last).key_groups
         _refuse_disorder(key_groups, state.max_parallelism)
         indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
@@ -156,8 +156,8 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         return [self.hosts[at] for at in self.host]
 
     def _indexes(self, digests: Sequence[int], packed: bool) -> list[GroupIndex]:
-        """Return the index of each file, which adds up to what the file has, and so to its digest
-        among ``digests``.
+        """Return the index of each file; its key groups must add up to the file's rows and
+        digest.
         """
         if self.group_rows is None or self.group_digests is None:
             raise ValueError("'group_rows' or 'group_digests' is missing")
@@ -186,8 +186,10 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
 def keyed_files_json(
     handles: Sequence[KeyedStateHandle], *, packed: bool = False
 ) -> dict[str, Any]:
-    """Return the files of a keyed state; with ``packed`` what is said per key group is
-    compressed: of few changes most key groups have none.
+    """Return the JSON of a keyed state's files.
+
+    With ``packed``, figures per key group are compressed: with few changes, most key groups are
+    empty.
     """
     return (
         files_json(handles)
@@ -201,7 +203,7 @@ def keyed_files_json(
 
 
 def files_json(handles: Sequence[Handle]) -> dict[str, Any]:
-    """Return what there is of files of any state, column by column."""
+    """Return the columns that files of any state have."""
     return {
         "path": [handle.path for handle in handles],
         "rows": [handle.rows for handle in handles],
@@ -216,8 +218,9 @@ def files_json(handles: Sequence[Handle]) -> dict[str, Any]:
 def _footers_json(
     handles: Sequence[Handle],
 ) -> dict[str, Any]:
-    """Return length and checksum of each file's footer, 0 and nothing where it is not known;
-    nothing at all when none is.
+    """Return length and checksum of each file's footer, 0 and "" for an unknown one.
+
+    The result is empty if all footers are unknown.
     """
     footers = [handle.footer or _UNKNOWN for handle in handles]
     if all(footer is _UNKNOWN for footer in footers):
@@ -229,7 +232,7 @@ def _footers_json(
 
 
 def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
-    """Return each host once, and per file which it is; nothing when no file has one."""
+    """Return the distinct hosts, and each file's index in them; empty if no file has a host."""
     hosts = sorted({handle.host for handle in handles})
     if not any(hosts):
         return {}
@@ -238,7 +241,7 @@ def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
 
 
 def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, Any]:
-    """Return, per file of several key groups, the rows and digests of each; else nothing."""
+    """Return rows and digests per key group, for files of several key groups; empty otherwise."""
     found = [handle.index for handle in handles if handle.index is not None]
     if not found:
         return {}
@@ -253,15 +256,16 @@ def _text(raw: bytes) -> str:
     return b64encode(raw).decode()
 
 
-# Every checkpoint names the layers of earlier checkpoints again.
+# Cached, because every checkpoint names the layers of earlier checkpoints again.
 @lru_cache(maxsize=256)
 def _packed(raw: bytes) -> str:
     return _text(zlib.compress(raw, level=1))
 
 
 def _unpacked(raw: bytes, size: int) -> bytes:
-    """Return bytes that are ``size`` or too many: the rest is not looked for, since a megabyte can
-    stand for a gigabyte.
+    """Decompress at most ``size`` + 1 bytes.
+
+    More is not decompressed, because a megabyte can expand to a gigabyte.
     """
     try:
         return zlib.decompressobj().decompress(raw, size + 1)
@@ -269,7 +273,7 @@ def _unpacked(raw: bytes, size: int) -> bytes:
         raise ValueError(str(error)) from error
 
 
-# Long lists of files, each in a document of its own: see listed.py.
+# Long lists of files, each in a separate document; see listed.py.
 
 LIST_FORMAT = "statestore-files"
 LIST_VERSION = 1
@@ -281,8 +285,10 @@ _MEND_LIST = (
 
 @dataclass(frozen=True)
 class Lists:
-    """Where the lists are that a document names: ``read`` returns the bytes of one, and raises
-    FileNotFoundError; ``name`` is what errors call that document.
+    """Access to the separate lists that a document names.
+
+    ``read`` returns the bytes of a list or raises FileNotFoundError. ``name`` is the document's
+    name in errors.
     """
 
     name: str
@@ -290,7 +296,7 @@ class Lists:
 
 
 class FileListDocument(Struct, frozen=True):
-    """What a manifest says of a list."""
+    """A manifest's reference to a list of files."""
 
     path: str
     size_bytes: Count
@@ -301,7 +307,7 @@ class FileListDocument(Struct, frozen=True):
     digest: Digest
 
     def listed(self, state: KeyedState, table: str, lists: Lists, *, packed: bool) -> ListedFiles:
-        """Return the files of a state, whose list is read when one of them is asked for."""
+        """Return the files of a state; the list is read on the first access to one of them."""
         if not is_file_list(self.path):
             raise unfit(".path", f"{self.path!r} is not the name of a list of files")
         totals = Totals(self.files, self.rows, self.data_bytes, int(self.digest, 16))
@@ -342,7 +348,7 @@ def _read(
 
 
 def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
-    """Return the document of the list of a state's files, of its base alone."""
+    """Return the document with the list of a state's base files."""
     return document_bytes(
         {
             "format": LIST_FORMAT,
@@ -354,7 +360,7 @@ def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
 
 
 def files_member(entry: KeyedEntry, *, packed: bool = False) -> dict[str, Any]:
-    """Return the member ``files`` of a state or a layer, or its ``file_list`` if it has one."""
+    """Return the member ``files`` of a state or a layer, or ``file_list`` for a separate list."""
     if not isinstance(entry.handles, ListedFiles):
         return {"files": keyed_files_json(entry.handles, packed=packed)}
     known = entry.handles.file_list
@@ -380,22 +386,22 @@ def listed_files(
     *,
     packed: bool = False,
 ) -> Sequence[KeyedStateHandle]:
-    """Return the files of a state of which a document has one of the two members."""
+    """Return the files of a state from a document, which must have exactly one of both members."""
     if (files is None) == (file_list is None):
         raise ValueError("one of 'files' and 'file_list' must be there, and not both")
     if files is not None:
         with within(".files"):
             return files.keyed(state, packed=packed)
-    assert file_list is not None  # as was asked above
+    assert file_list is not None  # checked above
     with within(".file_list"):
         return file_list.listed(state, table, lists, packed=packed)
 
 
-# Names that a document may have: those that its writer would have given, and no others.
+# The names that a document may contain: only those that its writer would create.
 #
-# A document is read by whoever can, and written by whoever could. So a name in it is not believed:
-# a state's table lies in its operator's folder, and a file of it has the name of such a file. What
-# is held to that cannot lead out of the store, or into another state's table.
+# A document may have been written by anybody, so its names are not trusted. A state's table must be
+# in its operator's folder, and a data file must have the name of such a file. Such names cannot
+# lead out of the store or into another state's table.
 
 
 Sort = Literal["keyed", "changes", "operator"]
@@ -404,10 +410,10 @@ Sort = Literal["keyed", "changes", "operator"]
 def refuse_foreign_folder(
     path: str, sort: Sort, state: KeyedState | OperatorState, member: str, relabelled: bool
 ) -> None:
-    """Refuse a path, found in ``member``, that is not that of the table of this state.
+    """Refuse a path, found in ``member``, that is not the folder of this state's table.
 
-    ``relabelled`` says that the operator may have had another label when the table was made, as
-    one can that has no uid but a place in a job graph.
+    If ``relabelled``, the operator may have had another label when the table was created. That can
+    happen to an operator that has a place in a job graph but no uid.
     """
     found = table_of(path)
     own = found is not None and found[1:] == (sort, state.name)
@@ -417,9 +423,9 @@ def refuse_foreign_folder(
 
 
 def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
-    """Return in words which two states have one name, or one table; None when none have.
+    """Return a message about two states with the same name or table; None if all differ.
 
-    ``folders`` are (operator uid, state, path) of each state.
+    ``folders`` has (operator uid, state, path) of each state.
     """
     states: set[tuple[str, str]] = set()
     owners: dict[str, tuple[str, str]] = {}
@@ -433,11 +439,11 @@ def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
     return None
 
 
-# The layers of changes of a keyed state as a manifest has them, and back.
+# The layers of changes of a keyed state in a manifest.
 
 
 def layers_json(entry: KeyedEntry) -> dict[str, Any]:
-    """Return the member ``changes`` of a state, nothing of one without layers."""
+    """Return the member ``changes`` of a state; empty for a state without layers."""
     if not entry.layers:
         return {}
     return {
@@ -469,7 +475,7 @@ class LayerDocument(Struct, frozen=True):
     file_list: FileListDocument | None = None
 
     def layer(self, stored: KeyedState, lists: Lists) -> Layer:
-        """Return the layer, of a state that is ``stored`` so."""
+        """Return the layer; ``stored`` is the state that its changes are stored as."""
         handles = listed_files(self.files, self.file_list, stored, self.path, lists, packed=True)
         entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
         refuse_other_totals(entry, self, ("rows", "digest"))
@@ -482,7 +488,7 @@ class LayerDocument(Struct, frozen=True):
 def layers_of(
     changes: Sequence[LayerDocument], state: KeyedState, lists: Lists, *, relabelled: bool
 ) -> tuple[Layer, ...]:
-    """Return the layers of a state; ``relabelled`` as of :func:`refuse_foreign_folder`."""
+    """Return the layers of a state; ``relabelled`` is as in :func:`refuse_foreign_folder`."""
     stored = change_state(state) if changes else state
     layers = []
     for at, one in enumerate(changes):
@@ -493,8 +499,9 @@ def layers_of(
 
 
 def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> None:
-    """Refuse key groups that come twice, out of order, or are none of the state: a plan looks for
-    files by bisection.
+    """Refuse key groups that are duplicated, out of order, or not in the state.
+
+    A plan relies on the order, because it searches files by bisection.
     """
     next_free = 0
     for one in ranges:
@@ -507,7 +514,7 @@ def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> N
 
 
 def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) -> None:
-    """Refuse totals in a document that its files do not add up to."""
+    """Refuse totals in a document that differ from the sums of its files."""
     for member in members:
         found, said = getattr(entry, member), getattr(document, member)
         found = digest_text(found) if member == "digest" else found

@@ -1,7 +1,7 @@
 """A job graph as a JSON value and back: ``graph_from_json(graph_to_json(g), …) == g``.
 
-It is stored in a checkpoint's manifest, so that a later job can say which of its operators the
-stored ones were.
+It is stored in a checkpoint's manifest, so that a later job can match its operators to the stored
+ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Edge(Struct, frozen=True, kw_only=True):
 
 
 class GraphDocument(Struct, frozen=True):
-    """What is written of a graph, in this order; only what is null may be left out."""
+    """The members of a stored graph, in this order; only null members may be missing."""
 
     chaining: bool
     chain_different_max: bool
@@ -49,9 +49,9 @@ class GraphDocument(Struct, frozen=True):
 
 
 def graph_to_json(graph: JobGraph) -> dict[str, Any]:
-    """Return a graph as a JSON object: its options, ``nodes`` and ``edges``, nothing left out.
+    """Return a graph as a complete JSON object: its options, ``nodes`` and ``edges``.
 
-    Raises InvalidArgumentError for a text with an unpaired surrogate, which UTF-8 cannot hold.
+    Raises InvalidArgumentError for text with an unpaired surrogate, which UTF-8 cannot encode.
     """
     members = as_declared(graph, GraphDocument)
     document: dict[str, Any] = to_builtins(members)
@@ -63,10 +63,9 @@ def graph_to_json(graph: JobGraph) -> dict[str, Any]:
 
 
 def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
-    """Return the graph that a JSON object holds, at ``place`` of the document called ``name``;
-    members that are not known are passed over.
+    """Parse the graph at ``place`` of the document ``name``; unknown members are ignored.
 
-    Raises MalformedManifestError with the place of what is missing or wrong.
+    Raises MalformedManifestError with the place of a missing or invalid member.
     """
     return converted(converted(value, GraphDocument, name, place), JobGraph, name, place)
 

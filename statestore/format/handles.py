@@ -1,16 +1,16 @@
-"""Where the bytes of a state lie: one value per data file, as the manifest names it.
+"""Handles: the data files of a state, one value per file, as the manifest names them.
 
-A plan reads and makes these by the hundred thousand. So most are structs, which are made quickly
-and which no collection of garbage looks at (they refer to nothing that refers to them), and
-dataclasses to whoever replaces a member of one.
+A plan reads and creates hundreds of thousands of them. So most are structs: they are created
+quickly, and Python's garbage collector skips them (they cannot be part of a reference cycle). They
+are also dataclasses, so that ``replace`` works.
 
 Paths are relative to the table's folder, so a store can be moved or copied as a whole. A file is
-referred to by its exact length and the SHA-256 of its bytes, never by name or time alone.
+identified by its exact length and the SHA-256 of its bytes, never by name or time alone.
 
 On a restore a handle is *cut* to the key groups that a subtask owns, as Flink's
-``KeyGroupsStateHandle.getIntersection`` cuts the offsets of one; a handle that does not know where
-its key groups begin is passed on whole, as ``IncrementalRemoteKeyedStateHandle`` is, and its reader
-skips what is not its own.
+``KeyGroupsStateHandle.getIntersection`` cuts the offsets of a handle. A handle without an index of
+its key groups is used as a whole, like an ``IncrementalRemoteKeyedStateHandle``, and its reader
+skips the other key groups.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ _U64 = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The end of a data file, which says where everything else lies: its bytes, Parquet's length
-    and mark behind it included, and the first 32 hex digits of their SHA-256.
+    """The footer of a data file, which locates everything else in it.
+
+    ``size_bytes`` includes Parquet's length field and magic bytes. ``sha256`` has the first 32 hex
+    digits of the footer's SHA-256.
     """
 
     size_bytes: int
@@ -57,9 +59,9 @@ class Footer:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
 class GroupIndex(Struct, frozen=True, gc=False):
-    """Rows and digest of each key group of a file, in order: 64-bit little-endian integers.
+    """Rows and digest of each key group of a file, in order, as 64-bit little-endian integers.
 
-    Packed, because a state may have 32,768 key groups and a checkpoint hundreds of states.
+    They are packed, because a state may have 32,768 key groups and a checkpoint hundreds of states.
     """
 
     rows: bytes
@@ -67,7 +69,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, rows: Iterable[int], digests: Iterable[int]) -> GroupIndex:
-        """Return the index of these numbers, each in 0..2**64 - 1."""
+        """Create an index from these numbers, each in 0..2**64 - 1."""
         return cls(_packed(rows), _packed(digests))
 
     def __len__(self) -> int:
@@ -75,7 +77,9 @@ class GroupIndex(Struct, frozen=True, gc=False):
         return len(self.rows) // 8
 
     def rows_in(self, first: int, stop: int) -> int:
-        """Return the rows of the key groups from place ``first`` up to but not ``stop``."""
+        """Return the rows of the key groups from index ``first`` up to but not including
+        ``stop``.
+        """
         return sum(unpack_from(f"<{stop - first}Q", self.rows, 8 * first))
 
     def digest_in(self, first: int, stop: int) -> int:
@@ -89,14 +93,13 @@ class GroupIndex(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
 class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
-    """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by key group
-    and entry.
+    """A data file of a keyed state: the rows of ``key_groups``, sorted by key group and entry.
 
-    ``index`` says what lies in which key group; a file of one key group needs none. ``host`` is the
-    name of the machine whose local cache got a copy when the file was written, empty when there was
-    no cache. ``footer`` is None of a file that an older release wrote. ``statistics`` are for a
-    Delta log, from who has just written the file; no manifest has them, and two handles that differ
-    in nothing else are equal.
+    ``index`` has the figures of each key group; a file of one key group needs none. ``host`` is the
+    machine whose local cache got a copy when the file was written, empty without a cache.
+    ``footer`` is None for a file that an older release wrote. ``statistics`` are for a Delta log.
+    Only the process that wrote the file has them: they are not in a manifest, and are ignored when
+    handles are compared.
     """
 
     path: str
@@ -118,19 +121,19 @@ class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
         return hash(self._stored())
 
     def _stored(self) -> tuple[Any, ...]:
-        """Return what a manifest has of it."""
+        """Return the members that a manifest stores."""
         return astuple(self)[:-1]
 
     def cut(self, key_groups: KeyGroupRange) -> KeyedStateSlice | None:
-        """Return the part that belongs to ``key_groups``, None when there is none.
+        """Return the part that belongs to ``key_groups``, None without a common key group.
 
-        Without an index that is the whole file, whose reader skips the other key groups.
+        Without an index that is the whole file, and its reader skips the other key groups.
         """
         common = self.key_groups.intersect(key_groups)
         return None if common is None else self.part(common)
 
     def part(self, key_groups: KeyGroupRange) -> KeyedStateSlice:
-        """Return the part that has ``key_groups``, all of which are the file's own."""
+        """Return the part with ``key_groups``, all of which must be in the file."""
         own, index = self.key_groups, self.index
         if index is None or key_groups is own:
             return KeyedStateSlice(self, own, self.rows)
@@ -138,14 +141,16 @@ class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
         return KeyedStateSlice(self, key_groups, index.rows_in(first, stop))
 
     def group_bytes(self) -> list[int]:
-        """Return each key group's share of the file's bytes; without an index each has it all."""
+        """Return each key group's share of the file's bytes; without an index, all bytes for
+        each.
+        """
         if self.index is None:
             return [self.size_bytes] * len(self.key_groups)
         size_bytes, rows = self.size_bytes, max(self.rows, 1)
         return [-(-size_bytes * own // rows) for own in self.index.row_counts()]
 
     def group_rows(self) -> Sequence[int]:
-        """Return the rows of each key group; without an index the first one has them all."""
+        """Return the rows of each key group; without an index, the first one has them all."""
         if self.index is None:
             return [self.rows, *[0] * (len(self.key_groups) - 1)]
         return self.index.row_counts()
@@ -157,28 +162,28 @@ Cuts = tuple[tuple[int, KeyGroupRange], ...]
 class FileRanges:
     """The key groups of some files, in ascending order.
 
-    The states of a job are cut into files alike, so :func:`file_ranges` makes it once for all of
-    them. ``cuts(first, last)`` returns which files have some of these key groups, by their place,
-    and which of them each has; it looks once for what a subtask reads.
+    The states of a job are usually cut into files in the same way, so :func:`file_ranges` shares
+    one instance among them. ``cuts(first, last)`` returns the indexes of the files with some of
+    these key groups, and the common key groups of each. Its results are cached.
     """
 
     def __init__(self, firsts: tuple[int, ...], lasts: tuple[int, ...]) -> None:
         """Take the first and the last key group of each file."""
         self.key_groups = tuple(map(KeyGroupRange, firsts, lasts))
         found = partial(_cuts, self.key_groups, array("H", lasts))
-        # Of these files alone: what was found goes when nobody has them any more.
+        # The cache belongs to this instance, so it is freed together with it.
         self.cuts = lru_cache(maxsize=MAX_PARALLELISM)(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of copies too there is one for all states: each process has its own."""
+        """Restore through :func:`file_ranges`, so that each process shares one instance."""
         firsts = tuple([one.first for one in self.key_groups])
         return file_ranges, (firsts, tuple([one.last for one in self.key_groups]))
 
 
-# The states of a job are cut in few ways, with those of their layers.
+# A job's states and their layers are cut in only a few different ways.
 @lru_cache(maxsize=64)
 def file_ranges(firsts: tuple[int, ...], lasts: tuple[int, ...]) -> FileRanges:
-    """Return the key groups of files, by the first and the last one of each."""
+    """Return the shared ranges of files, given the first and the last key group of each."""
     return FileRanges(firsts, lasts)
 
 
@@ -193,9 +198,9 @@ def _cuts(key_groups: Sequence[KeyGroupRange], lasts: array[int], first: int, la
 
 
 class KeyedStateSlice(Struct, frozen=True, gc=False):
-    """A part of a data file: the ``rows`` rows of ``key_groups``, which lie together.
+    """A part of a data file: the ``rows`` rows of ``key_groups``, which are contiguous.
 
-    A plan makes, and asks, hundreds of thousands: hence no call more than there must be.
+    A plan creates and queries hundreds of thousands of them, so the code avoids function calls.
     """
 
     handle: KeyedStateHandle
@@ -204,12 +209,12 @@ class KeyedStateSlice(Struct, frozen=True, gc=False):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the file."""
+        """True if it is the whole file."""
         return self.key_groups == self.handle.key_groups
 
     @property
     def first_row(self) -> int:
-        """The place of its first row in the file."""
+        """The index of its first row in the file."""
         index = self.handle.index
         return 0 if index is None else index.rows_in(0, self._first)
 
@@ -221,14 +226,15 @@ class KeyedStateSlice(Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """Its share of the file's bytes, by rows; of all of them its length."""
+        """Its share of the file's bytes by rows; the file's length for the whole file."""
         handle = self.handle
         return -(-handle.size_bytes * self.rows // (handle.rows or 1))
 
     @property
     def row_groups(self) -> int:
-        """How many row groups hold some of its rows: of a file that is cut its share, and the one
-        that is cut as well.
+        """The number of row groups with some of its rows.
+
+        For a part of a file it is the proportional share, plus one for a row group that is cut.
         """
         handle = self.handle
         if self.rows == handle.rows:
@@ -265,7 +271,7 @@ Handle = KeyedStateHandle | OperatorStateHandle
 def assign(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> tuple[KeyedStateSlice, ...]:
-    """Return what a subtask that owns ``key_groups`` reads of the handles, in their order."""
+    """Return the parts of the handles that the owner of ``key_groups`` reads, in their order."""
     cut = [handle.cut(key_groups) for handle in handles]
     return tuple([part for part in cut if part is not None])
 
@@ -273,10 +279,10 @@ def assign(
 def reassign(
     old: Sequence[Sequence[KeyedStateHandle]], max_parallelism: int, parallelism: int
 ) -> tuple[tuple[KeyedStateSlice, ...], ...]:
-    """Return, for each new subtask, what it reads of the handles of the old ones, in their order.
+    """Return, for each new subtask, the parts of the old subtasks' handles to read, in their order.
 
-    Follows Flink's ``StateAssignmentOperation.reAssignSubKeyedStates``: at the old parallelism
-    every subtask gets its own handles as they are, whatever their ranges. A store does not need
+    It follows Flink's ``StateAssignmentOperation.reAssignSubKeyedStates``: at an unchanged
+    parallelism every subtask keeps its own handles, whatever their ranges. A store does not need
     that case, because its subtasks write the ranges that they own. Raises ParallelismError.
     """
     assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
@@ -287,8 +293,10 @@ def reassign(
 
 
 def _sum(raw: bytes) -> int:
-    """Return the sum of packed numbers, faster than one by one: as a single number of them all,
-    with as many bits to spare beside each, one half of which is added to the other.
+    """Return the sum of packed numbers.
+
+    It is faster than a loop: all numbers form one large integer with spare bits between them, and
+    one half of it is repeatedly added to the other half.
     """
     every_other, halves = _halves(len(raw) // 8)
     number = int.from_bytes(raw, "little")
@@ -300,8 +308,9 @@ def _sum(raw: bytes) -> int:
 
 @lru_cache(maxsize=16)
 def _halves(count: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return the mask of every other of so many numbers, and how often what is left is halved: by
-    how many bits, and which stay.
+    """Return the mask of every other number, and the steps of the halving.
+
+    Each step is the number of bits to shift by, and the mask of the bits that stay.
     """
     left = (count + 1) // 2
     every_other = int.from_bytes((b"\xff" * 8 + bytes(8)) * left, "little")

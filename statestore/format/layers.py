@@ -1,9 +1,9 @@
-"""Changes of a keyed state: what an incremental checkpoint stores instead of all rows.
+"""Changes of a keyed state: the rows that an incremental checkpoint stores instead of all rows.
 
-A change is a row that comes (an *upsert*: it takes the place of the one with its identity) or a
-mark that rows go. A mark names the first columns of the identity: the key alone deletes all rows of
-the key, a map key with it one entry. Within a layer deletes come first, so that a key can be
-cleared and written anew in one checkpoint.
+A change is an *upsert*, which adds a row or replaces the row with the same identity, or a *delete
+marker*. A marker names the first columns of the identity: the key alone deletes all rows of the
+key, key and map key delete one entry. Within a layer deletes are applied first, so one checkpoint
+can clear a key and write new rows for it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ __all__ = [
 ]
 
 MARK = "__deleted__"
-"""The column of changes that says what a row is: 0 for one that comes, else how many columns of the
-identity, from the first on, the rows that go have in common with it."""
+"""The column of changes that tells upserts from delete markers.
+
+It is 0 for an upsert. For a delete marker it is the number of leading identity columns by which
+the deleted rows are selected."""
 
 
 def change_state(state: KeyedState) -> KeyedState:
-    """Return the state that the changes of a state are stored as.
+    """Return the state that describes how a state's changes are stored.
 
-    It has the mark behind the columns of the identity, as part of it: one key may have a delete and
-    a row that comes. A time to live is the state's own: the rows of a layer never expire alone,
-    because one that has may stand in front of an older row. InvalidArgumentError when a column has
-    the mark's name.
+    The marker column follows the columns of the identity and is part of it, because a key may have
+    a delete marker and an upsert. The stored changes have no TTL: a row of a layer never expires on
+    its own, because an expired row may still replace an older one. InvalidArgumentError if a column
+    has the marker's name.
     """
     if MARK in (name.lower() for name in state.schema.names):
         raise InvalidArgumentError(
@@ -68,16 +70,18 @@ def change_state(state: KeyedState) -> KeyedState:
 
 
 def delete_widths(state: KeyedState) -> tuple[int, ...]:
-    """Return how many columns of the identity a delete may name: the key, with its namespace, or
-    all of them.
+    """Return the numbers of identity columns that a delete may name.
+
+    A delete names the key, the key and namespace, or the whole identity.
     """
     key, namespace = len(state.key), len(state.key) + len(state.namespace)
     return tuple(sorted({key, namespace, len(state.identity)}))
 
 
 def widened_spans(entry: KeyedEntry) -> tuple[KeyGroupRange, ...]:
-    """Return the key groups of each base file, with those that have no file put to the one before
-    them: all key groups, in order, each once.
+    """Return the base files' key-group ranges, widened to cover all key groups, in order.
+
+    Key groups without a file are added to the range of the previous file.
     """
     starts = [handle.key_groups.first for handle in entry.handles]
     starts[:1] = [0]
@@ -86,8 +90,9 @@ def widened_spans(entry: KeyedEntry) -> tuple[KeyGroupRange, ...]:
 
 
 def live_without(layer: Layer, folded: Iterable[KeyGroupRange]) -> Layer | None:
-    """Return the layer without the key groups whose changes are in the base now, None when nothing
-    of it is left.
+    """Return the layer without the key groups whose changes were folded into the base.
+
+    None if no rows are left in it.
     """
     live: list[KeyGroupRange] = list(layer.live)
     for gone in folded:
@@ -97,7 +102,7 @@ def live_without(layer: Layer, folded: Iterable[KeyGroupRange]) -> Layer | None:
 
 
 def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
-    """Return how many of a layer's rows in these key groups still count."""
+    """Return the number of a layer's rows in these key groups that are still live."""
     common = (one.intersect(key_groups) for one in layer.live)
     return sum(
         part.rows
@@ -116,30 +121,31 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
     return before + after
 
 
-# When layers of changes are merged, and when they are folded into the base: the stated rule.
+# The compaction policy: when layers are merged, and when changes are folded into the base.
 #
-# Layers are merged as in a counter of base ``merge_layers``: as many neighbours of one depth become
-# one layer of the next. After n checkpoints there are at most ``(merge_layers - 1)`` layers of each
-# depth, of which there are about ``log(n) / log(merge_layers)``, and a change was written as often.
+# Layers are merged like digits of a counter in base ``merge_layers``: that many neighbors of one
+# depth become one layer of the next depth. After n checkpoints there are at most ``(merge_layers -
+# 1)`` layers of each depth, and about ``log(n) / log(merge_layers)`` depths. Each change was
+# written once per depth.
 #
-# A *span* (the key groups of one base file) is folded when its changes are more than ``share`` of
-# its base rows: those with the greatest share first, about ``bytes_per_checkpoint`` of base files
-# at a time; and at once when they are more than ``most_share``. With a span those are folded that
-# would be soon: what they leave in a layer is in between rows that count, and is read with these
-# until the whole layer is gone.
+# A *span* (the key groups of one base file) is folded if its changes are more than ``share`` of its
+# base rows. Spans with the greatest share are folded first, up to about ``bytes_per_checkpoint`` of
+# base files at a time. A span above ``most_share`` is always folded. Spans that would soon be
+# folded are folded together with others: their leftovers in a layer are between live rows, and
+# would be read until the whole layer is gone.
 #
-# A job does this in the background. Where that does not keep up, or the process ends after each
-# checkpoint, changes become *overdue*: the changes of a span whose share is more than
-# twice ``most_share``, and layers once twice ``merge_layers`` wait for their first merge. Then
-# each checkpoint folds about twice as many change rows as it writes, so that the backlog shrinks:
-# an LSM tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 *
-# most_share`` times the rows of the bases, and the changes that come until an overdue span has its
-# turn.
+# A job compacts in the background. If that does not keep up, or the process ends after each
+# checkpoint, changes become *overdue*: the changes of a span whose share is above twice
+# ``most_share``, and layers once twice ``merge_layers`` of them wait for their first merge. Then
+# each checkpoint folds about twice as many change rows as it writes, so the backlog shrinks. (An
+# LSM tree stalls its writers for the same reason.) So a restore reads at most ``1 + 2 *
+# most_share`` times the rows of the bases, plus the changes that arrive until an overdue span is
+# folded.
 
 
 @dataclass(frozen=True)
 class CompactionRule:
-    """How changes are compacted; shares are change rows to base rows of a span."""
+    """The compaction policy; shares are the change rows per base row of a span."""
 
     merge_layers: int = 8
     share: float = 0.3
@@ -147,7 +153,7 @@ class CompactionRule:
     bytes_per_checkpoint: int = 64 * 2**20
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgumentError for what is out of bounds."""
+        """Raise InvalidArgumentError for values out of bounds."""
         if type(self.merge_layers) is not int or self.merge_layers < 2:
             raise InvalidArgumentError(
                 f"merge_layers is a number from 2 on, not {self.merge_layers!r}"
@@ -163,7 +169,7 @@ class CompactionRule:
 
 
 class Span(NamedTuple):
-    """Some key groups, the rows and bytes of their base file, and the rows of their changes."""
+    """A span of key groups: rows and bytes of its base file, and the rows of its changes."""
 
     key_groups: KeyGroupRange
     rows: int
@@ -172,12 +178,12 @@ class Span(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Rows of changes for each row of the base."""
+        """The rows of changes per row of the base."""
         return self.changed_rows / max(self.rows, 1)
 
 
 def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
-    """Return how many of the newest layers become one, 0 for none.
+    """Return how many of the newest layers are to be merged into one, 0 for none.
 
     Newest first, all layers of one depth are merged if there are at least ``merge_layers``. The
     merged layer then counts as one of the next depth.
@@ -193,7 +199,7 @@ def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
 
 
 def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
-    """Return the spans of a state: all key groups in order, each once."""
+    """Return the spans of a state, which cover all key groups in order."""
     if not entry.handles:
         everything = KeyGroupRange.every(entry.state.max_parallelism)
         changed = sum(live_rows(layer, everything) for layer in entry.layers)
@@ -213,7 +219,7 @@ _SOON = 0.75
 
 
 def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRange, ...]:
-    """Return the key groups whose changes are folded into the base now, in order."""
+    """Return the key groups whose changes are to be folded into the base now, in order."""
     wanted, left = [], rule.bytes_per_checkpoint
     spans = sorted(spans_of(entry), key=lambda span: (-span.share, span.key_groups.first))
     if spans[0].share <= rule.share:
@@ -232,19 +238,19 @@ _OVERDUE_SHARES, _OVERDUE_MERGES = 2, 2
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
-    """Return whether there is something to fold or to merge."""
+    """Return whether there is anything to fold or merge."""
     return bool(entry.layers) and bool(spans_to_fold(entry, rule) or layers_to_merge(entry, rule))
 
 
 def overdue_spans(
     entry: KeyedEntry, rule: CompactionRule, changed_rows: int
 ) -> tuple[KeyGroupRange, ...]:
-    """Return the key groups that a checkpoint has to fold itself, in order.
+    """Return the overdue key groups that a checkpoint itself must fold, in order.
 
     Args:
         entry: the state, with the changes of the checkpoint.
         rule: the policy.
-        changed_rows: the rows that the checkpoint has written; about twice as many are folded.
+    changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
 
     Returns:
         The overdue key groups with the greatest share of changes; empty if none is overdue.
@@ -261,11 +267,11 @@ def overdue_spans(
 
 
 def overdue_layers(entry: KeyedEntry, rule: CompactionRule) -> int:
-    """Return how many of the newest layers a checkpoint has to merge itself, 0 for none."""
+    """Return how many of the newest layers a checkpoint itself must merge, 0 for none."""
     unmerged = sum(layer.depth == 0 for layer in entry.layers)
     return layers_to_merge(entry, rule) if unmerged >= _OVERDUE_MERGES * rule.merge_layers else 0
 
 
 def is_overdue(entry: KeyedEntry, rule: CompactionRule) -> bool:
-    """Return whether the checkpoints that follow have to reduce the backlog themselves."""
+    """Return whether the next checkpoints must reduce the backlog themselves."""
     return bool(entry.layers) and bool(overdue_spans(entry, rule, 0) or overdue_layers(entry, rule))

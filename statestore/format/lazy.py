@@ -1,4 +1,4 @@
-"""A sequence whose length is known, and whose items are found when one of them is asked for."""
+"""A sequence with a known length, whose items are loaded on first access."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ T = TypeVar("T", covariant=True)
 
 
 class LazySequence(Sequence[T]):
-    """Items that are found together, once, and then kept; may be used from threads.
+    """Items that are loaded together, once, and then cached; thread-safe.
 
-    What finding them raises comes from whatever asks for an item first: to iterate, to compare or
-    to hash them, or to send them to another process, where they are a tuple.
+    Loading errors are raised by the first operation that needs an item: iteration, comparison,
+    hashing or pickling. Pickling converts it to a tuple.
     """
 
     def __init__(self, length: int, find: Callable[[], tuple[T, ...]]) -> None:
-        """Take the number of items, and what finds them."""
+        """Take the number of items, and the function that loads them."""
         self._length, self._find = length, find
         self._items: tuple[T, ...] | None = None
         self._finding = Lock()
 
     @property
     def is_known(self) -> bool:
-        """Whether the items were found already."""
+        """True if the items are already loaded."""
         return self._items is not None
 
     @property
     def items(self) -> tuple[T, ...]:
         """The items."""
-        if self._items is not None:  # a plan asks hundreds of thousands of times
+        if self._items is not None:  # a fast path: a plan calls this hundreds of thousands of times
             return self._items
-        # A lock of its own, and not that of functools.cached_property, which all instances share in
-        # Python 3.11: finding may read a file, and nobody else waits for that.
+        # functools.cached_property has one lock for all instances in Python 3.11. Loading may read
+        # a file, and other instances must not wait for that, so each instance has its own lock.
         with self._finding:
             if self._items is None:
                 self._items = self._find()

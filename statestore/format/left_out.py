@@ -1,8 +1,8 @@
-"""State that a checkpoint does not have although its source had it (I16).
+"""State that a checkpoint lacks although its source had it (I16).
 
-A command that cannot take all of its source records what it left out in the manifest of the
-checkpoint that it makes. Later checkpoints that build on that one inherit the record, until the
-missing state is written.
+A command that cannot convert all of its source records the omissions in the manifest of its
+checkpoint. Later checkpoints that build on that one inherit the record, until the missing state is
+written.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOutState:
-    """State of the source that a checkpoint does not have.
+    """State of the source that a checkpoint lacks.
 
     Attributes:
-        operator: the operator, as the store calls it: its uid where it has one.
-        state: the state. None: all state of the operator.
-        reason: why it was left out.
-        command: the command that left it out, such as ``flink import``.
-        id: the operator id, 32 hex digits; None where it is not known.
-        name: the operator's display name in its job; None where it is not known.
-        first, last: the key groups that are missing; None: all of the state.
+    operator: the operator as the store names it: its uid, if it has one.
+    state: the state. None: all state of the operator.
+    reason: why it was left out.
+    command: the command that left it out, such as ``flink import``.
+    id: the operator id, 32 hex digits; None if it is unknown.
+    name: the operator's display name in its job; None if it is unknown.
+    first, last: the missing key groups; None: all of the state.
     """
 
     operator: str
@@ -43,8 +43,9 @@ class LeftOutState:
 
     @property
     def label(self) -> str:
-        """Its name in options and messages: ``operator``, ``operator/state``, or where some key
-        groups of a state are missing ``operator/state:first-last``.
+        """Its name in options and messages: ``operator`` or ``operator/state``.
+
+        If only some key groups of a state are missing, it is ``operator/state:first-last``.
         """
         return f"{self.operator}{self._suffix}"
 
@@ -82,14 +83,14 @@ class LeftOutState:
         return self.first <= key_group <= (self.first if self.last is None else self.last)
 
     def is_named(self, text: str) -> bool:
-        """Return whether a user's text names it.
+        """Return whether a user's text refers to this record.
 
         Args:
             text: an operator by uid, name or operator id; or one of these, a slash and the state,
-            with or without the key groups as in ``label``.
+                with or without the key groups as in ``label``.
 
         Returns:
-            True if it names this state or all state of its operator.
+            True if it refers to this state or to all state of its operator.
         """
         operators = {self.operator, self.id, self.name} - {None}
         states = {"", self._suffix, "" if self.state is None else f"/{self.state}"}
@@ -101,15 +102,15 @@ class LeftOutState:
 def left_out_of(
     records: Iterable[LeftOutState], operator: str | None, state: str | None
 ) -> tuple[LeftOutState, ...]:
-    """Return the records that matter to a reader of some states.
+    """Return the records that are relevant to a reader of some states.
 
     Args:
-        records: what a checkpoint lacks.
-        operator: the only operator that is read, None for all.
-        state: the name of the only states that are read, None for all.
+    records: the state that a checkpoint lacks.
+    operator: the only operator that is read, None for all.
+    state: the only state name that is read, None for all.
 
     Returns:
-        Those of the operator and the state, in the same order.
+    The records of the operator and the state, in the same order.
     """
     return tuple(
         record
@@ -134,14 +135,15 @@ def refuse_left_out(
     """Refuse to export a checkpoint that lacks state of its source (I16).
 
     Args:
-        records: what it lacks.
-        named: what the user named to be left out.
-        checkpoint_id: its number, for the message.
-        reader: who would start without that state, such as ``a job that restores the savepoint``.
-        otherwise: what else the user can do, as the end of the message.
+    records: the state that it lacks.
+    named: the texts by which the user accepts missing state.
+    checkpoint_id: its id, for the message.
+    reader: the reader that would start without that state, such as ``a job that restores the
+    savepoint``.
+    otherwise: an alternative for the user, as the end of the message.
 
     Raises:
-        LeftOutStateError: naming the records that the user did not name.
+    LeftOutStateError: if there are records that the user did not name; it lists them.
     """
     unnamed = [record for record in records if not any(map(record.is_named, named))]
     if unnamed:
@@ -160,17 +162,17 @@ def still_left_out(
     present: Collection[Name],
     rewritten: Collection[Name],
 ) -> tuple[LeftOutState, ...]:
-    """Return the records of a checkpoint that also hold for the one that builds on it.
+    """Return the records of a checkpoint that also apply to the checkpoint that builds on it.
 
     A record ends when the missing state is written. If the earlier checkpoint has a part of the
-    state, changes do not bring the rest back: then only writing all rows ends it. Dropping the
-    state ends it too.
+    state, changes do not restore the rest, so only writing all rows ends the record. Dropping the
+    state also ends it.
 
     Args:
-        records: those of the earlier checkpoint.
-        stored: operator and state of what the earlier checkpoint has.
-        present: the same of the new checkpoint.
-        rewritten: the states of the new checkpoint that were written with all of their rows.
+    records: the records of the earlier checkpoint.
+    stored: operator and name of each state in the earlier checkpoint.
+    present: operator and name of each state in the new checkpoint.
+    rewritten: the states of the new checkpoint that were written with all of their rows.
 
     Returns:
         The records that remain, in the same order.

@@ -1,9 +1,9 @@
-"""Data files of a keyed state whose list stands in a document of its own, which manifests name.
+"""Data files of a keyed state whose list is a separate document that manifests reference.
 
-A manifest names all files of a checkpoint, whatever changed since the one before. Where a state has
-very many, their list is put once, under a name that no other attempt has, like a data file; each
-checkpoint that takes the state over names it again, by its length and SHA-256. Who needs no more
-than the numbers of files, rows and bytes never reads it.
+A manifest names all files of a checkpoint, even if few changed since the previous one. If a state
+has very many files, their list is written once, like a data file, under a name that no other
+attempt uses. Each checkpoint that carries the state references the same list, by its length and
+SHA-256. A reader that needs only the totals never reads the list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _FILE_BYTES, _KEY_GROUP_BYTES = 250, 22
 
 
 class Totals(NamedTuple):
-    """What some data files are together; ``digest`` is the order-free one of their rows (I7)."""
+    """The totals of some data files; ``digest`` is the order-independent digest of their rows
+    (I7).
+    """
 
     files: int
     rows: int
@@ -35,7 +37,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class FileList:
-    """A list of data files: its name in the store, length and SHA-256, and what its files are."""
+    """A list of data files: its name in the store, length and SHA-256, and its files' totals."""
 
     path: str
     size_bytes: int
@@ -44,12 +46,12 @@ class FileList:
 
 
 class ListedFiles(LazySequence[KeyedStateHandle]):
-    """The files of a list, which is read when one of them is asked for."""
+    """The files of a separate list, which is read on the first access to one of them."""
 
     def __init__(
         self, file_list: FileList, read: Callable[[], tuple[KeyedStateHandle, ...]]
     ) -> None:
-        """Take the list, and what reads it; that raises MalformedManifestError or StorageError."""
+        """Take the list and its reader, which raises MalformedManifestError or StorageError."""
         super().__init__(file_list.totals.files, read)
         self.file_list, self.read = file_list, read
 
@@ -62,7 +64,7 @@ class ListedFiles(LazySequence[KeyedStateHandle]):
         return found
 
     def __eq__(self, other: object) -> bool:
-        """Return whether these are the same files: by their list, or each by itself."""
+        """Return whether these are the same files: by their lists, or file by file."""
         same = isinstance(other, ListedFiles) and self.file_list == other.file_list
         return same or super().__eq__(other)
 
@@ -73,8 +75,9 @@ class ListedFiles(LazySequence[KeyedStateHandle]):
 
 
 def read_all(listed: Iterable[Sequence[Handle]]) -> None:
-    """Read the lists that were not yet, side by side; MalformedManifestError for one that cannot
-    be.
+    """Read the lists that are not loaded yet, in parallel.
+
+    Raises MalformedManifestError for a list that cannot be read.
     """
     unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_known]
     if len(unread) < 2:
@@ -85,7 +88,7 @@ def read_all(listed: Iterable[Sequence[Handle]]) -> None:
 
 
 def totals_of(handles: Sequence[Handle]) -> Totals:
-    """Return what some files are together; their list is not read for it."""
+    """Return the totals of some files; a separate list is not read."""
     if isinstance(handles, ListedFiles):
         return handles.file_list.totals
     return Totals(
@@ -97,11 +100,11 @@ def totals_of(handles: Sequence[Handle]) -> Totals:
 
 
 def list_of(handles: Sequence[Handle]) -> str | None:
-    """Return the name of the list that files are in, None of those that a manifest names itself."""
+    """Return the name of the files' separate list; None if the manifest itself lists them."""
     return handles.file_list.path if isinstance(handles, ListedFiles) else None
 
 
 def listed_bytes(handles: Sequence[KeyedStateHandle]) -> int:
-    """Return about how many bytes a list of these files has."""
+    """Return the approximate size in bytes of a list of these files."""
     key_groups = sum(len(handle.index) for handle in handles if handle.index is not None)
     return _FILE_BYTES * len(handles) + _KEY_GROUP_BYTES * key_groups

@@ -1,8 +1,9 @@
-"""One checkpoint described: the value whose stored document makes the checkpoint visible (I4, I5).
+"""The manifest of one checkpoint: the document that makes the checkpoint visible (I4, I5).
 
 A manifest names, for every state, the table, its version, and each data file with key-group range,
-rows, bytes, row groups and digests. A reader needs the manifest and the files: no table log, no
-listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describes it.
+rows, bytes, row groups and digests. A reader needs only the manifest and the data files, without a
+table log or a listing. ``manifest_json.py`` implements the document's format, and docs/FORMAT.md
+describes it.
 """
 
 from __future__ import annotations
@@ -53,28 +54,26 @@ TableFormat = Annotated[str, Meta(pattern=rf"\A({'|'.join(TABLE_FORMATS)})\Z")]
 
 @dataclass(frozen=True)
 class TableRef:
-    """A table of the store: its format (``delta`` or ``parquet``), folder, and Delta table
-    version.
-    """
+    """A table of the store: its format (``delta`` or ``parquet``), folder, and Delta version."""
 
     format: TableFormat
     path: str
     version: Count | None = None
 
     def name_of(self, handle: Handle) -> str:
-        """Return the name of one of its data files, below the store."""
+        """Return the name of one of its data files, relative to the store."""
         return f"{self.path}/{handle.path}"
 
     def without_version(self) -> TableRef:
-        """Return the table as a checkpoint names it whose files are those of no version."""
+        """Return the reference for a checkpoint whose files are not in any table version."""
         return replace(self, version=None)
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote a checkpoint: release, ``host:pid``, and a token that is new for every attempt.
+    """The writer of a checkpoint: release, ``host:pid``, and a token that is new for every attempt.
 
-    ``generation`` is that of its claim to the store (I6); 0 in stores from before there were any.
+    ``generation`` is the generation of its claim to the store (I6); 0 in stores of older releases.
     """
 
     release: str
@@ -89,11 +88,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class KeyedEntry:
-    """A keyed state in a checkpoint; ``handles`` in ascending order of key group, empty groups
-    absent. Where they are in a list of their own, it is read when one of them is asked for.
+    """A keyed state in a checkpoint; ``handles`` are in ascending order of key group.
 
-    With ``layers``, oldest first, the files of ``handles`` are the *base*, and the state is what
-    the changes of the layers make of it: ``merged``, if who wrote them knew.
+    Empty key groups have no handle. If the handles are in a separate list, it is read on first
+    access.
+
+    With ``layers``, oldest first, the files of ``handles`` are the *base*, to which the changes of
+    the layers are applied. ``merged`` describes the resulting rows, if the writer knew them.
     """
 
     state: KeyedState
@@ -104,9 +105,9 @@ class KeyedEntry:
 
     @property
     def by_key_group(self) -> tuple[Sequence[KeyedStateHandle], FileRanges]:
-        """The files, and the key groups of each: by these the files of a range are found."""
+        """The files, and the key groups of each, by which the files of a range are found."""
         if "_by_key_group" not in vars(self):
-            read_all((self.handles,))  # not under the lock of cached_property: all states share it
+            read_all((self.handles,))  # not under cached_property's lock, which all states share
         return self._by_key_group
 
     @cached_property
@@ -118,52 +119,54 @@ class KeyedEntry:
 
     @property
     def contents(self) -> RowSet | None:
-        """Number and digest of the rows of the state, None where nobody has recorded those that
-        changes make.
-        """
+        """Number and digest of the state's rows; None if they were not recorded for its changes."""
         if not self.layers:
             return RowSet(self.rows, self.digest)
         known = self.merged
         return known.rows if known is not None and known.of == self.digest else None
 
     def recording(self, rows: RowSet | None) -> KeyedEntry:
-        """Return the state with the rows that its layers make of its base, None for unknown."""
+        """Return the state with the rows that its layers and base result in; None for unknown."""
         known = rows if self.layers and self.state.ttl is None else None
         return replace(self, merged=None if known is None else Merged(known, self.digest))
 
     @property
     def parts(self) -> tuple[KeyedEntry, ...]:
-        """What is in files: the base, then the rows of each layer as a state of their own."""
+        """The entries with files: the base, then the rows of each layer as a state of its own."""
         return (replace(self, layers=(), merged=None), *(layer.entry for layer in self.layers))
 
     @property
     def rows(self) -> int:
-        """Rows in its data files: without layers the rows of the state, else these and changes."""
+        """The rows in its data files; with layers, the rows of base and changes together."""
         return self._totals.rows
 
     @property
     def changed_rows(self) -> int:
-        """Rows in the files of its layers: upserts, and deletes."""
+        """The rows in the files of its layers: upserts and delete markers."""
         return sum(layer.entry.rows for layer in self.layers)
 
     @property
     def files(self) -> int:
-        """Number of its data files."""
+        """The number of its data files."""
         return self._totals.files
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its data files."""
+        """The bytes of its data files."""
         return self._totals.size_bytes
 
     @property
     def digest(self) -> int:
-        """Order-free digest of all rows in its files: without layers that of the state (I7)."""
+        """The order-independent digest of all rows in its files; without layers the state's
+        (I7).
+        """
         return self._totals.digest
 
     @cached_property
     def _totals(self) -> Totals:
-        """The totals of all data files; a checkpoint asks for those of old layers many times."""
+        """The totals of all data files; cached, because a checkpoint needs old layers' many
+        times.
+        """
         every = (totals_of(self.handles), *(layer.entry._totals for layer in self.layers))
         files, rows, size_bytes, digests = zip(*every, strict=True)
         return Totals(sum(files), sum(rows), sum(size_bytes), combine(digests))
@@ -171,8 +174,9 @@ class KeyedEntry:
 
 @dataclass(frozen=True)
 class Merged:
-    """The rows that layers make of a base, all of whose files together have the digest ``of``: of
-    other files it says nothing.
+    """The rows that result from the layers and the base.
+
+    ``of`` is the digest of all their files together. The figures are valid only for these files.
     """
 
     rows: RowSet
@@ -181,12 +185,12 @@ class Merged:
 
 @dataclass(frozen=True)
 class Layer:
-    """Changes of a keyed state: rows that come, and marks of rows that go, by key group.
+    """Changes of a keyed state: upserts and delete markers, by key group.
 
-    ``entry`` is what is in files, with the state of ``layers.change_state``. It has the
-    changes up to checkpoint ``checkpoint_id``, those of several if it was merged of layers, as
-    ``depth`` tells: 0 for one, else one more than they had. Only its rows of the key groups in
-    ``live`` (ascending) still count: those of the others are in the base already.
+    ``entry`` has the files, with the state of ``layers.change_state``. The layer has the changes up
+    to checkpoint ``checkpoint_id``. ``depth`` is 0 for the changes of one checkpoint; a layer
+    merged from others has one more than theirs. Only its rows of the key groups in ``live``
+    (ascending) still apply: all others are already in the base.
     """
 
     entry: KeyedEntry
@@ -209,27 +213,27 @@ class OperatorEntry:
 
     @property
     def parts(self) -> tuple[OperatorEntry, ...]:
-        """What is in files: all of it."""
+        """The entries with files: the state itself."""
         return (self,)
 
     @property
     def rows(self) -> int:
-        """Elements of the state."""
+        """The elements of the state."""
         return sum(self.counts)
 
     @property
     def files(self) -> int:
-        """Number of its data files."""
+        """The number of its data files."""
         return len(self.handles)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its data files."""
+        """The bytes of its data files."""
         return sum(handle.size_bytes for handle in self.handles)
 
     @property
     def digest(self) -> int:
-        """Order-free digest of all its stored rows."""
+        """The order-independent digest of all its stored rows."""
         return combine(handle.digest for handle in self.handles)
 
 
@@ -239,15 +243,15 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint: its number, the parallelism it was taken at, and its states.
+    """A checkpoint: its id, its parallelism, and its states.
 
-    ``graph`` is the graph of the job that wrote it, if that was given; an operator then had the
-    parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
-    says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
+    ``graph`` is the graph of the job that wrote it, if it was given; an operator then has the
+    parallelism of its node. ``origin`` is the record of the command that made the checkpoint from
+    another one (docs/FORMAT.md): plain JSON values, including ``command`` and ``checkpoint``.
     ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
-    ``metrics`` is what it cost; None where the release that wrote it did not measure. ``left_out``
-    names the state that its source had and it does not have (I16). ``batches`` has by job the last
-    batch that the checkpoint contains; None where the release that wrote it did not record batches.
+    ``metrics`` has the durations and amounts; None if an older release wrote it. ``left_out`` names
+    the state that its source had and the checkpoint lacks (I16). ``batches`` has, per job, the last
+    batch that the checkpoint contains; None if an older release wrote it.
     """
 
     store_id: str
@@ -266,7 +270,7 @@ class Manifest:
     batches: Mapping[str, BatchRecord] | None = None
 
     def __post_init__(self) -> None:
-        """Put the states in order of operator, and otherwise leave their order, as stored."""
+        """Sort the states by operator; the order within an operator stays as stored."""
         object.__setattr__(self, "keyed", tuple(sorted(self.keyed, key=_uid)))
         object.__setattr__(self, "operator", tuple(sorted(self.operator, key=_uid)))
 
@@ -287,36 +291,36 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all states."""
+        """The rows of all states."""
         return sum(entry.rows for entry in self.entries)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all data files."""
+        """The bytes of all data files."""
         return sum(entry.size_bytes for entry in self.entries)
 
     @property
     def files(self) -> int:
-        """Number of data files."""
+        """The number of data files."""
         return sum(entry.files for entry in self.entries)
 
     @property
     def took_ms(self) -> int:
-        """How long the checkpoint took; by the wall clock if it was not measured."""
+        """The duration of the checkpoint; by the wall clock if it was not measured."""
         if self.metrics is not None:
             return self.metrics.took_ms
         return max(0, self.created_at_ms - self.started_at_ms)
 
     @property
     def parts(self) -> Iterator[Entry]:
-        """What is in files, of all states: bases, and layers of changes."""
+        """The entries with files of all states: bases and layers of changes."""
         return (part for entry in self.entries for part in entry.parts)
 
     def __repr__(self) -> str:
         return f"Manifest({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the bytes of each state, and what each is."""
+        """Return the notebook view: the bytes of each state, and its properties."""
         drawn = [
             Bar(f"{e.state.uid} · {e.state.name}", ((e.size_bytes, "plain"),), size(e.size_bytes))
             for e in self.entries
@@ -347,7 +351,7 @@ class Manifest:
             The state with its files.
 
         Raises:
-            StateNotFoundError: naming the states that exist.
+            StateNotFoundError: if it does not exist; it lists the existing states.
         """
         return _find(self, uid, name, self.keyed)
 
@@ -362,7 +366,7 @@ class Manifest:
             The state with its files.
 
         Raises:
-            StateNotFoundError: naming the states that exist.
+            StateNotFoundError: if it does not exist; it lists the existing states.
         """
         return _find(self, uid, name, self.operator)
 
@@ -377,7 +381,7 @@ class Manifest:
             The state with its files.
 
         Raises:
-            StateNotFoundError: naming the states that exist.
+            StateNotFoundError: if it does not exist; it lists the existing states.
         """
         return _find(self, uid, name, self.entries)
 

@@ -1,8 +1,8 @@
-"""A manifest as bytes and back: ``manifest_from_json(manifest_to_json(m)) == m``.
+"""Convert a manifest to bytes and back: ``manifest_from_json(manifest_to_json(m)) == m``.
 
-Data files are written column by column (one array of paths, one of row counts, …): a tenth of the
-bytes and of the parsing time of one object a file, and still readable. docs/FORMAT.md lists every
-member.
+Data files are stored column by column (one array of paths, one of row counts, …). That takes a
+tenth of the bytes and of the parsing time of one object per file, and is still readable.
+docs/FORMAT.md lists every member.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ __all__ = [
 ]
 
 
-# What a manifest says of the command that made its checkpoint, held to what commands say.
+# The origin: a manifest's record of the command that made its checkpoint, with checks.
 #
-# ``purge`` finishes by it what an earlier run left: it moves savepoints, and gives a checkpoint up.
+# The checks matter because ``purge`` acts on the record to finish an interrupted run: it moves
+# savepoints and expires a checkpoint.
 
 
 _FROM_ELSEWHERE = ("copy", "fork")
@@ -110,8 +111,10 @@ class _Origin(Struct, frozen=True):
 
 
 def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> dict[str, Any]:
-    """Return the origin of checkpoint ``checkpoint_id``; MalformedManifestError with the place for
-    one that no command says. Members that nobody acts upon are not looked at.
+    """Return the origin of checkpoint ``checkpoint_id``.
+
+    Raises MalformedManifestError with the place for an origin that no command writes. Members that
+    no command uses are not checked.
     """
     origin = converted(value, _Origin, name, ".origin")
     old = origin.checkpoint
@@ -124,11 +127,12 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
 
 FORMAT = "statestore-checkpoint"
 FORMAT_VERSION = 3
-"""The newest version that is read. A manifest says the first one that knows all it has: version 2
-knows changes of a state, which a reader must not leave out, and a time to live, which it must heed;
-version 3 lists of files in documents of their own."""
+"""The newest version that this release reads.
 
-# Of all operators together: a plan has what each of them reads.
+A manifest has the lowest version that supports its contents. Version 2 added changes of a state,
+which a reader must apply, and TTLs, which it must respect. Version 3 added separate file lists."""
+
+# The limit for all operators together, because a plan has an entry for each subtask.
 _MOST_SUBTASKS = 2**20
 
 E = TypeVar("E", KeyedEntry, OperatorEntry)
@@ -163,9 +167,7 @@ class _Stored(Struct, frozen=True, kw_only=True):
     digest: Digest
 
     def agreeing(self, entry: E, sort: Sort, *, relabelled: bool) -> E:
-        """Return the entry that was made of this, if it lies in its own table, and its files add
-        up to the totals that stand beside them.
-        """
+        """Return the entry if it is in its own table and its files add up to the stored totals."""
         refuse_foreign_folder(self.table.path, sort, entry.state, ".table.path", relabelled)
         refuse_other_totals(entry, self, ("rows", "size_bytes", "digest"))
         return entry
@@ -177,7 +179,7 @@ class _Operator(_Stored, frozen=True, kw_only=True):
     files: Files
 
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool) -> OperatorEntry:
-        """Return the state of operator ``uid``, which has no list of its own."""
+        """Return the state of operator ``uid``; its files are never in a separate list."""
         state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
         with within(".files"):
             handles = self.files.handles()
@@ -205,8 +207,9 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
     merged: _Merged | None = None
 
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool = False) -> KeyedEntry:
-        """Return the state of operator ``uid``; ``relabelled`` as of
-        :func:`statestore.format.files_json.refuse_foreign_folder`.
+        """Return the state of operator ``uid``.
+
+        ``relabelled`` is as in :func:`statestore.format.files_json.refuse_foreign_folder`.
         """
         ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}
@@ -258,9 +261,9 @@ class _Manifest(Header, frozen=True):
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
-    """Return the document of a manifest, UTF-8, one operator after another in order of uid.
+    """Return the document of a manifest in UTF-8, with operators sorted by uid.
 
-    Raises InvalidArgumentError for states that no reader could tell apart.
+    Raises InvalidArgumentError for states that readers could not distinguish.
     """
     if wrong := _what_no_reader_takes(manifest):
         raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {wrong}")
@@ -307,7 +310,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
 
 
 def left_out_to_json(records: Iterable[LeftOutState]) -> list[dict[str, Any]]:
-    """Return the records of left-out state as JSON; members that are not known are missing."""
+    """Return the records of left-out state as JSON; unknown members are omitted."""
     return [
         {name: value for name, value in asdict(record).items() if value is not None}
         for record in records
@@ -327,10 +330,10 @@ def _no_list(path: str) -> bytes:
 def manifest_from_json(
     raw: bytes, *, name: str, read: Callable[[str], bytes] = _no_list
 ) -> Manifest:
-    """Return the manifest of a document; ``name`` is what errors call it.
+    """Parse a manifest; ``name`` is the document's name in errors.
 
-    ``read`` returns the bytes of a file of the store. Lists of files that are documents of their
-    own are read by it when they are needed.
+    ``read`` returns the bytes of a file of the store. It is used to read separate lists of files
+    when they are needed.
 
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
@@ -368,8 +371,8 @@ def manifest_from_json(
 
 
 def _entries(document: _Manifest, sort: str, lists: Lists) -> Iterator[Any]:
-    """Yield the states of a sort, in the order of the document."""
-    # Without a graph every label is a uid, and an operator keeps it.
+    """Yield the keyed or the operator states, in the order of the document."""
+    # Without a graph every label is a uid, and an operator's uid does not change.
     relabelled = document.graph is not None
     for at, states in enumerate(document.operators):
         for place, state in enumerate(getattr(states, sort)):
@@ -378,7 +381,7 @@ def _entries(document: _Manifest, sort: str, lists: Lists) -> Iterator[Any]:
 
 
 def _what_no_reader_takes(manifest: Manifest) -> str | None:
-    """Return in words what is wrong with the operators together, None when nothing is."""
+    """Return a message about a problem across operators; None if all is well."""
     subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
     if subtasks > _MOST_SUBTASKS:
         return f"its operators have {subtasks:,} subtasks, and {_MOST_SUBTASKS:,} at most"
@@ -387,7 +390,7 @@ def _what_no_reader_takes(manifest: Manifest) -> str | None:
 
 
 def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
-    """Return a keyed state and its files as a manifest has them, the operator's uid left out."""
+    """Return a keyed state and its files as in a manifest, without the operator's uid."""
     state = entry.state
     return {
         "name": state.name,
@@ -441,8 +444,9 @@ def _stored_json(entry: Entry) -> dict[str, Any]:
 
 
 def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEntry:
-    """Return what :func:`keyed_to_json` wrote, found at ``place`` of the document called ``name``;
-    MalformedManifestError with the place.
+    """Parse the result of :func:`keyed_to_json` at ``place`` of the document ``name``.
+
+    Raises MalformedManifestError with the place.
     """
     state = converted(value, _Keyed, name, place)
     with placed(name, place):
@@ -450,7 +454,7 @@ def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEn
 
 
 def _check_counts(entry: OperatorEntry, parallelism: int) -> None:
-    """Refuse counts that would leave elements out: one per old subtask, adding up to the rows."""
+    """Refuse counts that are not one per old subtask, or do not add up to the stored rows."""
     lists = 1 if entry.state.mode is RedistributionMode.BROADCAST else parallelism
     stored = sum(handle.rows for handle in entry.handles)
     if len(entry.counts) != lists or entry.rows != stored:

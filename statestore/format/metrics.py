@@ -1,8 +1,7 @@
-"""What a checkpoint cost: how long each phase took, and what was written for it.
+"""The metrics of a checkpoint: the duration of each phase, and the amount of data written.
 
-All of it is known before the manifest is put, but the put itself: so the manifest has these figures
-without ``put_ms``, and listeners have them with it. Durations are of a clock that only goes
-forward.
+Everything except the put of the manifest is known before that put. So the manifest has the metrics
+without ``put_ms``, and listeners get them with it. Durations are measured with a monotonic clock.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class _File(Protocol):
 
 @dataclass(frozen=True)
 class Amount:
-    """Rows and bytes in a number of data files."""
+    """The rows and bytes in a number of data files."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -50,23 +49,23 @@ class Amount:
 
 
 def amount_of(handles: Iterable[_File]) -> Amount:
-    """Return what some data files hold together."""
+    """Return the total amount in some data files."""
     files = tuple(handles)
     return Amount(sum(one.rows for one in files), sum(one.size_bytes for one in files), len(files))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTimes:
-    """How long each phase took, in ms; they follow one another, but for ``compaction_ms``.
+    """The duration of each phase in ms. The phases are consecutive, except ``compaction_ms``.
 
-    ``begin_ms``: the claim to the store, and the newest checkpoint's number. ``write_ms``: the
-    states, one after another; where a state is computed as it is written, that too.
-    ``compaction_ms``: compaction at the same time as the other phases, in older releases; 0 now,
-    and the whole time in a checkpoint of the command ``compact``. ``wait_ms``: adopting what was
-    compacted in the background, and folding overdue changes; in older releases the wait for
-    compaction. ``check_ms``: that files have the sizes that were written, and that no other writer
-    took over. ``publish_ms``: new versions of the tables. ``put_ms``: the put of the manifest; None
-    where it is not known.
+    ``begin_ms``: claiming the store, and reading the newest checkpoint's id. ``write_ms``: writing
+    the states one after another, including the computation of lazily computed states.
+    ``compaction_ms``: compaction in parallel with the other phases, in older releases; now 0, or
+    the whole time in a checkpoint of the command ``compact``. ``wait_ms``: adopting the results of
+    background compaction, and folding overdue changes; in older releases waiting for compaction.
+    ``check_ms``: checking that the files have the expected sizes, and that no other writer took
+    over. ``publish_ms``: publishing new versions of the tables. ``put_ms``: the put of the
+    manifest; None if it is unknown.
     """
 
     begin_ms: Count = 0
@@ -78,26 +77,26 @@ class PhaseTimes:
     put_ms: Count | None = None
 
     def items(self) -> tuple[tuple[str, int], ...]:
-        """Return the phases in their order, each with its name (``begin``) and ms; without the put
-        when that is not known.
+        """Return the name (``begin``) and ms of each phase, in order; ``put`` only if it is
+        known.
         """
         known = ((one.name.removesuffix("_ms"), getattr(self, one.name)) for one in fields(self))
         return tuple((name, spent) for name, spent in known if spent is not None)
 
     @property
     def slowest(self) -> tuple[str, int]:
-        """The phase that took longest of those that the checkpoint waited for, and its ms."""
+        """The longest phase that the checkpoint waited for, and its ms."""
         return max((one for one in self.items() if one[0] != "compaction"), key=lambda one: one[1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateMetrics:
-    """What was written of one state for this checkpoint, other than by compaction.
+    """The data written of one state for this checkpoint, without compaction.
 
-    ``base_rows`` are the rows of its base: of a state that was written in full, all of them; None
-    for operator state, which is always written in full, and has no base. A state that was only
-    named again has ``written`` of nothing. ``write_ms`` of a state that its subtasks write in
-    processes of their own is the time from asking for it to the last answer.
+    ``base_rows`` are the rows of its base. For a state written in full these are all its rows. For
+    operator state, which is always written in full and has no base, it is None. A carried state has
+    an empty ``written``. If subtasks write a state in their own processes, ``write_ms`` is the time
+    from the request to the last answer.
     """
 
     uid: str
@@ -108,18 +107,20 @@ class StateMetrics:
 
     @property
     def changed_share(self) -> float | None:
-        """Rows written for each row of the base: 1 for a state written in full, 0 for one that was
-        named again, None without a base, or with an empty one.
+        """The rows written per row of the base.
+
+        It is 1 for a state written in full, 0 for a carried state, and None without base rows.
         """
         return share_of([self])
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMetrics:
-    """The figures of one checkpoint; ``duration_ms`` is from its beginning to its last phase here,
-    with whatever the job did between the writes.
+    """The metrics of one checkpoint.
 
-    ``compaction`` is what compaction wrote; a part of it may have been written and merged again.
+    ``duration_ms`` covers everything from its beginning to its last phase here, including the job's
+    work between the writes. ``compaction`` is the data that compaction wrote; some of it may have
+    been written and merged again.
     """
 
     duration_ms: int
@@ -129,18 +130,17 @@ class CheckpointMetrics:
 
     @property
     def took_ms(self) -> int:
-        """How long the checkpoint took, with the put of the manifest where that is known."""
+        """The duration of the checkpoint, including the put of the manifest if it is known."""
         return self.duration_ms + (self.phases.put_ms or 0)
 
     @property
     def spent(self) -> tuple[tuple[str, int], ...]:
-        """How the time was spent: each phase that the checkpoint waited for, in order, and
-        ``other``, in ms.
+        """The ms of each phase that the checkpoint waited for, in order, and of ``other``.
 
-        The parts sum to :attr:`took_ms`. Compaction is not among them: it runs in the background,
-        and ``wait`` is the time for which the checkpoint waited for it. Processes write several
-        states at once, so the sum of their times can be longer than the checkpoint. Here ``write``
-        is at most the time that the other phases leave.
+        The parts sum to :attr:`took_ms`. Compaction is not included: it runs in the background, and
+        ``wait`` is the time that the checkpoint waited for it. Processes write several states in
+        parallel, so their total time can exceed the checkpoint's. Here ``write`` is at most the
+        time that the other phases leave.
         """
         waited_for = dict(self.phases.items())
         del waited_for["compaction"]
@@ -152,32 +152,34 @@ class CheckpointMetrics:
 
     @property
     def written(self) -> Amount:
-        """What the states have written, without compaction."""
+        """The data written for the states, without compaction."""
         return sum((state.written for state in self.states), start=Amount())
 
     @property
     def files_written(self) -> int:
-        """Data files written for this checkpoint, also by compaction; a manifest may name more,
-        written for checkpoints before.
+        """The data files written for this checkpoint, including compaction.
+
+        Its manifest may name more files, which were written for earlier checkpoints.
         """
         return self.written.files + self.compaction.files
 
     @property
     def changed_share(self) -> float | None:
-        """Rows written of all keyed states for each row of their bases; see
-        :attr:`StateMetrics.changed_share`.
+        """The rows written of all keyed states per row of their bases.
+
+        See :attr:`StateMetrics.changed_share`.
         """
         return share_of(self.states)
 
 
 def share_of(states: Iterable[StateMetrics]) -> float | None:
-    """Return the rows written for each row of the bases, None when these have none."""
+    """Return the rows written per row of the bases; None if the bases have no rows."""
     based = [state for state in states if state.base_rows is not None]
     rows = sum(state.base_rows or 0 for state in based)
     return sum(state.written.rows for state in based) / rows if rows else None
 
 
-# The figures of a checkpoint as its manifest has them, and back.
+# The metrics of a checkpoint in its manifest.
 
 
 def metrics_to_json(metrics: CheckpointMetrics) -> dict[str, Any]:
@@ -218,7 +220,7 @@ class _State(_Amount, frozen=True, kw_only=True):
 
 
 class MetricsDocument(Struct, frozen=True):
-    """What is written of the figures; a phase that is missing took no time."""
+    """The stored metrics; a missing phase took no time."""
 
     duration_ms: Count
     phases: dict[str, Any]
@@ -227,8 +229,9 @@ class MetricsDocument(Struct, frozen=True):
 
 
 def metrics_from_json(value: Any, name: str, place: str) -> CheckpointMetrics:
-    """Return what :func:`metrics_to_json` wrote, found at ``place`` of the document called
-    ``name``; MalformedManifestError with the place.
+    """Parse the result of :func:`metrics_to_json` at ``place`` of the document ``name``.
+
+    Raises MalformedManifestError with the place.
     """
     read = converted(value, MetricsDocument, name, place)
     taken = {phase: spent for phase, spent in read.phases.items() if spent is not None}

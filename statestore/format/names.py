@@ -1,4 +1,4 @@
-"""Every name inside a store, built and parsed in one place; relative to the store, with ``/``.
+"""All names inside a store, built and parsed in one place; relative to the store, with ``/``.
 
 ::
 
@@ -17,9 +17,9 @@
     operators/<uid>/operator/<state>/            table of one operator state
       0000000042-<token>.parquet
 
-Operator uids and state names are the user's; in a path every byte outside ``A-Z a-z 0-9 . _ -``,
-and a leading ``.`` or ``_`` (Spark and Delta ignore such names), is written as ``~XX``. So the
-mapping is one to one, and the path needs no escaping in a URL, in a shell or in a Delta log.
+Operator uids and state names are chosen by the user. In a path every byte outside of ``A-Z a-z 0-9
+. _ -``, and a leading ``.`` or ``_`` (Spark and Delta ignore such names), is written as ``~XX``. So
+the mapping is reversible, and the path needs no escaping in a URL, in a shell or in a Delta log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ PINS = "pins"
 OPERATORS = "operators"
 KEY_GROUP = "key_group"
 
-# Leaves room for the `key_group=` folder and file name in file systems that allow 255 bytes a name.
+# This leaves room for the `key_group=` folder and file name if a file system allows 255 bytes.
 _LONGEST_NAME = 200
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
@@ -95,19 +95,19 @@ _PARTITION_FILE = re.compile(
 _RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}\.parquet")
 _FILE_LIST = re.compile(rf"{FILES}/[0-9]{{10}}-[0-9a-f]{{32}}-[0-9a-f]{{1,8}}\.json")
 _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
-# A part of a name that is a way, or ends a name: for some system, library or protocol.
+# Parts of a name that lead elsewhere, or end a name, in some system, library or protocol.
 _ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
 _PUT_FOLDERS = "|".join((CHECKPOINTS, FILES, WRITERS, SAVEPOINTS, PINS))
 _UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
 _LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
 GREATEST_ID = 10**10 - 1
-# Ids above are given by the store alone, one after another: whatever id a job asks for, a thousand
-# million checkpoints can follow it.
+# Greater ids are assigned only by the store, one after another. So after any id that a job
+# requests, a billion more checkpoints can follow.
 GREATEST_GIVEN_ID = 9 * 10**9 - 1
 
 
 def escape(name: str) -> str:
-    """Return ``name`` as one path element; InvalidArgumentError when it is empty or too long."""
+    """Return ``name`` as one path element; InvalidArgumentError if it is empty or too long."""
     if not name:
         raise InvalidArgumentError("an operator uid or state name is empty; give it a name")
     try:
@@ -126,8 +126,9 @@ def escape(name: str) -> str:
 
 
 def unescape(element: str) -> str:
-    """Return the name that :func:`escape` made ``element`` from; of what nobody can have escaped,
-    bytes that are no text are shown as U+FFFD.
+    """Reverse :func:`escape`.
+
+    For an element that ``escape`` cannot have produced, invalid bytes become U+FFFD.
     """
     given = element.encode(errors="surrogateescape")
     raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), given)
@@ -141,11 +142,10 @@ def _escape_byte(byte: int, *, first: bool) -> str:
 
 
 def folded(name: str) -> str:
-    """Return what a name has in common with those that are taken for it: names that differ in case
-    or in Unicode normalization alone.
+    """Return the form that is equal for names that differ only in case or Unicode normalization.
 
-    Where a file system folds case, files of two such names would be one. To a reader they look
-    alike everywhere.
+    On a file system that ignores case, two such names would be one file. They also look alike to
+    readers.
     """
     return normalize("NFC", normalize("NFC", name).lower())
 
@@ -156,26 +156,24 @@ def manifest_path(checkpoint_id: int) -> str:
 
 
 def tombstone_path(checkpoint_id: int) -> str:
-    """Return the name whose existence hides a checkpoint for ever."""
+    """Return the name of the tombstone that hides a checkpoint permanently."""
     return f"{CHECKPOINTS}/{_digits(checkpoint_id)}.expired"
 
 
 def file_list_path(checkpoint_id: int, token: str, number: int) -> str:
-    """Return the name of list ``number`` of data files of an attempt, whose ``token`` no other
-    has.
+    """Return the name of list ``number`` of data files of the attempt with this unique
+    ``token``.
     """
     return f"{FILES}/{_digits(checkpoint_id)}-{token}-{number:x}.json"
 
 
 def is_file_list(path: str) -> bool:
-    """Return whether :func:`file_list_path` gives such a name."""
+    """Return whether :func:`file_list_path` can return this name."""
     return _FILE_LIST.fullmatch(path) is not None
 
 
 def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
-    """Return (checkpoint id, is it a tombstone?) of a file's name in the store, None when it is
-    neither.
-    """
+    """Return (checkpoint id, is tombstone) of a file's name in the store; None for other files."""
     match = _CHECKPOINT_FILE.fullmatch(path)
     if match is None or int(match[1]) == 0:
         return None
@@ -188,9 +186,7 @@ def writer_path(generation: int) -> str:
 
 
 def generation_of(path: str) -> int | None:
-    """Return the writer generation that a file's name in the store claims, None when it claims
-    none.
-    """
+    """Return the writer generation that a file in the store claims; None for other files."""
     match = _WRITER_FILE.fullmatch(path)
     return int(match[1]) or None if match else None
 
@@ -206,13 +202,14 @@ def pin_path(token: str) -> str:
 
 
 def is_pin(path: str) -> bool:
-    """Return whether a file's name in the store is that of a pin's document."""
+    """Return whether a file in the store has the name of a pin's document."""
     return _PIN_FILE.fullmatch(path) is not None
 
 
 def is_savepoint(path: str) -> bool:
-    """Return whether a file's name in the store is that of a savepoint's document, also one that
-    nobody can have given.
+    """Return whether a file in the store has the name of a savepoint's document.
+
+    It may be a name that :func:`savepoint_path` cannot return.
     """
     return _SAVEPOINT_FILE.fullmatch(path) is not None
 
@@ -238,14 +235,12 @@ def operator_table(uid: str, state: str) -> str:
 
 
 def partition_file(checkpoint_id: int, key_group: int, token: str) -> str:
-    """Return a data file's name inside a keyed table; ``token`` is new for every attempt to
-    write.
-    """
+    """Return a data file's name inside a keyed table; ``token`` is new for every write attempt."""
     return f"{KEY_GROUP}={key_group}/{_digits(checkpoint_id)}-{key_group:05}-{token}.parquet"
 
 
 def ranged_file(checkpoint_id: int, first: int, token: str) -> str:
-    """Return the name of a data file with several key groups, of which ``first`` is the first."""
+    """Return the name of a data file with several key groups, the first of which is ``first``."""
     return f"{_digits(checkpoint_id)}-{first:05}-{token}.parquet"
 
 
@@ -255,8 +250,9 @@ def operator_file(checkpoint_id: int, token: str) -> str:
 
 
 def table_of(path: str) -> tuple[str, str, str] | None:
-    """Return (operator uid, ``keyed``, ``changes`` or ``operator``, state) of a table's folder,
-    None for what is none.
+    """Return (operator uid, ``keyed``, ``changes`` or ``operator``, state) of a table's folder.
+
+    None for any other path.
     """
     match = _TABLE.fullmatch(path)
     if match is None:
@@ -270,12 +266,12 @@ def table_of(path: str) -> tuple[str, str, str] | None:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of the table that a data file's name in the store lies in."""
+    """Return the folder of the table that contains a data file, by its name in the store."""
     return "/".join(path.split("/")[:_TABLE_DEPTH])
 
 
 def key_group_of_file(path: str) -> int | None:
-    """Return the key group of a name that :func:`partition_file` gave, None of another one."""
+    """Return the key group in a name from :func:`partition_file`; None for any other name."""
     match = _PARTITION_FILE.fullmatch(path)
     if match is None or int(match[1]) != int(match[2]):
         return None
@@ -283,30 +279,30 @@ def key_group_of_file(path: str) -> int | None:
 
 
 def is_ranged_file(path: str) -> bool:
-    """Return whether :func:`ranged_file` gives such a name."""
+    """Return whether :func:`ranged_file` can return this name."""
     return _RANGED_FILE.fullmatch(path) is not None
 
 
 def is_operator_file(path: str) -> bool:
-    """Return whether :func:`operator_file` gives such a name."""
+    """Return whether :func:`operator_file` can return this name."""
     return _OPERATOR_FILE.fullmatch(path) is not None
 
 
 def is_inside(path: str) -> bool:
-    """Return whether a name can be that of a file in a store, and of nothing outside of it: parts
-    with ``/`` between them, of which none is empty, ``.`` or ``..``, without a backslash, a NUL or
-    a drive's letter.
+    """Return whether a name can only refer to a file inside a store.
+
+    It has nonempty parts separated by ``/``, without ``.``, ``..``, a backslash, a NUL or a drive
+    letter.
     """
     return _ASTRAY.search(path) is None
 
 
 def is_data_file(path: str) -> bool:
-    """Return whether a name in the store is that of a data file, whoever wrote it, or of a list of
-    such.
+    """Return whether a name in the store belongs to a data file or a list of data files.
 
-    That is a Parquet file below the folder of a table, but for what Spark and Delta keep for
-    themselves in folders whose names begin with ``_`` or ``.``, such as the checkpoints of a Delta
-    log.
+    A data file is a Parquet file below the folder of a table, whoever wrote it. Files in folders
+    that begin with ``_`` or ``.`` are excluded: Spark and Delta use them for their own files, such
+    as the checkpoints of a Delta log.
     """
     folder, *parts = path.split("/")
     plain = not any(part.startswith(("_", ".")) for part in parts)
@@ -315,16 +311,18 @@ def is_data_file(path: str) -> bool:
 
 
 def data_file_id(path: str) -> int | None:
-    """Return the checkpoint for which a data file, or a list of such, was written; None when its
-    name says none.
+    """Return the id of the checkpoint for which a data file, or a list of data files, was written.
+
+    None if its name has no id.
     """
     match = _DATA_FILE.match(path.rpartition("/")[2])
     return int(match[1]) or None if match else None
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether a name is that of a file under way, or of the probe before a store is made,
-    which only a crash leaves behind.
+    """Return whether a name belongs to a temporary file that only a crash leaves behind.
+
+    Such a file was being written, or probed the file system before a store was created.
     """
     return _LEFTOVER.fullmatch(path) is not None
 

@@ -1,4 +1,4 @@
-"""Column names and types, as values, and how they may change from one checkpoint to the next."""
+"""Column names and types as values, and their allowed changes from one checkpoint to the next."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ __all__ = [
 ]
 
 
-# Column names and types, as values: what a table's columns are called and hold.
+# Column names and types of a table, as values.
 #
-# A type is written as in Delta's schema serialization format (Delta protocol, "Schema Serialization
+# A type is written in Delta's schema serialization format (Delta protocol, "Schema Serialization
 # Format"): a name such as ``"long"``, ``"string"``, ``"decimal(10,2)"``, or a dictionary for
-# ``struct``, ``array`` and ``map``. So a manifest's schema is what Delta, Spark and delta-rs read
-# too.
+# ``struct``, ``array`` and ``map``. So Delta, Spark and delta-rs can also read a manifest's schema.
 
 
 PRIMITIVES = frozenset(
@@ -53,11 +52,11 @@ PRIMITIVES = frozenset(
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
 MOST_DIGITS = 38
 MOST_LEVELS = 100
-"""So many levels of a type are read."""
+"""The most levels of a type that can be read."""
 MOST_WRITTEN_LEVELS = 32
-"""So many levels of a type can be written."""
+"""The most levels of a type that can be written."""
 MOST_REPEATED_LEVELS = 16
-"""So many of them can be arrays or maps."""
+"""The most of them that can be arrays or maps."""
 
 DataType = str | Mapping[str, Any]
 
@@ -70,7 +69,7 @@ class Field:
     type: DataType
 
     def to_json(self) -> dict[str, Any]:
-        """Return the field as Delta writes it; every column of ours may hold null."""
+        """Return the field in Delta's format; all stored columns are nullable."""
         return {"name": self.name, "type": self.type, "nullable": True, "metadata": {}}
 
 
@@ -81,7 +80,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
-        """Refuse duplicate names (Spark does not tell case apart) and unknown types."""
+        """Refuse duplicate names (case-insensitive, as in Spark) and unknown types."""
         seen: dict[str, str] = {}
         for field in self.fields:
             folded = field.name.lower()
@@ -105,8 +104,8 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def type_of(self, name: str) -> DataType:
-        """Return the type of a column; InvalidArgumentError naming the columns when there is
-        none.
+        """Return the type of a column; InvalidArgumentError listing the columns if it is
+        unknown.
         """
         for field in self.fields:
             if field.name == name:
@@ -114,15 +113,15 @@ class Schema:
         raise InvalidArgumentError(f"no column {name!r}; the columns are {', '.join(self.names)}")
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Return the schema of these columns, in this order."""
+        """Return the schema with only these columns, in this order."""
         return Schema(tuple(Field(name, self.type_of(name)) for name in names))
 
     def renamed(self, names: Mapping[str, str]) -> Schema:
-        """Return the schema with other names for some columns, by old name."""
+        """Return the schema with some columns renamed, by old name."""
         return Schema(tuple(Field(names.get(f.name, f.name), f.type) for f in self.fields))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as Delta's ``schemaString`` holds it."""
+        """Return the schema in the format of Delta's ``schemaString``."""
         return {"type": "struct", "fields": [field.to_json() for field in self.fields]}
 
     def __str__(self) -> str:
@@ -131,9 +130,7 @@ class Schema:
 
 
 def schema_from_json(document: Mapping[str, Any]) -> Schema:
-    """Return the schema that :meth:`Schema.to_json` wrote; KeyError or TypeError when it is not
-    one.
-    """
+    """Parse the result of :meth:`Schema.to_json`; KeyError or TypeError for anything else."""
     return Schema(tuple(Field(field["name"], field["type"]) for field in document["fields"]))
 
 
@@ -166,8 +163,8 @@ def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> N
 def refuse_too_deep(schema: Schema, subject: str) -> None:
     """Raise UnsupportedTypeError for a type that one of the readers could not read.
 
-    Parquet's own reader takes 98 levels, of which a list or a map has two; delta-rs ends at 40
-    structs; DuckDB's time doubles with each list in a list.
+    Parquet's own reader supports 98 levels, of which a list or a map takes two. delta-rs supports
+    at most 40 nested structs. DuckDB's time doubles with each nesting of lists.
     """
     for field in schema.fields:
         levels, repeated = _nesting(field.type)
@@ -181,7 +178,7 @@ def refuse_too_deep(schema: Schema, subject: str) -> None:
 
 
 def _nesting(data_type: DataType) -> tuple[int, int]:
-    """Return how many types lie in one another, and how many of these are arrays or maps."""
+    """Return the number of nested levels of a type, and how many of them are arrays or maps."""
     if isinstance(data_type, str):
         return 1, 0
     inner = [_nesting(child) for child in _children(data_type)]
@@ -195,16 +192,16 @@ def _is_decimal(data_type: str) -> bool:
 
 
 def decimal_parts(data_type: str) -> tuple[int, int] | None:
-    """Return (precision, scale) of ``decimal(p,s)``, None for any other type."""
+    """Return (precision, scale) of ``decimal(p,s)``; None for any other type."""
     match = _DECIMAL.fullmatch(data_type)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def names_with_nul(schema: Schema) -> tuple[str, ...]:
-    """Return the names of columns, and of fields in them, that have a NUL character.
+    """Return the names of columns, and of fields in them, that contain a NUL character.
 
-    A name ends there for whoever takes Arrow's columns in C, as DuckDB and Polars do, and is then
-    another column's.
+    Readers that use Arrow's C interface, such as DuckDB and Polars, cut a name at NUL, and could
+    confuse it with another column.
     """
     found = [name for field in schema.fields for name in (field.name, *_field_names(field.type))]
     return tuple(name for name in found if "\0" in name)
@@ -218,7 +215,7 @@ def _field_names(data_type: DataType) -> list[str]:
 
 
 def type_text(data_type: DataType) -> str:
-    """Return a type as SQL writes it: ``struct<a: long>``, ``array<string>``."""
+    """Return a type in SQL notation: ``struct<a: long>``, ``array<string>``."""
     if isinstance(data_type, str):
         return data_type
     if data_type["type"] == "struct":
@@ -228,19 +225,19 @@ def type_text(data_type: DataType) -> str:
 
 
 def is_ordered(data_type: DataType) -> bool:
-    """Return whether values of the type can be sorted and compared: no map in it."""
+    """Return whether values of the type can be sorted and compared: it contains no map."""
     if isinstance(data_type, str):
         return True
     return data_type["type"] != "map" and all(map(is_ordered, _children(data_type)))
 
 
 def same_type(left: DataType, right: DataType) -> bool:
-    """Return whether two types are equal, nullability and metadata aside."""
+    """Return whether two types are equal, ignoring nullability and metadata."""
     return json.dumps(_bare(left)) == json.dumps(_bare(right))
 
 
 def same_columns(left: Schema, right: Schema) -> bool:
-    """Return whether two schemas have columns of the same names and types, in any order."""
+    """Return whether two schemas have the same column names and types, in any order."""
     return set(left.names) == set(right.names) and all(
         same_type(field.type, right.type_of(field.name)) for field in left.fields
     )
@@ -265,27 +262,27 @@ def _bare(data_type: DataType) -> Any:
     return [data_type["type"], names, [_bare(child) for child in _children(data_type)]]
 
 
-# How the columns of a state may change from one checkpoint to the next.
+# Schema evolution: how a state's columns may change from one checkpoint to the next.
 #
-# Every checkpoint is full, so no stored row is ever converted: what matters is that a job which
-# goes on with the new columns loses nothing by accident.
+# Every checkpoint is full, so stored rows are never converted. These rules prevent a job with new
+# columns from losing data by accident.
 #
 # ==========================  ======================================================================
-# a change of value columns   what becomes of it
+# change of value columns     result
 # ==========================  ======================================================================
-# a new one                   taken; it may hold null
-# one less                    taken: it was left out, or is named in ``dropped``
-# a wider type                taken, by the list of :func:`widens`; inside structs, arrays and maps
-#                             too, and a struct may get more fields
-# another name                taken when ``renamed`` says so
-# one less and a new one      refused where the new one may be the old one under another name, until
-#                             ``renamed`` or ``dropped`` says which
+# a new column                accepted; it may contain null
+# a missing column            accepted: it was omitted, or is named in ``dropped``
+# a wider type                accepted if :func:`widens` allows it, also inside structs, arrays and
+#                             maps; a struct may get more fields
+# a renamed column            accepted if it is in ``renamed``
+# a missing and a new column  refused if the new one may be the renamed missing one, until
+#                             ``renamed`` or ``dropped`` decides
 # any other type              refused
 # ==========================  ======================================================================
 #
-# The columns that tell rows apart (key, namespace, entry) never change (I3), as in Flink, where
-# key, namespace and map key take no migration. Flink's POJOs gain and lose fields alike; a wider
-# type is Delta's rule, not Flink's, whose fields keep their declared types.
+# The identity columns (key, namespace, entry) never change (I3). Flink does not migrate key,
+# namespace and map key either. Adding and removing fields is allowed as for Flink's POJOs. Wider
+# types follow Delta's rules; in Flink fields keep their declared types.
 
 
 _INTEGERS = ("byte", "short", "integer", "long")
@@ -296,19 +293,19 @@ _WIDER = {
 }
 for _name in _INTEGERS[:-1]:
     _WIDER[_name] = _WIDER[_name] | {"double"}
-# Digits that every value of the type needs, so that a decimal holds it.
+# The digits that a decimal needs for every value of the type.
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
 
 def widens(old: DataType, new: DataType) -> bool:
-    """Return whether every value of ``old`` is one of ``new``, unchanged: the same type or a wider
-    one.
+    """Return whether ``new`` can represent every value of ``old``: the same type or a wider one.
 
     The list is Delta's (protocol, "Type Widening"): byte, short, integer, long in this order; byte,
-    short and integer to double; float to double; date to timestamp_ntz; decimal(p, s) to one with
-    as many digits or more on either side of the point; byte, short and integer to decimal(10 + k,
-    k) and long to decimal(20 + k, k) or wider. A struct keeps its fields, in any order, and may get
-    more; they may widen, and so may the elements of an array and the values of a map, not its keys.
+    short and integer to double; float to double; date to timestamp_ntz; decimal(p, s) to a decimal
+    with at least as many digits on both sides of the point; byte, short and integer to decimal(10 +
+    k, k) and long to decimal(20 + k, k) or wider. A struct keeps its fields, in any order, and may
+    get more. Fields of a struct, elements of an array and values of a map may widen; keys of a map
+    may not.
     """
     if same_type(old, new):
         return True
@@ -346,13 +343,13 @@ def changed_columns(
     renamed: Mapping[str, str],
     dropped: Collection[str],
 ) -> Schema:
-    """Return the columns to store from now on: those that stay where they were, new ones behind.
+    """Return the columns to store from now on: existing ones in their order, then new ones.
 
-    ``subject`` names the state in messages, ``fixed`` its columns that never change, ``renamed``
-    the new name of each old one. A name in ``renamed`` or ``dropped`` whose change was stored
-    before says nothing any more, so a job may leave it in place. Raises SchemaMismatchError with
-    both schemas for a change that the module refuses, and InvalidArgumentError for a mapping that
-    fits neither.
+    ``subject`` names the state in messages. ``fixed`` are the columns that never change.
+    ``renamed`` has the new name of each old column. A name in ``renamed`` or ``dropped`` whose
+    change is already stored has no effect, so a job may keep it. Raises SchemaMismatchError with
+    both schemas for a change that this module refuses, and InvalidArgumentError for a mapping that
+    does not match the schemas.
     """
     change = _Change(stored, now, subject)
     names = change.names(renamed, dropped, fixed)
@@ -379,7 +376,7 @@ def changed_columns(
 
 
 class _Change:
-    """The two schemas of a change, for what is wrong with it."""
+    """The two schemas of a change, and its errors."""
 
     def __init__(self, stored: Schema, now: Schema, subject: str) -> None:
         self._stored, self._now, self._subject = stored, now, subject
@@ -387,7 +384,7 @@ class _Change:
     def names(
         self, renamed: Mapping[str, str], dropped: Collection[str], fixed: Collection[str]
     ) -> dict[str, str]:
-        """Return the new names of those stored columns that do not have them yet."""
+        """Return the new names of the stored columns that are not renamed yet."""
         stored, now = self._stored.names, self._now.names
         for name in dropped:
             if name in now:
@@ -413,7 +410,7 @@ class _Change:
         return {old: new for old, new in renamed.items() if old in stored and new not in stored}
 
     def refuse_guess(self, gone: list[Field], added: tuple[Field, ...]) -> None:
-        """Raise SchemaMismatchError where a column that is gone may be one that is new."""
+        """Raise SchemaMismatchError if a missing column may be a renamed new column."""
         for old in gone:
             for new in added:
                 if widens(old.type, new.type):
@@ -439,18 +436,19 @@ class _Change:
         )
 
 
-# The type under which the values of two types are compared, when a state's columns have changed.
+# The common type in which the values of two types are compared, after a state's columns changed.
 #
-# A wider type is no difference: 1 as an integer is 1 as a double, and a struct that has got a field
-# is the same as long as that field is null.
+# A wider type is not a difference: the integer 1 equals the double 1. A struct with an added field
+# is equal while that field is null.
 
 
 _HASHED_ALIKE = ({"byte", "short", "integer", "long"}, {"float", "double"})
 
 
 def common_columns(own: Schema, other: Schema) -> Schema:
-    """Return those of a schema's own columns that another has too, each of the type that holds the
-    values of both, or where there is none of its own type.
+    """Return the columns that both schemas have, in the order of ``own``.
+
+    Each has the type that represents the values of both, or its own type without such a type.
     """
     fields = []
     for field in own.fields:
@@ -461,9 +459,9 @@ def common_columns(own: Schema, other: Schema) -> Schema:
 
 
 def common_type(left: DataType, right: DataType) -> DataType | None:
-    """Return the narrowest type that holds every value of two, None when there is none.
+    """Return the narrowest type that represents every value of both types; None without one.
 
-    What is wider is said by :func:`widens`.
+    :func:`widens` defines which types are wider.
     """
     for narrower, wider in ((left, right), (right, left)):
         if widens(narrower, wider):
@@ -499,15 +497,17 @@ def _common_struct(left: Mapping[str, Any], right: Mapping[str, Any]) -> DataTyp
         if common is None:
             return None
         types[name] = common
-    if len({name.lower() for name in types}) < len(types):  # no struct has such fields
+    if len({name.lower() for name in types}) < len(types):  # a struct cannot have such fields
         return None
     fields = [Field(name, kind).to_json() for name, kind in types.items()]
     return {"type": "struct", "fields": fields}
 
 
 def digests_compare(left: Schema, right: Schema) -> bool:
-    """Return whether digests of rows tell which are equal: the columns are the same, and equal
-    values of their types have one hash, others another.
+    """Return whether equal digests of rows mean equal rows.
+
+    That requires the same columns, and types whose equal values have equal hashes and whose
+    different values have different hashes.
     """
     return set(left.names) == set(right.names) and all(
         _hashed_alike(field.type, right.type_of(field.name)) for field in left.fields

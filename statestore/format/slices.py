@@ -1,4 +1,4 @@
-"""What a subtask reads of a keyed state: slices of files, in order of key group (I8)."""
+"""The reads of a subtask from a keyed state: slices of files, in order of key group (I8)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 Slices = tuple[KeyedStateSlice, ...]
-"""What is read of a state, or of a layer of it."""
+"""The slices to read from a state, or from one of its layers."""
 
 
 @dataclass(frozen=True)
 class LayerReads:
-    """What is read of a layer of changes; only rows of key groups in ``live`` count."""
+    """The reads from a layer of changes; only rows of key groups in ``live`` apply."""
 
     entry: KeyedEntry
     slices: Slices
@@ -41,8 +41,9 @@ class LayerReads:
 
 @dataclass(frozen=True)
 class KeptGroups:
-    """Key groups of another max parallelism than the stored one: of the rows that are read, those
-    in ``own`` are kept, and get their key group among ``max_parallelism``.
+    """A filter for key groups of another max parallelism than the stored one.
+
+    Rows in ``own`` are kept, and get their key group out of ``max_parallelism``.
     """
 
     own: KeyGroupRange
@@ -50,8 +51,9 @@ class KeptGroups:
 
 
 class ReadSlices(Struct, frozen=True, gc=False):
-    """What a subtask reads of a state: slices of its base, and of its layers, oldest first, and
-    which of their rows it keeps, None for all.
+    """The slices that a subtask reads: from the base, and from its layers, oldest first.
+
+    ``kept`` is the filter for their rows, None to keep all.
     """
 
     base: Slices
@@ -69,7 +71,7 @@ class ReadSlices(Struct, frozen=True, gc=False):
         return (*self.base, *self.changes) if self.layers else self.base
 
     def names(self, entry: KeyedEntry) -> tuple[str, ...]:
-        """Return the files in the store of which something is read, in order of :attr:`slices`."""
+        """Return the names of the files to read, in the order of :attr:`slices`."""
         own = [(entry, part) for part in self.base]
         own += [(layer.entry, part) for layer in self.layers for part in layer.slices]
         return tuple([entry.table.name_of(part.handle) for entry, part in own])
@@ -77,28 +79,31 @@ class ReadSlices(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class KeyedPlan:
-    """What is read of a keyed state, by whom: a plan counts these slices, and a restore reads them.
+    """The reads of a keyed state by owner: a plan summarizes the slices, a restore reads them.
 
-    They are found anew each time: a job may have a hundred states and thousands of subtasks.
+    They are computed on each call, because a job may have a hundred states and thousands of
+    subtasks.
     """
 
     entry: KeyedEntry
     owners: Assignment
 
     def of_groups(self, key_groups: KeyGroupRange) -> ReadSlices:
-        """Return what is read for some key groups, whoever owns them."""
+        """Return the reads for some key groups, whatever subtask owns them."""
         return reads_of(self.entry, key_groups, self.owners.max_parallelism)
 
     def of_all(self) -> tuple[ReadSlices, ...]:
-        """Return what each subtask reads, in order."""
+        """Return the reads of each subtask, in order."""
         return tuple([self.of_groups(key_groups) for key_groups in self.owners.ranges()])
 
 
 def assignment_of(
     entry: KeyedEntry, parallelism: int, max_parallelism: int | None = None
 ) -> KeyGroupAssignment:
-    """Return who owns which key groups of a stored state, or of as many as are asked for: a
-    multiple of the stored ones, or a divisor. ParallelismError names the operator.
+    """Return the owners of the key groups of a stored state.
+
+    ``max_parallelism`` may be a multiple or a divisor of the stored one. ParallelismError names the
+    operator.
     """
     try:
         stored = entry.state.max_parallelism
@@ -112,9 +117,9 @@ def assignment_of(
 
 
 def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
-    """Return what of a state's base a subtask that owns ``key_groups`` reads, in order.
+    """Return, in order, the base-file slices that the owner of ``key_groups`` must read.
 
-    A file in which it has no row is not among it.
+    Files without rows in these key groups are omitted.
     """
     handles, ranges = entry.by_key_group
     cuts = ranges.cuts(key_groups.first, key_groups.last)
@@ -124,11 +129,11 @@ def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
 def reads_of(
     entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int | None = None
 ) -> ReadSlices:
-    """Return all that the owner of ``key_groups`` reads, of base and changes.
+    """Return the slices that the owner of ``key_groups`` must read, of the base and its changes.
 
-    With a ``max_parallelism`` they are of so many, else of the stored ones. Of another one than
-    that it is the stored key groups in which its rows lie, and of a file of several what lies
-    between them too, so that it is opened once.
+    ``key_groups`` are numbered within ``max_parallelism``, or within the stored one if it is None.
+    If the two differ, the slices cover the stored key groups that contain these rows. A file with
+    several of them is read from the first to the last one, so that it is opened only once.
     """
     stored = entry.state.max_parallelism
     if max_parallelism is None or max_parallelism == stored:
@@ -143,7 +148,7 @@ def reads_of(
 
 
 def _once(slices: list[KeyedStateSlice]) -> Slices:
-    """Return slices of which each file has one, from its first to its last key group."""
+    """Merge slices of the same file into one slice, from its first to its last key group."""
     found: dict[str, KeyedStateSlice] = {}
     for part in slices:
         before = found.get(part.handle.path)
@@ -157,8 +162,9 @@ def _once(slices: list[KeyedStateSlice]) -> Slices:
 
 
 def _layer_reads(entry: KeyedEntry, *spans: KeyGroupRange) -> tuple[LayerReads, ...]:
-    """Return the reads of layers of which something is read: what lies between two live ranges is
-    read too, so that a file is opened once.
+    """Return the reads of the layers that have rows to read.
+
+    Rows between two live ranges are read too, so that a file is opened only once.
     """
     found = []
     for layer in entry.layers:

@@ -1,11 +1,10 @@
-"""What a piece of state is: operator uid, state name, kind, columns and how it moves on a rescale.
+"""The description of a state: operator uid, name, kind, columns and its behavior on a rescale.
 
-Keyed state lives with a key and moves with its key group; operator state lives with a subtask and
-is given out again by its redistribution mode. Kinds and entries follow Flink's
-``StateDescriptor.Type``:
+Keyed state belongs to a key and moves with its key group. Operator state belongs to a subtask and
+is redistributed by its mode. Kinds and entries follow Flink's ``StateDescriptor.Type``:
 
 =============  ==================================  =======================================
-kind           rows per (key, namespace)           what else identifies a row (``entry``)
+kind           rows per (key, namespace)           further identity of a row (``entry``)
 =============  ==================================  =======================================
 value          0 or 1                              –
 list           one per element                     the position column; order is kept
@@ -48,30 +47,30 @@ __all__ = [
 ]
 
 
-# What is said of a word that is none of those that there are.
+# The error for a value that is not in an enumeration.
 
 
 def unknown_choice(what: str, value: object, among: type[StrEnum]) -> InvalidArgumentError:
-    """Return the error for a value that is no member of an enumeration; it names all of them."""
+    """Return the error for a value that is not in an enumeration; it lists the members."""
     known = ", ".join(repr(member.value) for member in among)
     return InvalidArgumentError(f"unknown {what} {value!r}: use one of {known}")
 
 
-# Time to live: when a row of keyed state has expired, by the last time it was used.
+# TTL: when a row of keyed state expires, depending on the time of its last use.
 #
-# Flink's rule (``TtlUtils``): a row expires as soon as its time plus the time to live is not after
-# the clock. Each row has its own time, so a list expires by element and a map by entry. The clock
-# is always an argument; nothing here looks at one.
+# The rule is Flink's (``TtlUtils``): a row expires as soon as its time plus the TTL is not after
+# the clock. Each row has its own time, so a list expires per element and a map per entry. The clock
+# is always an argument; this module never reads one.
 
 
 TIME_TYPES = ("long", "timestamp")
-"""What a column of times may be: milliseconds since 1970, UTC, or an instant."""
+"""The types of a time column: milliseconds since 1970 in UTC, or a timestamp with time zone."""
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
 class TtlUpdate(StrEnum):
-    """What gives a row a new time: ``StateTtlConfig.UpdateType``."""
+    """The operations that renew a row's time: ``StateTtlConfig.UpdateType``."""
 
     ON_CREATE_AND_WRITE = "on_create_and_write"
     ON_READ_AND_WRITE = "on_read_and_write"
@@ -82,7 +81,7 @@ class TtlUpdate(StrEnum):
 
 
 class TtlVisibility(StrEnum):
-    """Whether a restore hands expired rows over: ``StateTtlConfig.StateVisibility``."""
+    """Whether a restore returns expired rows: ``StateTtlConfig.StateVisibility``."""
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
@@ -94,14 +93,14 @@ class TtlVisibility(StrEnum):
 
 @dataclass(frozen=True)
 class TimeToLive:
-    """How long rows of a keyed state live, in milliseconds after the time in their ``column``.
+    """The TTL of a keyed state's rows, in milliseconds after the time in their ``column``.
 
     The column is one of the state's values, a long (milliseconds since 1970, UTC) or a timestamp.
     With ``update="on_create_and_write"`` it is the time of the last write. With
-    ``"on_read_and_write"`` it is that of the last read too: reads are the job's own, so the job
-    writes what it has read, with its values, as upserts of the next checkpoint. With the default
-    ``visibility`` no expired row is ever restored; with ``"return_expired_if_not_cleaned_up"`` it
-    is until compaction has dropped it.
+    ``"on_read_and_write"`` it is the time of the last read or write. The store does not see the
+    job's reads, so the job must upsert the rows that it read, with their values, in the next
+    checkpoint. With the default ``visibility`` expired rows are never restored. With
+    ``"return_expired_if_not_cleaned_up"`` they are restored until compaction drops them.
     """
 
     duration_ms: int
@@ -110,7 +109,7 @@ class TimeToLive:
     visibility: TtlVisibility | str = TtlVisibility.NEVER_RETURN_EXPIRED
 
     def __post_init__(self) -> None:
-        """Take strings for members; InvalidArgumentError for what is no duration or column."""
+        """Accept strings for enumeration members; InvalidArgumentError for other invalid values."""
         object.__setattr__(self, "update", TtlUpdate(self.update))
         object.__setattr__(self, "visibility", TtlVisibility(self.visibility))
         given: object = self.duration_ms
@@ -128,25 +127,26 @@ class TimeToLive:
 
     @property
     def hides(self) -> bool:
-        """Whether a restore leaves expired rows out."""
+        """True if a restore omits expired rows."""
         return self.visibility is TtlVisibility.NEVER_RETURN_EXPIRED
 
     def __str__(self) -> str:
-        """Return how text shows it."""
+        """Return the TTL as text."""
         return f"{self.duration_ms} ms after {self.column}, {self.update}, {self.visibility}"
 
 
 def expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:
-    """Return whether a row of that time is past its time to live; all in ms since 1970, 64 bits.
+    """Return whether a row with this time is expired; all values are ms since 1970, in 64 bits.
 
-    ``TtlUtils.expired``: the end is the last millisecond of 64 bits where the sum would be later.
+    As in ``TtlUtils.expired``, an expiry time that does not fit into 64 bits is the largest one
+    that does.
     """
     left = min(_LONG_MAX - timestamp_ms, ttl_ms) if timestamp_ms > 0 else ttl_ms
     return timestamp_ms + left <= now_ms
 
 
 def check_time(now_ms: int) -> int:
-    """Return the clock of a caller, ms since 1970; InvalidArgumentError unless a 64-bit integer."""
+    """Return the caller's clock, ms since 1970; InvalidArgumentError unless a 64-bit integer."""
     if isinstance(now_ms, bool) or not isinstance(now_ms, int):
         raise InvalidArgumentError(f"now_ms is a number of milliseconds, not {now_ms!r}")
     if not _LONG_MIN <= now_ms <= _LONG_MAX:
@@ -176,7 +176,7 @@ class StateKind(StrEnum):
 
 
 class TimeDomain(StrEnum):
-    """What a timer waits for: the watermark (event time) or the clock (processing time)."""
+    """The clock of a timer: the watermark (event time) or the wall clock (processing time)."""
 
     EVENT = "event"
     PROCESSING = "processing"
@@ -187,13 +187,13 @@ class TimeDomain(StrEnum):
 
 
 class Layout(StrEnum):
-    """Which key groups lie in which file; recorded per state and checkpoint."""
+    """The distribution of key groups over files; recorded per state and checkpoint."""
 
     PARTITIONED = "partitioned"
     """One file per key group, in a folder of its own."""
 
     RANGED = "ranged"
-    """Few files, each with a contiguous range of key groups, row groups cut between key groups."""
+    """Few files, each with contiguous key groups; most row groups end where a key group ends."""
 
     @classmethod
     def _missing_(cls, value: object) -> Layout:
@@ -201,7 +201,7 @@ class Layout(StrEnum):
 
 
 AUTO_LAYOUT = "auto"
-"""Which of the two a state gets is decided as it is written."""
+"""The layout is chosen when the state is written."""
 
 LAYOUT_CHOICES = (*(one.value for one in Layout), AUTO_LAYOUT)
 
@@ -212,8 +212,8 @@ LayoutChoice = Annotated[str, Meta(pattern=rf"\A({'|'.join(LAYOUT_CHOICES)})\Z")
 class KeyedState:
     """One keyed state: its name, columns by role, number of key groups and hash scheme (I1, I3).
 
-    ``key_types`` names, per key column, the type whose hash decides the key group ("Long",
-    "BIGINT", …): it is what pins the hash, and must never change.
+    ``key_types`` has, per key column, the type whose hash determines the key group ("Long",
+    "BIGINT", …). It must never change, because that would change the hashes.
     """
 
     uid: str
@@ -231,7 +231,7 @@ class KeyedState:
     ttl: TimeToLive | None = None
 
     def __post_init__(self) -> None:
-        """Check that every role names a column, no column has two, and the kind's rules hold."""
+        """Check that roles name existing columns, once each, and that the kind's rules hold."""
         for column in self.schema.names:
             if column.lower() == KEY_GROUP:
                 raise InvalidArgumentError(
@@ -311,7 +311,7 @@ class KeyedState:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns whose values no two rows of the state share."""
+        """The columns that together identify a row of the state."""
         return (*self.key, *self.namespace, *self.entry)
 
     @property
@@ -320,13 +320,13 @@ class KeyedState:
         return tuple(name for name in self.schema.names if name not in self.identity)
 
     def __str__(self) -> str:
-        """Return how messages name the state."""
+        """Return the state's name in messages."""
         return f"state {self.name!r} of operator {self.uid!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorState:
-    """One operator state: elements of typed columns and the mode in which a rescale deals them."""
+    """One operator state: elements with typed columns, and their redistribution mode."""
 
     uid: str
     name: str
@@ -334,7 +334,7 @@ class OperatorState:
     schema: Schema
 
     def __post_init__(self) -> None:
-        """Refuse element columns named like the two that the table adds."""
+        """Refuse element columns with the names of the two columns that the table adds."""
         for column in self.schema.names:
             if column.lower() in (SUBTASK, POSITION):
                 raise InvalidArgumentError(
@@ -343,5 +343,5 @@ class OperatorState:
                 )
 
     def __str__(self) -> str:
-        """Return how messages name the state."""
+        """Return the state's name in messages."""
         return f"{self.mode.value} state {self.name!r} of operator {self.uid!r}"
