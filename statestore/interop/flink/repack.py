@@ -212,18 +212,3 @@ def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most:
             "hashes them in another way"
         )
     return groups_of(most)
-
-
-def _key_groups(spill: Spill, part: KeyGroupRange, most: int, packs: bool) -> Iterator[bytes]:
-    """Yield the bytes of each key group of a subtask, compressed if ``packs`` is true."""
-    for chunk in spill.parts(part):
-        rows = spill.rows(chunk)
-        states = []
-        for place in sorted(pc.unique(rows.column("state")).to_pylist()):
-            own = rows.filter(pc.equal(rows.column("state"), place)).combine_chunks()
-            numbers, _, keys, values = (column.chunk(0) for column in own.columns)
-            groups = numbers.to_numpy()
-            entries = entries_of(joined(prefixes(groups, most), keys), values)
-            states.append((place, cut(entries, groups, chunk)))
-        for number in chunk:
-            yield group_bytes(number, states, is_compressed=packs)
