@@ -23,12 +23,12 @@ from statestore.flink.partitioners import KeyGroup
 from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, StatefulQuery, by_key
-from tests.interop.spark.queries import Query, events, run
+from tests.interop.spark.queries import Query, events, run, session
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
 ROWS, GROUPS = 1000, 16
-EXPORTS_SINCE: tuple[int, int] = (4, 2)
+REWRITER_SINCE: tuple[int, int] = (4, 2)
 
 
 @pytest.fixture
@@ -208,15 +208,38 @@ def test_export(
     spark: SparkSession,
     tmp_path: Path,
     query: Callable[..., dict[int, list[str]]],
-    record_property: Callable[[str, object], None],
 ) -> None:
     """`statestore spark export`, and a query that goes on with it."""
     back = str(tmp_path / "back")
-    if INSTALLED < EXPORTS_SINCE:
-        with pytest.raises(MissingDependencyError, match=rf"4\.2 or later.* {pyspark.__version__}"):
-            export_checkpoint(spark, imported, back, partitions=7)
-        record_property("refused", True)
-        return
     export_checkpoint(spark, imported, back, partitions=7)
     events(tmp_path / "events", 2, 3)
     assert query(location=back)
+
+
+def test_export_by_the_rewriter(
+    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """`statestore spark export` of session windows in RocksDB."""
+    events(tmp_path / "events", 0, 2)
+    runs = partial(
+        run,
+        spark,
+        Query("session", "append", session),
+        source=tmp_path / "events",
+        provider="rocksdb",
+        partitions=2,
+    )
+    runs(location=str(tmp_path / "spark"))
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    import_checkpoint(spark, str(tmp_path / "spark"), store)
+    back = str(tmp_path / "back")
+    if INSTALLED < REWRITER_SINCE:
+        with pytest.raises(
+            MissingDependencyError, match=rf"4\.2 and later.* {pyspark.__version__}"
+        ):
+            export_checkpoint(spark, store, back, partitions=3)
+        record_property("refused", True)
+        return
+    export_checkpoint(spark, store, back, partitions=3)
+    events(tmp_path / "events", 2, 3)
+    assert runs(location=back)

@@ -45,7 +45,7 @@ from statestore.interop.spark.read import (
 from statestore.interop.spark.record import QUERY, ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
-from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
+from statestore.interop.spark.stores import StoreStates, is_rewritten, stores_of
 from statestore.interop.spark.target import Target
 from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
@@ -136,7 +136,7 @@ def export_checkpoint(
         LeftOutStateError: for such state that ``leave_out`` does not name.
         StateNotFoundError: for a name in ``leave_out`` of no such state.
         CommitConflictError: when another export is being written there, or did not finish.
-        MissingDependencyError: when this is not the Spark whose states can be written.
+        MissingDependencyError: when the state needs Spark's rewriter, and this Spark has none.
         UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import, and
             for changed variables of a store that cannot be made anew.
         CorruptionError: when Spark does not read back what was written; it stays unusable.
@@ -155,7 +155,8 @@ def export_checkpoint(
     left_out = _left_out(restored.manifest, record, leave_out)
     chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
     states = stores_of(restored, record, chosen)
-    check_spark(spark)
+    if is_rewritten(record, chosen):
+        check_spark(spark)
     target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
@@ -225,7 +226,7 @@ def _write(
     for name, content in _for_spark(logs, shape, written.spark_url).items():
         target.put(name, content)
     frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}
-    if provider == "rocksdb" and needs_rewriter(record):
+    if is_rewritten(record, provider):
         told("all stores, by Spark's rewriter")
         with session_with(spark, {FORMAT_VERSION: record.commit_version}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)

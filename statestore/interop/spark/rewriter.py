@@ -120,12 +120,17 @@ def check_spark(spark: SparkSession) -> None:
     refuse_connect(spark, "writing the state of a query")
     session: Any = spark
     version, jvm = spark.version, session._jvm
-    needed = "writing the state of a query needs Spark 4.2 or later"
+    needed = (
+        "this state (session windows, transformWithState, or the second format of checkpoints) is "
+        "written to RocksDB by a class of Spark 4.2 and later"
+    )
     try:
         constructors = jvm.java.lang.Class.forName(_REWRITER).getConstructors()
     except Py4JJavaError as error:
-        problem = f"{needed}; this is Spark {version}, which has no {_REWRITER}"
-        raise MissingDependencyError(problem) from error
+        raise MissingDependencyError(
+            f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a newer "
+            "Spark"
+        ) from error
     found = [tuple(one.getName() for one in each.getParameterTypes()) for each in constructors]
     if _PARAMETERS not in found:
         takes = " or ".join(f"({', '.join(types)})" for types in found)

@@ -22,7 +22,7 @@ from statestore.interop.spark.state_files import Provider
 from statestore.interop.spark.variables import families_of, own_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 
-__all__ = ["StoreStates", "needs_rewriter", "stores_of"]
+__all__ = ["StoreStates", "is_rewritten", "stores_of"]
 
 State = tuple[ImportedStore, RestoredKeyedState]
 
@@ -69,10 +69,14 @@ def stores_of(
     )
 
 
-def needs_rewriter(record: QueryRecord) -> bool:
-    """Return whether only Spark can write the state for RocksDB: where keys are laid out for scans,
-    and where each file has an id, in the second format of checkpoints.
+def is_rewritten(record: QueryRecord, provider: Provider) -> bool:
+    """Return whether only Spark's own rewriter can write the state.
+
+    It can only be written so for RocksDB, where keys are laid out for scans, and where each file
+    has an id, in the second format of checkpoints.
     """
+    if provider != "rocksdb":
+        return False
     if record.commit_version != "1":
         return True
     kinds = ((one.operator_name, kind_of(one.operator_name)) for one in record.stores)
@@ -83,8 +87,7 @@ def _store(
     restored: RestoredCheckpoint, record: QueryRecord, one: ImportedStore, provider: Provider
 ) -> StoreStates:
     kind = kind_of(one.operator_name)
-    rewritten = provider == "rocksdb" and needs_rewriter(record)
-    if rewritten and one.operator_name in NOT_REWRITTEN:
+    if is_rewritten(record, provider) and one.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
             f"{one.uid}: export with provider hdfs"
