@@ -97,6 +97,8 @@ def spark_session(
     """
     if table_format not in ("delta", "parquet"):
         raise InvalidArgumentError(f'table_format is "delta" or "parquet", not {table_format!r}')
+    if table_format == "delta":
+        refuse_without_delta()
     if _is_running():
         return _checked(SparkSession.Builder().getOrCreate(), table_format)
     settings = default_settings(table_format)
@@ -109,7 +111,6 @@ def spark_session(
         settings[name] = f"{packages},{value}" if packages else value
     builder = SparkSession.Builder().appName(app_name).master(master)
     if table_format == "delta":
-        refuse_without_delta()
         builder = _with_delta(builder, settings.pop(PACKAGES, ""))
     for name, value in settings.items():
         builder = builder.config(name, value)
