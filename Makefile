@@ -54,7 +54,7 @@ test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## r
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
 
-test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.0.5; ARGS="-m spark" runs all
+test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.0.5; ARGS names other tests
 	@$(WITH_JAVA) build/spark-$(SPARK)/bin/python -m pytest -p no:unraisableexception \
 		-W ignore::ResourceWarning --junitxml build/spark-$(SPARK)/tests.xml \
 		$(or $(ARGS),tests/spark/test_versions.py)
