@@ -1,7 +1,7 @@
-"""Checkpoints of Spark's own stateful queries: shown, imported into a store, and exported from one.
+"""Show, import and export checkpoints of Spark's own stateful queries.
 
-``show_location``, ``import_checkpoint``, ``export_checkpoint`` and ``export_progress`` are the way
-in; the command is ``statestore spark``.
+The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint`` and
+``export_progress``. The command is ``statestore spark``.
 """
 
 from statestore.extras import needs_extra

@@ -1,4 +1,4 @@
-"""``statestore spark import``: a query's state as a checkpoint of a store."""
+"""``statestore spark import``: import a query's state as a checkpoint of a store."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = ["ImportedCheckpoint", "import_checkpoint"]
 
 @dataclass(frozen=True)
 class ImportedCheckpoint:
-    """A checkpoint that was made of a query's state.
+    """A checkpoint that was imported from a query's state.
 
-    ``found`` says that the store had this micro-batch already; ``is_incremental``, that only what
-    changed since the one before was written.
+    ``found`` is true if the store already had this micro-batch. ``is_incremental`` is true if only
+    the changes since the previous one were written.
     """
 
     location: str
@@ -62,33 +62,34 @@ def import_checkpoint(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedCheckpoint:
-    """Write the state of a query's micro-batch as the next checkpoint of a store.
+    """Import the state of a query's micro-batch as the next checkpoint of a store.
 
-    Each of the query's stores becomes a keyed state: its key is what Spark shuffles by, hashed so
-    that nulls are keys as others. Beside the store of a transformWithState, which is kept as
-    Spark's bytes, each of its variables is a state to look at. A later micro-batch of the same
-    query is an incremental checkpoint: what did not change is not written again. The location is
-    only read; the query may be running.
+    Each state store of the query becomes a keyed state. Its key is Spark's shuffle key, hashed in a
+    way that allows nulls. The store of a transformWithState is kept as Spark's bytes. In addition,
+    each of its variables becomes a state with readable columns. A later micro-batch of the same
+    query becomes an incremental checkpoint, which stores only the changes. The location is only
+    read; the query may be running.
 
     Args:
         spark: a session of Spark Classic.
         location: the query's checkpoint location, a path or URL.
-        store: a new store, or one that has an earlier micro-batch of this query.
-        batch: a micro-batch that is done; by default the newest.
-        max_parallelism: the number of key groups of all states; by default as stored, else Flink's
-            default for the number of partitions.
-        storage_options: options for fsspec, with which the location is reached.
-        on_progress: is called with the number of states that are done, of how many, and the next.
+        store: a new store, or a store with an earlier micro-batch of this query.
+        batch: a committed micro-batch; by default the newest.
+        max_parallelism: the number of key groups of all states. By default it is unchanged, or for
+            a new store Flink's default for the number of partitions.
+        storage_options: options for fsspec, to access the location.
+        on_progress: a callback that receives the number of finished states, the total, and the next
+            state.
 
     Returns:
-        What was imported, and the checkpoint.
+        The imported states, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: for no checkpoint location, a micro-batch that is not there, or a
-            store that has something else.
-        UnsupportedTypeError: for an operator, or a format of its state, that is not known.
-        DamagedFileError or MissingFileError: when a file of the query is not as Spark wrote it.
-        SchemaMismatchError: when the query's state has other columns than the stored one.
+        InvalidArgumentError: if there is no checkpoint location, the micro-batch does not exist, or
+            the store has something else.
+        UnsupportedTypeError: for an unsupported operator or state format.
+        DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
+        SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
     found = CheckpointLocation(open_storage(location, storage_options))
@@ -136,7 +137,7 @@ def _refuse_unknown(
 def _sources(
     spark: SparkSession, location: CheckpointLocation, batch: int, operators: tuple[Operator, ...]
 ) -> Iterator[_Source]:
-    """Yield what becomes a state: no variable that has no columns, as the store has its bytes."""
+    """Yield the parts to import, without variables that have no columns (the store has them)."""
     for part in (part for operator in operators for part in parts_of(operator)):
         rows = stored_rows(spark, location.spark_url, batch, part)
         columns = columns_of(rows, part)
@@ -147,7 +148,7 @@ def _sources(
 def _written(
     checkpoint: CheckpointWriter, source: _Source, max_parallelism: int | None, is_known: bool
 ) -> ImportedStore:
-    """Write the rows of one of Spark's stores as a state; of one that is known, what changed."""
+    """Write the rows of a part as a state; if the state is known, write only the changes."""
     part, columns = source.part, source.columns
     rows = columns.to_state(source.rows)
     uid, name = part.uid, part.state
@@ -171,7 +172,7 @@ def _written(
 
 
 def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
-    """Return the newest checkpoint of a store, and the query that it is of; None for no store."""
+    """Return a store's newest checkpoint and its query record; None if there is none."""
     try:
         restored = store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):
@@ -182,7 +183,7 @@ def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
 def _refuse_other(
     before: QueryRecord, location: CheckpointLocation, batch: int, store: StateStore
 ) -> None:
-    """Refuse a store whose newest checkpoint is of another query, or of a later micro-batch."""
+    """Refuse a store whose newest checkpoint is from another query or a later micro-batch."""
     if before.query_id != location.query_id:
         raise InvalidArgumentError(
             f"{store.url} has the state of query {before.query_id}, and {location.url} is of query "
@@ -198,7 +199,7 @@ def _refuse_other(
 def _refuse_other_plan(
     before: QueryRecord, sources: tuple[_Source, ...], location: CheckpointLocation
 ) -> None:
-    """Refuse operators, or columns, that are not those of the micro-batch before."""
+    """Refuse operators or columns that differ from the previous micro-batch."""
     old = {(one.uid, one.state): one.columns for one in before.stores}
     new = {(one.part.uid, one.part.state): one.columns for one in sources}
     for uid, name in sorted(old.keys() ^ new.keys()):

@@ -1,17 +1,17 @@
-"""What a query wrote down in its checkpoint location, apart from the rows of its state.
+"""Read the files that a query wrote to its checkpoint location, except the rows of its state.
 
 ::
 
     metadata                          the query's id
-    offsets/<batch>                   how a micro-batch was planned: settings, and where sources end
-    commits/<batch>                   that it is done
-    sources/<source>/…                which files a source has seen
-    state/<operator>/_metadata/…      the operator, its stores, and how many partitions they have
+    offsets/<batch>                   the plan of a micro-batch: settings, and ends of sources
+    commits/<batch>                   the micro-batch is finished
+    sources/<source>/…                the files that a source has read
+    state/<operator>/_metadata/…      the operator, its stores, and their number of partitions
     state/<operator>/0/[<store>/]_metadata/schema      the columns of a store
-    state/<operator>/_stateSchema/<store>/…            those of a store with column families
+    state/<operator>/_stateSchema/<store>/…            the columns of a store with column families
 
-All of it is JSON behind a line with a version. It is only read here, and a running query is not
-disturbed by that.
+All of these are JSON after a line with a version. This module only reads them, which does not
+disturb a running query.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ PROVIDERS = {
 }
 
 UNFINISHED = b"This is not a checkpoint of a query yet"
-"""How the greatest file in ``offsets`` begins until an export is whole. Spark reads that first, and
-refuses to start with it.
+"""The beginning of the newest file in ``offsets`` until an export is complete. Spark reads this
+file first, and refuses to start with it.
 """
 
 _NUMBER = re.compile(r"\d{1,18}")
-_NO_END = "-"  # where a source has had no data yet
+_NO_END = "-"  # the end of a source that has had no data yet
 T = TypeVar("T")
 VariableKind = Literal["ValueState", "ListState", "MapState", "TimerState"]
 
@@ -112,7 +112,7 @@ class _OperatorMetadata(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Planned:
-    """A micro-batch as it was planned: its settings, and where the data of each source end."""
+    """The plan of a micro-batch: its settings, and the end of each source's data."""
 
     number: int
     watermark_ms: int
@@ -123,7 +123,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Committed:
-    """A micro-batch that is done; ``version`` is that of the checkpoint's format, 1 or 2."""
+    """A committed micro-batch; ``version`` is the version of the checkpoint format, 1 or 2."""
 
     number: int
     version: int
@@ -140,7 +140,7 @@ class StoreInfo:
 
 @dataclass(frozen=True)
 class VariableInfo:
-    """A variable of a transformWithState: what it is, and whether its values have an end."""
+    """A variable of a transformWithState: its name and kind, and whether its values have a TTL."""
 
     name: str
     kind: VariableKind
@@ -149,7 +149,7 @@ class VariableInfo:
 
 @dataclass(frozen=True)
 class Operator:
-    """A stateful operator of the query, as ``metadata`` (``state/0/_metadata/…``) describes it."""
+    """A stateful operator, as the file ``metadata`` (``state/0/_metadata/…``) describes it."""
 
     number: int
     name: str
@@ -160,7 +160,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class CheckpointLocation:
-    """A query's checkpoint location, as it is when each part of it is asked for."""
+    """A query's checkpoint location; each part is read when it is used first."""
 
     storage: Storage
 
@@ -171,12 +171,12 @@ class CheckpointLocation:
 
     @property
     def spark_url(self) -> str:
-        """The URL by which Spark finds it."""
+        """The URL of the location for Spark."""
         return self.storage.spark_url("").rstrip("/")
 
     @cached_property
     def query_id(self) -> str:
-        """The query's id; InvalidArgumentError where there is no checkpoint of a query."""
+        """The query's id; InvalidArgumentError if this is not a query's checkpoint location."""
         try:
             content = self.storage.read("metadata")
         except FileNotFoundError:
@@ -188,32 +188,32 @@ class CheckpointLocation:
 
     @cached_property
     def planned(self) -> tuple[int, ...]:
-        """The numbers of the micro-batches that were planned and are kept, ascending."""
+        """The numbers of the planned micro-batches that are still kept, ascending."""
         return self._numbers("offsets")
 
     @cached_property
     def committed(self) -> tuple[int, ...]:
-        """The numbers of those that are done, ascending."""
+        """The numbers of the committed micro-batches that are still kept, ascending."""
         return self._numbers("commits")
 
     @property
     def uncommitted(self) -> int | None:
-        """The number of a micro-batch that was planned and is not done: it will run again."""
+        """The number of a planned micro-batch that is not committed and will run again."""
         last = max(self.planned, default=None)
         return last if last is not None and last > max(self.committed, default=-1) else None
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether an export is being written here, or did not finish."""
+        """Whether an export to this location is running or did not finish."""
         last = max(self.planned, default=None)
         return last is not None and self.storage.read(f"offsets/{last}").startswith(UNFINISHED)
 
     def batch(self, number: int | None = None) -> int:
-        """Return the number of a micro-batch that is done, by default the newest.
+        """Return the number of a committed micro-batch, by default the newest.
 
         Raises:
-            InvalidArgumentError: when it is not done, or no longer kept, or the location is that
-                of an export that did not finish.
+            InvalidArgumentError: if it is not committed or no longer kept, or if the location
+                belongs to an export that did not finish.
         """
         if self.is_unfinished:
             raise InvalidArgumentError(
@@ -235,11 +235,11 @@ class CheckpointLocation:
         return number
 
     def plan(self, number: int) -> Planned:
-        """Return how a micro-batch was planned.
+        """Return the plan of a micro-batch.
 
         Raises:
-            MissingFileError or DamagedFileError: when its file is not there, or cut off.
-            FormatVersionError: when another version of Spark wrote it.
+            MissingFileError or DamagedFileError: if its file is missing or truncated.
+            FormatVersionError: if another version of Spark wrote it.
         """
         name = f"offsets/{number}"
         version, *lines = self._lines(name)
@@ -269,7 +269,7 @@ class CheckpointLocation:
         )
 
     def commit(self, number: int) -> Committed:
-        """Return what was written down when a micro-batch was done; errors as :meth:`plan`."""
+        """Return the commit log entry of a micro-batch; raises the errors of :meth:`plan`."""
         name = f"commits/{number}"
         version, *lines = self._lines(name)
         if version not in ("v1", "v2"):
@@ -278,10 +278,10 @@ class CheckpointLocation:
         return Committed(number, int(version[1:]), found.nextBatchWatermarkMs)
 
     def operators(self, batch: int) -> tuple[Operator, ...]:
-        """Return the stateful operators as of a micro-batch, by their numbers.
+        """Return the stateful operators of a micro-batch, ordered by their numbers.
 
         Raises:
-            InvalidArgumentError: when the query has none, or was written before Spark 4.0.
+            InvalidArgumentError: if the query has no state, or was written before Spark 4.0.
             DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
         names = self.storage.list("state")
@@ -291,11 +291,11 @@ class CheckpointLocation:
         return tuple(self._operator(number, names, batch) for number in numbers)
 
     def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
-        """Yield the name and content of all that an export needs again, beside the state's rows.
+        """Yield the names and contents of all files that an export needs, except the state's rows.
 
-        These are the query's id, how the micro-batches around this one were planned, what was
-        committed, what sources have seen by then, and what operators and stores are. What a source
-        has seen later it has not seen yet for a query that goes on from here.
+        These are the query's id, the plans and commits of the micro-batches around this one, the
+        source logs up to this micro-batch, and the descriptions of operators and stores. Later
+        entries of the source logs are left out, so that an exported query reads these files again.
 
         Raises:
             MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
@@ -312,7 +312,7 @@ class CheckpointLocation:
             yield name, self._content(name)
 
     def size_of(self, folder: str) -> int:
-        """Return the bytes of the files of a folder, without those below it."""
+        """Return the total size of a folder's files, without subfolders."""
         return sum(
             self.storage.size(name)
             for name in self.storage.list(folder)
@@ -320,17 +320,19 @@ class CheckpointLocation:
         )
 
     def _seen(self, ends: tuple[str, ...]) -> Iterator[str]:
-        """Yield the files of sources: of one that reads files, those up to where it ends.
+        """Yield the files of source logs; for a file source, only up to its end.
 
-        Such a source has a number for each time that it found files. Every tenth is a file with all
-        before it, ``<number>.compact``, and what is behind that is needed to the last one.
+        A file source writes a numbered file whenever it finds new input files. Every tenth file,
+        ``<number>.compact``, contains all previous entries. All files after the last one of these
+        are
+        needed.
         """
         names = self.storage.list("sources")
         ended = [*map(_log_offset, ends)]
         greatest = max((number for number in ended if number is not None), default=None)
         folders = {int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))}
-        # A stream that is read twice, as in a join with itself, has one folder, and two ends: then
-        # which end is whose is not known.
+        # A source that is used twice, as in a self-join, has one folder and two ends. Then the ends
+        # cannot be matched to folders.
         one_each = folders == {*range(len(ended))}
         for name in names:
             source, file = _part(name, 1), _NUMBER.match(_part(name, 2))
@@ -376,7 +378,7 @@ class CheckpointLocation:
             )
         files = sum(one.startswith(f"state/{number}/") for one in names)
         most = max(one.numPartitions for one in found.stateStoreInfo)
-        if most > files:  # each partition has a file of each micro-batch that is kept
+        if most > files:  # each partition has at least one file
             raise DamagedFileError(
                 f"{self.url}/{name} is not as Spark writes it: operator {number} has {most} "
                 f"partitions, and {files} files in all"
@@ -416,7 +418,7 @@ class CheckpointLocation:
     def _declared(self, name: str, content: bytes, kind: type[T]) -> T:
         try:
             value: Any = json.loads(content)
-            json.dumps(value, ensure_ascii=False).encode()  # half of a character is no text
+            json.dumps(value, ensure_ascii=False).encode()  # refuses unpaired surrogates
             return as_declared(value, kind)
         except RecursionError:
             raise DamagedFileError(
@@ -429,18 +431,18 @@ class CheckpointLocation:
 
 
 def provider_of(settings: Mapping[str, str]) -> str:
-    """Return ``hdfs`` or ``rocksdb``, or the class of a provider that is neither."""
+    """Return ``hdfs`` or ``rocksdb``, or the class name of any other provider."""
     name = settings.get(PROVIDER, PROVIDERS["hdfs"])
     return next((short for short, known in PROVIDERS.items() if known == name), name)
 
 
 def state_folder(operator: int, store: str) -> str:
-    """Return the folder of a store, with ``{}`` for the number of a partition."""
+    """Return the folder of a store, with ``{}`` as a placeholder for the partition number."""
     return f"state/{operator}/{{}}" + ("" if store == "default" else f"/{store}")
 
 
 def _describes(name: str, batch: int) -> bool:
-    """Say of a file below ``state`` whether it tells what an operator or a store is."""
+    """Return whether a file below ``state`` describes an operator or a store."""
     *folders, last = name.split("/")
     if last.startswith("."):
         return False
@@ -455,7 +457,7 @@ def _part(name: str, at: int) -> str:
 
 
 def _log_offset(end: str) -> int | None:
-    """Return the number that a source of files ends at, None for any other source."""
+    """Return the log number at which a file source ends, None for any other source."""
     value = None if end == _NO_END else json.loads(end)
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None

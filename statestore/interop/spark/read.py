@@ -1,4 +1,4 @@
-"""The rows of a query's state, by Spark's own reader: as they are, or counted and proved."""
+"""Read the rows of a query's state with Spark's own reader, to import or to verify them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = [
     "session_with",
 ]
 
-# Else each row of a changelog is looked for before it is put into RocksDB, to be counted.
+# If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
 _COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 
 @contextmanager
 def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> Iterator[None]:
-    """Let Spark read the state of a micro-batch within a block.
+    """Prepare a session so that Spark can read the state of a micro-batch within a block.
 
     Raises:
-        InvalidArgumentError: for a session of Spark Connect, which has no access to what is needed.
-        DamagedFileError: when Spark cannot read a file that the block asks for.
+        InvalidArgumentError: for a session of Spark Connect, which lacks the necessary access.
+        DamagedFileError: if Spark cannot read a file within the block.
     """
     refuse_connect(spark, "reading the state of a query")
     if set(location.spark_url) & {" ", "%"}:
@@ -48,7 +48,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
             "name of a folder for something else. Copy or link the folder to another name"
         )
     hand_on(spark, location.storage)
-    _ = spark.streams  # begins what Spark's reader asks for the places of state stores
+    _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
     settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
         with session_with(spark, settings):
@@ -63,7 +63,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
 
 @contextmanager
 def session_with(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Give a session other settings within a block."""
+    """Change settings of a session within a block, and restore them afterwards."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -90,8 +90,9 @@ _AS_SPARK_SAYS = "partition int, rows long, digest string, misplaced long"
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows of a store, how many each partition has, and how many lie where Spark looks for
-    others.
+    """The rows of a store, the row count by partition, and the number of misplaced rows.
+
+    Spark does not find misplaced rows, because it looks for their keys in another partition.
     """
 
     contents: RowSet
@@ -100,9 +101,9 @@ class Seen:
 
 
 def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
-    """Read all rows of a store, as Spark's reader has them.
+    """Read all rows of a store with Spark's reader, and count and digest them.
 
-    Spark itself does not notice rows in a wrong partition: it finds no state for their keys.
+    Spark itself does not report rows in a wrong partition. It just finds no state for their keys.
     """
     partition = F.col("partition_id")
     misplaced = partition != columns.owner_in_spark(partitions)
@@ -117,7 +118,7 @@ def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
 
 
 def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count and digest the rows of each batch, which are of one partition of the state."""
+    """Count and digest the rows of each batch; all rows of a batch are in one state partition."""
     settle()
     for batch in batches:
         partition, misplaced, *_ = batch.columns

@@ -1,9 +1,9 @@
-"""What a checkpoint says of the query that it was imported from: broadcast state of ``query``.
+"""The import record: broadcast state of the operator ``query``, which describes the query.
 
-How far the query is stands there as a ``StatefulQuery`` keeps it, so that one can go on with the
-state: ``progress``, ``positions``, and Kafka's ``offsets``. ``stores`` says how the rows of each of
-Spark's stores, and of their variables, became those of a state, and ``logs`` has the files that
-Spark needs again, word for word.
+A checkpoint that was imported from a Spark query has it. ``progress``, ``positions`` and Kafka's
+``offsets`` have the form that a ``StatefulQuery`` uses, so that one can continue with the state.
+``stores`` has the mapping of rows to columns for Spark's stores and their variables. ``logs`` has
+exact copies of the files that Spark needs again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from statestore.streaming.progress import Progress
 __all__ = ["QUERY", "ImportedStore", "QueryRecord"]
 
 QUERY = "query"
-"""The operator that has what was imported beside the state; no other one gets this name."""
+"""The operator that holds the record; no other operator gets this name."""
 
 _STORES, _LOGS, _ORIGIN = "stores", "logs", "origin"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedStore(Part):
-    """A part of an operator, and the state that it became: the rows that were imported."""
+    """A part of an operator, with the columns and contents of the state that was imported."""
 
     columns: Columns
     contents: RowSet
 
     def to_element(self) -> dict[str, Any]:
-        """Return it as an element of broadcast state."""
+        """Return the part as an element of broadcast state."""
         value, entry = "", None
         if isinstance(self.columns, StoreColumns):
             value, entry = self.columns.value.json(), self.columns.entry
@@ -62,7 +62,7 @@ class ImportedStore(Part):
 
     @classmethod
     def of_element(cls, element: dict[str, Any]) -> ImportedStore:
-        """Return what an element says."""
+        """Return the part that an element describes."""
         form, columns = Form(element["form"]), _columns(element)
         contents = RowSet(element["rows"], int(element["digest"], 16))
         plain = {one.name: element[one.name] for one in fields(Part) if one.name != "form"}
@@ -82,10 +82,10 @@ def _struct(text: str) -> StructType:
 
 @dataclass(frozen=True)
 class QueryRecord:
-    """The query, the micro-batch that its state is of, and what came along.
+    """The query, the micro-batch of the state, and the imported stores and logs.
 
-    ``ends`` say where the data of each source end, as JSON; ``logs`` are names and contents of
-    files, as of the micro-batch that was imported.
+    ``ends`` are the ends of each source's data, as JSON. ``logs`` are the names and contents of
+    files, from the time of the imported micro-batch.
     """
 
     query_id: str
@@ -96,7 +96,7 @@ class QueryRecord:
     logs: tuple[tuple[str, bytes], ...]
 
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
-        """Write it into a checkpoint of a parallelism."""
+        """Write the record into a checkpoint with this parallelism."""
         Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, QUERY, parallelism)
         checkpoint.broadcast(QUERY, _ORIGIN, [{"location": self.location}])
         checkpoint.broadcast(QUERY, _STORES, [one.to_element() for one in self.stores])
@@ -111,29 +111,29 @@ class QueryRecord:
 
     @property
     def commit_version(self) -> str:
-        """The format of its checkpoints, ``1`` or ``2``."""
+        """The version of the query's checkpoint format, ``1`` or ``2``."""
         version, *_ = dict(self.logs)[f"commits/{self.batch}"].split(b"\n")
         return version.decode().removeprefix("v")
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Those that the micro-batch which was imported was planned with."""
+        """The settings in the plan of the imported micro-batch."""
         _, planned, *_ = dict(self.logs)[f"offsets/{self.imported_batch}"].split(b"\n")
         settings: Mapping[str, str] = json.loads(planned)["conf"]
         return settings
 
     @property
     def has_logs(self) -> bool:
-        """Whether the state is as it was imported: no ``StatefulQuery`` went on with it since."""
+        """Whether the state is still as it was imported, and no ``StatefulQuery`` advanced it."""
         query = json.loads(dict(self.logs)["metadata"])["id"]
         return (query, self.imported_batch) == (self.query_id, self.batch)
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> QueryRecord:
-        """Return what a checkpoint says.
+        """Read the record of a checkpoint.
 
         Raises:
-            InvalidArgumentError: when it was not imported from a query's checkpoint location.
+            InvalidArgumentError: if it was not imported from a query's checkpoint location.
         """
         try:
             stores = tuple(map(ImportedStore.of_element, _elements(restored, _STORES)))
@@ -146,7 +146,7 @@ class QueryRecord:
         logs = tuple((one["name"], one["content"]) for one in _elements(restored, _LOGS))
         progress = Progress.of(restored, QUERY)
         query, batch = progress.queries[-1]
-        # What an older release imported has no positions: they are where its logs say.
+        # A record of an older release has no positions; then the positions in its logs apply.
         ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
         location = next((one["location"] for one in _origin(restored)), "")
         return cls(query, batch, location, ends, stores, logs)
@@ -155,7 +155,7 @@ class QueryRecord:
 def _origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
     try:
         return _elements(restored, _ORIGIN)
-    except StateNotFoundError:  # of an older release, which has it elsewhere
+    except StateNotFoundError:  # a record of an older release, which has no origin
         return ()
 
 

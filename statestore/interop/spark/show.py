@@ -1,4 +1,4 @@
-"""``statestore spark show``: what is in a query's checkpoint location. It is only read."""
+"""``statestore spark show``: list the contents of a query's checkpoint location, read-only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ __all__ = ["ShownLocation", "ShownOperator", "ShownStore", "ShownVariable", "sho
 
 @dataclass(frozen=True, kw_only=True)
 class ShownVariable:
-    """A variable of a transformWithState, or its timers: what it is, its columns in Spark's words,
-    and rows by partition. ``notes`` say what an import has as bytes alone.
+    """A variable of a transformWithState, or its timers.
+
+    It has the column types in Spark's notation, and the number of rows by partition. ``notes`` are
+    the reasons why an import keeps it only as bytes.
     """
 
     name: str
@@ -41,9 +43,10 @@ class ShownVariable:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStore:
-    """A store: its columns in Spark's words, rows and bytes of files by partition, and ``notes`` on
-    what an import keeps as bytes. The rows are None where they cannot be read. ``variables`` are
-    those of a transformWithState, whose store holds all of them.
+    """A store: its column types in Spark's notation, and its rows and file sizes by partition.
+
+    ``rows`` is None if the rows cannot be read. ``notes`` are the reasons why an import keeps the
+    store as bytes. ``variables`` are the variables of a transformWithState, which share its store.
     """
 
     name: str
@@ -57,7 +60,7 @@ class ShownStore:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperator:
-    """A stateful operator; ``problem`` says why it cannot be imported, None if it can be."""
+    """A stateful operator; ``problem`` is why it cannot be imported, None if it can be."""
 
     number: int
     name: str
@@ -68,11 +71,11 @@ class ShownOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownLocation:
-    """A query's checkpoint location as of a micro-batch that is done.
+    """A query's checkpoint location at a committed micro-batch.
 
-    ``kept`` are the first and last micro-batch that can be imported, as far as the logs say;
-    ``uncommitted`` is one that was planned, and will run again. ``sources`` say where the data of
-    each source end, as JSON.
+    ``kept`` are the first and last micro-batch that can be imported according to the logs.
+    ``uncommitted`` is a planned micro-batch that will run again. ``sources`` are the ends of each
+    source's data, as JSON.
     """
 
     location: str
@@ -97,22 +100,23 @@ def show_location(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownLocation:
-    """Return what is in a query's checkpoint location.
+    """Return the contents of a query's checkpoint location.
 
     Args:
         spark: a session of Spark Classic.
         location: the path or URL; the query may be running.
-        batch: a micro-batch that is done; by default the newest.
-        storage_options: options for fsspec, with which the location is reached.
-        on_progress: is called with the number of stores that were read, of how many, and the next.
+        batch: a committed micro-batch; by default the newest.
+        storage_options: options for fsspec, to access the location.
+        on_progress: a callback that receives the number of finished stores, the total, and the next
+            store.
 
     Returns:
-        The query, its operators, and what their stores hold.
+        The query, its operators, and their stores.
 
     Raises:
-        InvalidArgumentError: for no checkpoint location, or a micro-batch that is not there.
-        DamagedFileError or MissingFileError: when a file of the query is not as Spark wrote it.
-        FormatVersionError: when another version of Spark wrote it.
+        InvalidArgumentError: if there is no checkpoint location, or the micro-batch does not exist.
+        DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
+        FormatVersionError: if another version of Spark wrote it.
     """
     found = CheckpointLocation(open_storage(location, storage_options))
     number = found.batch(batch)
@@ -187,7 +191,7 @@ def _store(
 
 
 def _look(spark: SparkSession, url: str, batch: int, part: Part) -> ShownVariable:
-    """Return what a part of an operator holds."""
+    """Return the columns and row counts of a part of an operator."""
     rows = stored_rows(spark, url, batch, part)
     columns = columns_of(rows, part)
     counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
