@@ -1,11 +1,14 @@
-"""How the rows of one of Spark's stores are the rows of a keyed state, and back.
+"""Map the rows of one of Spark's state stores to rows of a keyed state, and back.
 
-Spark's row is a struct ``key`` and a struct ``value``. Their fields become columns: those of the
-shuffle key are the key, structs among them field by field; the one that tells rows of a shuffle key
-apart is the entry; the value's are columns as they are. Names that a table cannot have twice get a
-number. A store with a field that has no column form (an interval, a variant, an array as a key) is
-kept as Spark's own bytes, beside the hash that says whose row each is: it can be moved and rescaled
-as any other, and not be edited.
+A row in Spark has a struct ``key`` and a struct ``value``. Their fields become columns:
+
+- The fields of the shuffle key become the key columns; nested structs are flattened.
+- The field that distinguishes rows with the same shuffle key becomes the entry column.
+- The fields of the value become value columns without changes.
+
+Duplicate names get a number. Some types have no column type: an interval, a variant, or an array as
+a key. A store with such a field is kept as Spark's own bytes, with a hash that determines the
+partition of each row. Such a state can be moved and rescaled, but not edited.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ __all__ = ["KEY_BYTES", "NO_KEY", "SHUFFLE_HASH", "VALUE_BYTES", "StoreColumns"]
 
 @dataclass(frozen=True)
 class StoreColumns:
-    """The columns of one store. ``entry`` is the field of its key that is not shuffled by."""
+    """The columns of one store; ``entry`` is the key field that is not part of the shuffle key."""
 
     key: T.StructType
     value: T.StructType
@@ -52,30 +55,30 @@ class StoreColumns:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Why the rows are kept as Spark's bytes; empty where they have columns."""
+        """Why the rows are kept as Spark's bytes; empty if they have columns."""
         keys = (one for one in self.key if not is_key(one))
         values = (one for one in self.value if not (is_column(one.dataType) or is_void(one)))
         return (*no_column_form(keys, "key"), *no_column_form(values, "value"))
 
     @property
     def is_typed(self) -> bool:
-        """Whether the rows have columns, and not Spark's bytes."""
+        """Whether the rows have typed columns instead of Spark's bytes."""
         return not self.problems
 
     @cached_property
     def key_columns(self) -> list[str]:
-        """The columns that rows are hashed and found by."""
+        """The columns by which rows are hashed and found."""
         if not self.is_typed:
             return [KEY_BYTES]
         return [leaf.name for leaf in self._key if leaf.place[0] != self._entry] or [NO_KEY]
 
     @cached_property
     def entry_columns(self) -> list[str]:
-        """The columns that tell rows of one key apart; none where there is one row a key."""
+        """The columns that distinguish rows of one key; empty if each key has one row."""
         return [leaf.name for leaf in self._key if self.is_typed and leaf.place[0] == self._entry]
 
     def to_state(self, rows: DataFrame, *others: Column) -> DataFrame:
-        """Return ``others`` and the columns of a state, of rows with ``key`` and ``value``."""
+        """Convert rows with ``key`` and ``value`` to ``others`` and the columns of a state."""
         if not self.is_typed:
             shuffled = self._shuffled()
             hashed = F.hash(*shuffled) if shuffled else F.lit(0)
@@ -90,10 +93,10 @@ class StoreColumns:
         )
 
     def to_bytes(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """Return a state's rows as Spark's bytes, in as many Spark partitions as Spark's state has.
+        """Convert a state's rows to Spark's bytes, with one Spark partition per state partition.
 
-        The columns are ``key_bytes`` and ``value_bytes``; Spark partition i has the rows of state
-        partition i, where Spark looks for them. Rows without a key have one partition.
+        The columns are ``key_bytes`` and ``value_bytes``. Spark partition i has the rows of state
+        partition i, where Spark looks for them. Rows without a key are in a single partition.
         """
         partitions = self.partitions(partitions)
         if not self.is_typed:
@@ -105,17 +108,17 @@ class StoreColumns:
         )
 
     def to_structs(self, rows: DataFrame, *others: Column) -> DataFrame:
-        """Return ``others``, ``key`` and ``value`` as Spark has them, of a typed state's rows."""
+        """Convert a typed state's rows to ``others`` and Spark's structs ``key`` and ``value``."""
         key = F.struct(*rebuilt(self.key, (), self._key))
         value = F.struct(*rebuilt(self.value, (), self._value))
         return rows.select(*others, key.alias("key"), value.alias("value"))
 
     def partitions(self, shuffled: int) -> int:
-        """Return how many partitions Spark's state has where a shuffle has so many."""
+        """Return the number of state partitions, for ``shuffled`` shuffle partitions."""
         return 1 if all(map(is_void, self.key)) else shuffled
 
     def owner(self, partitions: int) -> Column:
-        """Return the state partition that a row of the state belongs to."""
+        """Return the state partition of a row of the state."""
         partitions = self.partitions(partitions)
         if not self.is_typed:
             return F.pmod(F.col(SHUFFLE_HASH), F.lit(partitions))
@@ -123,7 +126,7 @@ class StoreColumns:
         return owner_of([one for at, one in enumerate(fields) if at != self._entry], partitions)
 
     def owner_in_spark(self, partitions: int) -> Column:
-        """Return the same of a row as Spark's reader has it."""
+        """Return the state partition of a row in the form of Spark's reader."""
         return owner_of(self._shuffled(), self.partitions(partitions))
 
     def _shuffled(self) -> list[Column]:

@@ -1,12 +1,13 @@
-"""How all column families of a transformWithState's store are the rows of one state, and back.
+"""Map all column families of a transformWithState's store to the rows of one state, and back.
 
-Spark gives the bytes of each row, and the grouping key that the row belongs to. The fields of that
-key are the key of the state. The family, the bytes of the row's own key and its position tell the
-rows of a grouping key apart: a list has several rows with one key, and their order counts.
+Spark's reader returns each row as bytes, with the grouping key of the row. The fields of the
+grouping key become the key of the state. Three columns distinguish the rows of a grouping key: the
+family, the bytes of the row's own key, and a position. The position is necessary because a list has
+several rows with the same key, in a significant order.
 
-The rows are read-only. A state with a time to live has its times in other families too, and a list
-its length: what somebody wrote into one family alone would make the others wrong. What can be
-changed are the states of the variables, of which :mod:`.variables` makes all families anew.
+The rows are read-only. A state with a TTL also has its expiration times in other families, and a
+list has its length there. A change in one family alone would make the others wrong. Users change
+the states of the variables instead; :mod:`.variables` rebuilds all families from them.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ class FamilyColumns:
 
     @cached_property
     def key_columns(self) -> list[str]:
-        """The columns that rows are hashed and found by; a hash of a key with no column form."""
+        """The columns by which rows are hashed and found, or a hash if a key has no column type."""
         if not self._has_columns:
             return [SHUFFLE_HASH]
         return [leaf.name for leaf in self._leaves] or [NO_KEY]
 
     @property
     def entry_columns(self) -> list[str]:
-        """The columns that tell rows of one key apart."""
+        """The columns that distinguish rows of one key."""
         return [FAMILY, KEY_BYTES, POSITION]
 
     def to_state(self, rows: DataFrame, *others: Column) -> DataFrame:
-        """Return ``others`` and the columns of a state, of rows as Spark's reader has them."""
+        """Convert rows of Spark's reader to ``others`` and the columns of a state."""
         if self._has_columns:
             key = F.col(GROUPING_KEY).cast(numbered(self.key, deep=True))
             keys = [at_leaf(key, leaf).alias(leaf.name) for leaf in self._leaves]
@@ -82,30 +83,31 @@ class FamilyColumns:
         )
 
     def to_bytes(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """Return a state's rows as they were, in as many Spark partitions as Spark's state has.
+        """Convert a state's rows back to Spark's bytes, with one Spark partition per state
+        partition.
 
-        Rows of a list follow each other in its order: the first begins it, others are added.
+        The rows of a list are in its order: the first row starts the list, and the others append.
         """
         return self.in_place(rows.withColumn(OWNER, self.owner(partitions)), partitions)
 
     def in_place(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """Return rows that say their ``owner``, as :meth:`to_bytes` does."""
+        """Return rows with a column ``owner`` in the order of :meth:`to_bytes`."""
         there = in_partitions(rows, self.partitions(partitions), F.col(OWNER))
         in_order = there.sortWithinPartitions(FAMILY, KEY_BYTES, POSITION)
         return in_order.select(KEY_BYTES, VALUE_BYTES, FAMILY)
 
     def partitions(self, shuffled: int) -> int:
-        """Return how many partitions Spark's state has where a shuffle has so many."""
+        """Return the number of state partitions, for ``shuffled`` shuffle partitions."""
         return 1 if all(map(is_void, self.key)) else shuffled
 
     def owner(self, partitions: int) -> Column:
-        """Return the state partition that a row of the state belongs to."""
+        """Return the state partition of a row of the state."""
         if not self._has_columns:
             return F.pmod(F.col(SHUFFLE_HASH), F.lit(self.partitions(partitions)))
         return owner_of(rebuilt(self.key, (), self._leaves), self.partitions(partitions))
 
     def owner_in_spark(self, partitions: int) -> Column:
-        """Return the same of a row as Spark's reader has it."""
+        """Return the state partition of a row in the form of Spark's reader."""
         return owner_of(fields_of(GROUPING_KEY, self.key), self.partitions(partitions))
 
     @cached_property
@@ -118,10 +120,11 @@ class FamilyColumns:
 
 
 def _with_positions(rows: DataFrame) -> DataFrame:
-    """Number the rows of each key of a family, in the order that they come in.
+    """Number the rows of each key of a family, in the order in which they arrive.
 
-    Spark's reader has all rows of a key one behind the other, as they are one value of RocksDB. So
-    nothing is sorted, and the number is the same whenever the state is.
+    Spark's reader returns all rows of a key consecutively, because they are one value in RocksDB.
+    So
+    no sort is needed, and the numbers are deterministic.
     """
     position = T.StructField(POSITION, T.IntegerType(), nullable=False)
     *first, value = rows.schema.fields
@@ -140,7 +143,7 @@ def _number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         is_new[1:] = ~np.logical_and(*(one.to_numpy(zero_copy_only=False) for one in same))
         is_new[0] = (family[0], key[0]) != last
         at = np.arange(batch.num_rows)
-        # Rows before the first new one go on counting where the batch before ended.
+        # Rows before the first new key continue the numbering of the previous batch.
         begun = np.maximum.accumulate(np.where(is_new, at, -1))
         positions = at - np.where(begun < 0, -1 - position, begun)
         last, position = (family[-1], key[-1]), int(positions[-1])

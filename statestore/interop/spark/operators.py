@@ -1,8 +1,9 @@
-"""What is known of Spark's stateful operators: which rows their stores have, and who owns them.
+"""The supported stateful operators of Spark: the rows of their stores, and their partitions.
 
 A row of a store belongs to the state partition ``pmod(Murmur3(shuffle key), partitions)``, as
-``HashPartitioning`` has it with seed 42. The shuffle key is what events were grouped, joined or
-told apart by. A store's own key may have more: the place of a row among those of one shuffle key.
+computed by ``HashPartitioning`` with seed 42. The shuffle key consists of the grouping, join or
+deduplication fields. A store's own key can have another field, which distinguishes rows with the
+same shuffle key.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ __all__ = ["ENCODING", "NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """What an operator does, and which fields of a store's key are not of its shuffle key.
+    """What an operator does, and the fields of a store's key that are not in the shuffle key.
 
-    One that ``has_variables`` has a store with a family of rows for each of them.
+    If ``has_variables`` is true, its store has a column family for each variable.
     """
 
     does: str
@@ -27,7 +28,7 @@ class OperatorKind:
     has_variables: bool = False
 
     def entry(self, store: str) -> str | None:
-        """Return the field of a store's key that tells rows of one shuffle key apart, if any."""
+        """Return the key field that distinguishes rows with the same shuffle key, if any."""
         return self.entries.get(store)
 
 
@@ -50,12 +51,12 @@ _KINDS = {
 }
 
 PREFIXED = frozenset({"sessionWindowStateStoreSaveExec"})
-"""Operators that scan RocksDB by the beginning of a key, for which it lays keys out otherwise."""
+"""Operators that use prefix scans; for these RocksDB has another encoding of keys."""
 
 NOT_REWRITTEN = frozenset({"globalLimit"})
-"""Operators that Spark's own rewriter does not take."""
+"""Operators that Spark's own rewriter does not support."""
 
-# Settings of a query that say how its state is laid out, and the values that are known.
+# Settings of a query that determine the layout of its state, and the supported values.
 _FORMATS: dict[str, tuple[str, ...]] = {
     "spark.sql.streaming.aggregation.stateFormatVersion": ("1", "2"),
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": ("1", "2"),
@@ -67,14 +68,14 @@ ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
 def kind_of(operator_name: str) -> OperatorKind | None:
-    """Return what is known of an operator; None for one that is not known."""
+    """Return the properties of an operator; None for an unsupported operator."""
     return _KINDS.get(operator_name)
 
 
 def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
-    """Return why an operator's state cannot be brought over, None if it can be.
+    """Return why an operator's state cannot be imported, None if it can be.
 
-    ``settings`` are those that the micro-batch was planned with.
+    ``settings`` are the settings in the plan of the micro-batch.
     """
     kind = kind_of(operator.name)
     if kind is None:

@@ -1,9 +1,9 @@
-"""What of an operator becomes a state: each of its stores, and each variable of a store.
+"""The parts of an operator that become states: each of its stores, and each variable of a store.
 
-Most stores are one state. That of a transformWithState has many column families: those of the
-variables that the user's code declares, and others that Spark keeps beside them. All of them
-together are one state, of bytes, of which Spark's store is made again. Each variable, and the
-timers, are a state too: a view of the same rows with columns of their own, to look at.
+Most stores become one state. The store of a transformWithState has many column families: for the
+variables that the user's code declares, and for internal data of Spark. All of them together become
+one state of bytes, from which Spark's store can be rebuilt. In addition, each variable and the
+timers become a state: a view of the same rows with typed columns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVENT_TIMERS = "$event"
 
 
 class Form(StrEnum):
-    """What the rows of a part are."""
+    """The kind of rows of a part."""
 
     STORE = "store"
     FAMILIES = "families"
@@ -54,7 +54,7 @@ _FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What of an operator becomes the state ``state``: a store, or a ``variable`` of it."""
+    """A part of an operator that becomes the state ``state``: a store, or a ``variable`` of it."""
 
     operator: int
     operator_name: str
@@ -67,31 +67,31 @@ class Part:
 
     @property
     def uid(self) -> str:
-        """The uid of the operator whose state it is."""
+        """The uid of the operator in the store."""
         return f"{self.operator_name}-{self.operator}"
 
     @property
     def is_view(self) -> bool:
-        """Whether its rows are in another part too, of which Spark's store is made."""
+        """Whether its rows are also in another part, from which Spark's store is rebuilt."""
         return bool(self.variable)
 
     @property
     def time_domain(self) -> TimeDomain | None:
-        """By which time timers fire; None for what is no timers."""
+        """The time domain of timers; None for any other state."""
         if self.form is not Form.TIMERS:
             return None
         is_event = self.variable.startswith(_EVENT_TIMERS)
         return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
 
     def kind(self, columns: Columns) -> StateKind:
-        """Return which kind of state it is."""
+        """Return the kind of the state."""
         if self.is_view:
             return StateKind(self.form)
         return StateKind.MAP if columns.entry_columns else StateKind.VALUE
 
 
 def parts_of(operator: Operator) -> tuple[Part, ...]:
-    """Return the parts of an operator that is known, a store before its variables."""
+    """Return the parts of a supported operator; a store comes before its variables."""
     kind = kind_of(operator.name)
     stores = tuple(
         Part(
@@ -119,14 +119,14 @@ def _views(store: Part, operator: Operator) -> Iterator[Part]:
 
 
 def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
-    """Return the rows of a part, as Spark's reader has them, and their ``partition_id``.
+    """Return the rows of a part from Spark's reader, with their ``partition_id``.
 
-    There are the structs ``key`` and ``value``; the last field of the key of a list, a map or
-    timers tells rows of one grouping key apart. Families have their bytes, and a struct
+    The rows have the structs ``key`` and ``value``. For a list, a map or timers, the last field of
+    the key distinguishes rows with the same grouping key. Rows of families have bytes, and a struct
     ``partition_key``.
 
     Raises:
-        DamagedFileError: when Spark does not find what describes the store.
+        DamagedFileError: if Spark does not find the description of the store.
     """
     try:
         return _opened(spark, url, batch, part)
@@ -140,7 +140,7 @@ def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFr
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of what Spark says."""
+    """Return the first line of Spark's error message."""
     return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
@@ -155,13 +155,13 @@ def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
     if part.form is Form.STORE:
         return reader.load()
     if part.form is Form.FAMILIES:
-        # The reader has a task for each partition, and does not say which one otherwise.
+        # The reader has one task per partition, and no other way to return the partition.
         rows = reader.option("_readAllColumnFamilies", "true").load()
         return rows.withColumn("partition_id", F.spark_partition_id())
     if part.form is Form.TIMERS:
         rows = reader.option("readRegisteredTimers", "true").load()
         return _keyed(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
-    # Flat rows of a list do not say where in the list they are.
+    # Flattened rows of a list do not have a position.
     is_flat = str(part.form is not Form.LIST).lower()
     rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
     if part.form is Form.VALUE:
@@ -173,7 +173,7 @@ def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
 
 
 def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFrame:
-    """Return rows whose key has one more field, which no other field has the name of."""
+    """Return rows whose key has an additional field with an unused name."""
     shape = rows.schema["key"].dataType
     assert isinstance(shape, T.StructType)
     key = F.struct("key.*", entry.alias(first_free(wanted, shape.names)))
@@ -181,12 +181,12 @@ def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFr
 
 
 def _value(name: str, part: Part) -> Column:
-    """Return what a variable holds; the time that it ends is the last of its fields."""
+    """Return the value of a variable; with a TTL, the expiration time is its last field."""
     return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
 
 
 def columns_of(rows: DataFrame, part: Part) -> Columns:
-    """Return how the rows of a part are columns of a state."""
+    """Return the mapping of a part's rows to columns of a state."""
     if part.form is Form.FAMILIES:
         return FamilyColumns(_struct(rows, GROUPING_KEY))
     key, value = _struct(rows, "key"), _struct(rows, "value")
@@ -202,7 +202,7 @@ def columns_of(rows: DataFrame, part: Part) -> Columns:
         return StoreColumns(key, value, entry)
     if part.form is Form.VALUE:
         return StoreColumns(key, value)
-    *grouping, last = key.fields  # which is there, whatever the reader's schema says
+    *grouping, last = key.fields  # never null, even if the reader's schema allows it
     last = T.StructField(last.name, last.dataType, nullable=False)
     return StoreColumns(T.StructType([*grouping, last]), value, last.name)
 

@@ -1,9 +1,10 @@
-"""The rows of a transformWithState's store, made anew of its variables and timers.
+"""Rebuild the rows of a transformWithState's store from its variables and timers.
 
-Each variable has a family of its own rows, and others by which Spark finds them, all under ``$``:
+Each variable has a family with its own rows. Spark also has auxiliary families, whose names begin
+with ``$``:
 
 =============  ======================================  =========================================
-what           key of its own family                   other families
+what           key of its own family                   auxiliary families
 =============  ======================================  =========================================
 a value        grouping key
 a list         grouping key, a row for each element    ``$rowCounter_``: grouping key -> count
@@ -11,13 +12,13 @@ a map          grouping key, user key
 timers         grouping key, expiration                expiration, grouping key
 =============  ======================================  =========================================
 
-With a time to live a value is followed by the time that it ends at, and ``$ttl_`` has that time and
-the key of the row. A list has one such row, of the first time of all its elements, which is in
-``$min_`` too; its length is in ``$count_``.
+With a TTL, a value is followed by its expiration time, and ``$ttl_`` has this time and the key of
+the row. A list has a single such row, with the earliest time of its elements. This time is also in
+``$min_``, and the list's length is in ``$count_``.
 
-Spark's classes: StateStoreColumnFamilySchemaUtils and TransformWithStateKeyValueRowSchemaUtils say
-what is in a family, ValueStateImplWithTTL, ListStateImplWithTTL, MapStateImplWithTTL and
-TimerStateImpl when it is.
+The sources are these classes of Spark: StateStoreColumnFamilySchemaUtils and
+TransformWithStateKeyValueRowSchemaUtils define the schemas of the families. ValueStateImplWithTTL,
+ListStateImplWithTTL, MapStateImplWithTTL and TimerStateImpl write the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _GROUP, _ENTRY, _VALUE = "grouping_key", "entry", "value"
 
 
 def own_families(part: Part) -> frozenset[str]:
-    """Return the names of all families that rows of a variable can be in."""
+    """Return the names of all families that can contain rows of a variable."""
     name = part.variable
     if part.form is Form.TIMERS:
         return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
@@ -49,10 +50,10 @@ def own_families(part: Part) -> frozenset[str]:
 
 
 def families_of(part: Part, columns: StoreColumns, rows: DataFrame, partitions: int) -> DataFrame:
-    """Return the rows of all families of a variable, of the rows that its state has.
+    """Return the rows of all families of a variable, from the rows of its state.
 
-    The columns are those of the families' own state, with ``owner``, the state partition of a row,
-    in the place of the key's columns.
+    The columns are those of :class:`FamilyColumns`, except that ``owner``, the state partition of a
+    row, replaces the key columns.
     """
     structs = columns.to_structs(rows, columns.owner(partitions).alias(OWNER))
     names = [f"f{at}" for at in range(len(columns.key))]
@@ -87,8 +88,8 @@ def _families(part: Part, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def _of_lists(part: Part, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
-    """Yield what Spark keeps of whole lists: their lengths, and when the first element ends."""
-    # By its bytes, as -0.0 and 0.0 are two keys, and one for an aggregation.
+    """Yield the families with one row per list: lengths and earliest expiration times."""
+    # Group by the bytes of the key: -0.0 and 0.0 are different keys, but equal in an aggregation.
     keys = encoded(
         rows.select(OWNER, _GROUP, ends.alias("ends"), F.col(_GROUP).alias("key"), _VALUE)
     )
@@ -109,7 +110,7 @@ def _of_lists(part: Part, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
 
 
 def _nothing() -> Column:
-    """Return the value of a row that has all in its key."""
+    """Return the value of a row whose data is all in its key."""
     return F.struct(F.lit(None))
 
 
