@@ -1,11 +1,11 @@
-"""From a query on Spark's state to a ``StatefulQuery`` on a store's, and back.
+"""Hand a query over from Spark's state to a ``StatefulQuery`` with a store, and back.
 
-A state that was imported is one that a ``StatefulQuery`` can go on with. What that needs of Spark
-is a checkpoint location that says how far the query is, and has no state: the same query id, the
-same numbers of micro-batches, the same places in its sources. :func:`export_progress` makes it.
+A ``StatefulQuery`` can continue with an imported state. For that it needs a Spark checkpoint
+location with the progress of the query, but without state: the same query id, micro-batch numbers
+and source positions. :func:`export_progress` writes it.
 
-When the state is to go back, what Spark wrote to that location since is what an export needs:
-:func:`with_progress`. How the state's rows are laid out stays as it was imported.
+To hand the state back to Spark, an export needs the logs that Spark wrote to that location in the
+meantime. :func:`with_progress` reads them. The layout of the state's rows stays as it was imported.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from statestore.streaming.progress import same_ends
 __all__ = ["ExportedProgress", "export_progress", "with_progress"]
 
 _TICK = b'\n{"offset":0,"timestamp":0}'
-"""Where a source of ticks begins, as a line of offsets."""
+"""The start position of a tick source, as a line of the offset log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedProgress:
-    """A checkpoint location without a state, for a ``StatefulQuery``.
+    """A checkpoint location without state, for a ``StatefulQuery``.
 
-    ``left_out`` is what the checkpoint lacks of its source, so that the query goes on without it.
+    ``left_out`` is state of the source that the checkpoint does not have. The query continues
+    without it.
     """
 
     store: str
@@ -53,28 +54,29 @@ def export_progress(
     ticks: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ExportedProgress:
-    """Make a checkpoint location from which a ``StatefulQuery`` goes on with an imported state.
+    """Write a checkpoint location from which a ``StatefulQuery`` continues with an imported state.
 
-    Start the query with it, ``source="query"``, and the uid, name and key of the state. Its first
-    micro-batch is the one after that which was imported; one that was planned and not done runs
-    with the same data. Spark is not needed here.
+    Start the query with this location, ``source="query"``, and the uid, name and key of the state.
+    Its first micro-batch is the one after the imported micro-batch. If that one was already
+    planned,
+    it runs with the same data. This function does not need Spark.
 
     Args:
         store: the store.
         location: a new path or URL.
-        checkpoint: the id, ``latest``, or a savepoint's name; one that was imported.
-        ticks: says that the query is one of a processor with timers, which has a source of ticks
-            beside its own.
-        storage_options: options for fsspec, with which the location is reached.
+        checkpoint: the id, ``latest``, or a savepoint's name of an imported checkpoint.
+        ticks: set it for a query with a processor that has timers. Such a query has an additional
+            tick source.
+        storage_options: options for fsspec, to access the location.
 
     Returns:
-        The location, and the micro-batch that it ends with.
+        The location, and its last micro-batch.
 
     Raises:
-        InvalidArgumentError: for a checkpoint that was not imported, or whose state has gone on
-            since, or a location that is not empty, or within another or the store.
-        CommitConflictError: when another export is being written there, or did not finish.
-        StateStoreError: as ``store.restore``, and when the location cannot be written.
+        InvalidArgumentError: if the checkpoint was not imported, its state has advanced since the
+            import, or the location is not empty or is inside of another location or the store.
+        CommitConflictError: if another export to the location is running or did not finish.
+        StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
@@ -107,14 +109,15 @@ def with_progress(
     checkpoint_id: int,
     storage_options: Mapping[str, Any] | None,
 ) -> QueryRecord:
-    """Return a record with the logs of the micro-batch that the state is at.
+    """Return a record with the logs of the state's current micro-batch.
 
-    They are those that were imported, or of the location ``progress`` of the ``StatefulQuery``
-    that went on since.
+    These are the imported logs, or the logs in the location ``progress`` of the ``StatefulQuery``
+    that continued with the state.
 
     Raises:
-        InvalidArgumentError: when the location is needed, or not, or is of another query, has not
-            done the micro-batch, ends elsewhere, or has state of its own.
+        InvalidArgumentError: if ``progress`` is missing or not needed. Also if its location belongs
+            to another query, has not finished the micro-batch, ends at other positions, or has its
+            own state.
         MissingFileError, DamagedFileError or FormatVersionError: for its files.
     """
     at = f"micro-batch {record.batch} of query {record.query_id}"
@@ -156,8 +159,9 @@ def _described(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
 
 
 def _gone_on(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
-    """Yield the logs of a location, with the settings that the rows are laid out for, and without
-    the source of ticks.
+    """Yield the logs of a location, with the imported settings and without the tick source.
+
+    The layout of the rows depends on the imported settings.
     """
     sources = len(record.ends)
     for name, content in location.files(record.batch):

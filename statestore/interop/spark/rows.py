@@ -1,8 +1,8 @@
-"""Rows of a state as the bytes that Spark's state stores keep: those of an UnsafeRow.
+"""Encode rows of a state as the bytes in Spark's state stores, which are UnsafeRows.
 
-Spark has no function that gives a row's bytes. But its expressions can call methods of the objects
-that a row holds, and a struct in a row that a plan has given is an UnsafeRow already. So two calls,
-``copy()`` and ``getBytes()``, give the bytes, and no JVM code of ours is needed.
+Spark has no function for the bytes of a row. But its expressions can call methods of the objects in
+a row, and a struct in an evaluated row is already an UnsafeRow. So calls of ``copy()`` and
+``getBytes()`` return the bytes, without additional JVM code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PARTS: Final = ("key", "value")
 
 
 def encoded(frame: DataFrame) -> DataFrame:
-    """Return the rows of a state with their keys and values as bytes, as a state store has them.
+    """Encode the keys and values of a state's rows as the bytes of Spark's state stores.
 
-    Partitions, and the order of rows in them, stay. Number, order and types of the fields decide
-    the bytes; their names, and whether they may be null, do not. Where Spark plans adaptively, a
-    shuffle below ``frame`` runs now; everything else waits for who reads the result.
+    The partitions and the order of their rows do not change. The bytes depend on the number, order
+    and types of the fields, but not on their names or nullability. With adaptive query execution, a
+    shuffle below ``frame`` runs now. The rest runs when the result is read.
 
     Args:
         frame: The rows; ``key`` and ``value`` are structs. A struct that is null stays null.
@@ -36,8 +36,8 @@ def encoded(frame: DataFrame) -> DataFrame:
         The other columns of ``frame``, in their order, then ``key_bytes`` and ``value_bytes``.
 
     Raises:
-        InvalidArgumentError: There is no column ``key`` or ``value``, or there are several.
-        UnsupportedTypeError: One of them is no struct.
+        InvalidArgumentError: The column ``key`` or ``value`` is missing, or exists twice.
+        UnsupportedTypeError: One of them is not a struct.
     """
     for name in _PARTS:
         _check(frame, name)
@@ -60,10 +60,11 @@ def _check(frame: DataFrame, name: str) -> None:
 
 
 def _as_unsafe_rows(frame: DataFrame) -> DataFrame:
-    """Return ``frame`` with its plan replaced by the rows that it gives; nothing is stored.
+    """Return ``frame`` with its plan replaced by an RDD of the plan's rows; nothing is stored.
 
-    Rows that leave a plan are UnsafeRows, and so are the structs in them. Without this border
-    Spark would compute the bytes further down, where a struct may be any other kind of row.
+    The output rows of a plan are UnsafeRows, and so are the structs in them. Without this barrier,
+    Spark would compute the bytes in an earlier stage of the plan, where a struct can have another
+    class.
     """
     session: Any = frame.sparkSession
     rows, schema = frame._jdf.queryExecution().toRdd(), frame._jdf.schema()
@@ -71,7 +72,7 @@ def _as_unsafe_rows(frame: DataFrame) -> DataFrame:
 
 
 def _bytes_of(session: Any) -> Callable[[Column], Column]:
-    """Return what turns a column of UnsafeRows into their bytes."""
+    """Return a function that converts a column of UnsafeRows to their bytes."""
     jvm = session._jvm
     expressions, types = (
         jvm.org.apache.spark.sql.catalyst.expressions,
@@ -83,12 +84,12 @@ def _bytes_of(session: Any) -> Callable[[Column], Column]:
     nothing = _scala_object(jvm.scala.collection.immutable, "Nil")
 
     def call(target: Any, method: str, returned: Any) -> Any:
-        # No arguments, nor types of any; null of null, and of nothing else; the same every time.
+        # No arguments and no argument types; null only for null input; deterministic.
         return invoke(target, method, returned, nothing, nothing, True, False, True)
 
     def bytes_of(struct: Column) -> Column:
-        # A copy, as the row is a window into the row around it. It also changes the type: what
-        # Spark calls a struct has no getBytes(), an UnsafeRow has.
+        # The copy is necessary, because the row is a window into the row around it. It also changes
+        # the type: only an UnsafeRow has getBytes(), and Spark declares a struct as InternalRow.
         copied = call(columns.expression(struct._jc), "copy", unsafe_row)
         return Column(columns.column(call(copied, "getBytes", binary)))
 
@@ -96,7 +97,7 @@ def _bytes_of(session: Any) -> Callable[[Column], Column]:
 
 
 def _scala_object(package: Any, name: str) -> Any:
-    """Return Scala's ``object`` of this name, of a package that py4j gave."""
+    """Return the Scala ``object`` with this name from a package of py4j."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 

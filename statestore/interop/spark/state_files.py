@@ -1,11 +1,12 @@
-"""The files of Spark's state stores, written by Python tasks.
+"""Write the files of Spark's state stores from Python tasks.
 
-A partition of an HDFS-backed store is one file, ``<version>.snapshot``: for each row the length of
-the key (four bytes, big-endian), the key, the length of the value and the value; then -1. RocksDB's
-``<version>.changelog``, of version 1, is the same with a byte 0 before each key and value; it goes
-over an empty database, ``<version - 1>.zip``. Both are compressed.
+A partition of an HDFS-backed store is one file, ``<version>.snapshot``. It has for each row the
+length of the key (four bytes, big-endian), the key, the length of the value, and the value. It ends
+with -1. RocksDB's ``<version>.changelog``, of version 1, has the same format with a byte 0 before
+each key and value. It applies to an empty database, ``<version - 1>.zip``. Both are compressed.
 
-Rows come as Arrow columns of bytes and leave as Arrow lays them out: none is looked at by itself.
+Keys and values are Arrow columns of bytes. They are written with vectorized operations, not row by
+row.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ __all__ = ["CODEC", "Provider", "write_state"]
 Provider = Literal["hdfs", "rocksdb"]
 
 CODEC = "zstd"
-"""What Spark is to read the files with: ``spark.sql.streaming.stateStore.compression.codec``."""
+"""The codec of the files: the setting ``spark.sql.streaming.stateStore.compression.codec``."""
 
 _END = b"\xff\xff\xff\xff"
-_ENCODING = b"\0"  # RocksDB: of version 0
+_ENCODING = b"\0"  # version 0 of RocksDB's row encoding
 _EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
 _FAILED = pa.schema({"error": pa.binary()})
 
@@ -42,17 +43,17 @@ _FAILED = pa.schema({"error": pa.binary()})
 def write_state(
     storage: Storage, folder: str, version: int, rows: DataFrame, provider: Provider
 ) -> None:
-    """Write each Spark partition of a DataFrame as a store's partition of the same number.
+    """Write each Spark partition of a DataFrame as the store's partition with the same number.
 
     Args:
         storage: the checkpoint location.
-        folder: that of the store, with ``{}`` for the number of a partition.
+        folder: the folder of the store, with ``{}`` as a placeholder for the partition number.
         version: the version of the state.
-        rows: ``key_bytes`` and ``value_bytes``, in the partitions that Spark looks for them.
-        provider: whose files these are.
+        rows: ``key_bytes`` and ``value_bytes``, in the partitions where Spark looks for them.
+        provider: the state store provider that will read the files.
 
     Raises:
-        StorageError: when a file cannot be written.
+        StorageError: if a file cannot be written.
     """
     task = _write(storage, folder, version, provider)
     for failed in map_in_arrow(rows, task, "error binary").collect():
@@ -70,17 +71,17 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
                 name, encoding = f"{folder.format(number)}/{version}.snapshot", b""
             else:
                 name, encoding = f"{folder.format(number)}/{version}.changelog", _ENCODING
-                if version > 1:  # of version 0 Spark knows that it is empty
+                if version > 1:  # version 0 is always empty and needs no file
                     storage.put_if_absent(f"{folder.format(number)}/{version - 1}.zip", _empty())
             _write_file(storage, name, batches, encoding)
-        except StateStoreError as error:  # raised on the driver, as itself
+        except StateStoreError as error:  # returned as a row, so that the driver raises it
             yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
 
     return write
 
 
 def _empty() -> bytes:
-    """Return a database of RocksDB without rows."""
+    """Return the file of an empty RocksDB database."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("metadata", _EMPTY)
@@ -90,7 +91,7 @@ def _empty() -> bytes:
 def _write_file(
     storage: Storage, name: str, batches: Iterable[pa.RecordBatch], encoding: bytes
 ) -> None:
-    storage.delete(name)  # what an attempt of this task left that was killed
+    storage.delete(name)  # a killed attempt of this task may have left a partial file
     with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
         for batch in batches:
             if batch.num_rows:
@@ -99,13 +100,13 @@ def _write_file(
 
 
 def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
-    """Return the rows with their lengths, one behind the other, as the file has them."""
+    """Return the rows in the format of the file: concatenated, with their lengths."""
     before, empty = (pa.scalar(text, pa.large_binary()) for text in (encoding, b""))
     parts: list[pa.Array | pa.Scalar] = []
     for column in (keys, values):
         parts += [_lengths(column, len(encoding)), before, column.cast(pa.large_binary())]
     joined = pc.binary_join_element_wise(*parts, empty)
-    # One array's values lie one behind the other: all that is between the first and the last.
+    # The values of an array are contiguous, so the result is the slice from the first to the last.
     _, offsets, data = joined.buffers()
     ends = pa.Array.from_buffers(pa.int64(), len(joined) + 1, [None, offsets])
     first, last = ends[0].as_py(), ends[-1].as_py()
@@ -113,7 +114,7 @@ def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
 
 
 def _lengths(column: pa.Array, more: int) -> pa.Array:
-    """Return the length of each value, and of what is before it, in four bytes, highest first."""
+    """Return value lengths plus ``more`` as four bytes each, big-endian."""
     lengths = pc.binary_length(column).to_numpy(zero_copy_only=False) + more
     data = pa.py_buffer(lengths.astype(">i4").tobytes())
     return pa.Array.from_buffers(pa.binary(4), len(column), [None, data]).cast(pa.large_binary())

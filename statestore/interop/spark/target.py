@@ -1,7 +1,7 @@
-"""A new checkpoint location, which Spark cannot start with until all of it is there.
+"""A new checkpoint location, which Spark cannot start with until it is complete.
 
-Until then it has a file in ``offsets`` that Spark refuses. It is put first, and its removal is the
-commit.
+Until then, ``offsets`` contains a file that Spark refuses. It is written first, and its removal is
+the commit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _NOTE = UNFINISHED + (
 
 @dataclass(frozen=True)
 class Target:
-    """A location that a micro-batch is exported to."""
+    """The location to which a micro-batch is exported."""
 
     storage: Storage
     batch: int
 
     def refuse_used(self, others: Iterable[str]) -> None:
-        """Raise InvalidArgumentError when it is not empty, or within one of others, or in a store.
+        """Raise InvalidArgumentError if it is not empty, or is inside of a store or of ``others``.
 
-        CommitConflictError when another export is being written there, or did not finish.
+        Raises CommitConflictError if another export to it is running or did not finish.
         """
         if not self.storage.is_empty():
             if CheckpointLocation(self.storage).is_unfinished:
@@ -50,9 +50,10 @@ class Target:
         refuse_inside_store(self.storage, "a query's state")
 
     def begin(self) -> None:
-        """Make it unusable; CommitConflictError when somebody else does, or has done.
+        """Block the location for Spark; CommitConflictError if another export did so before.
 
-        Whoever was first may have finished since it was found empty: it is left as it is.
+        Another export may have finished after the location was found empty. Then nothing is
+        changed.
         """
         if not self.storage.put_if_absent(self._marker, _NOTE):
             raise self._under_way()
@@ -63,19 +64,19 @@ class Target:
             )
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a file; CommitConflictError when another has written it."""
+        """Write a file; CommitConflictError if another export has already written it."""
         if not put_once(self.storage, name, content):
             raise CommitConflictError(f"{self.storage.url}/{name} was written by another meanwhile")
 
     def finish(self) -> None:
-        """Let Spark use it: all of it is on disk then."""
+        """Sync all files to disk, and then unblock the location for Spark."""
         self.storage.sync(self.storage.list(""))
         self.storage.delete(self._marker)
 
     @property
     def _marker(self) -> str:
-        # Greater than all that was planned, which is batch + 1 at most, and no more than that:
-        # Spark counts the numbers that are missing.
+        # It must be greater than all planned batches, which are at most batch + 1. It must not be
+        # greater than necessary, because Spark counts the missing numbers before it.
         return f"offsets/{self.batch + 2}"
 
     def _under_way(self) -> CommitConflictError:
