@@ -1,9 +1,9 @@
-"""Flink's rules for a job, in plain Python: what is checked against the real Flink classes.
+"""Flink's rules for a job in plain Python, which are tested against the real Flink classes.
 
-Job graphs and operator ids; partitioners and how subtasks are wired; how elements of operator state
-are dealt; how many subtasks a batch vertex gets, and which of them reads what; which slot a subtask
-is placed in; whether a failed job restarts; which completed checkpoints are kept, and whose shared
-files go. Nothing here reads or writes a store.
+The rules cover job graphs and operator ids; partitioners and the wiring of subtasks; the
+redistribution of operator state; the parallelism of a batch vertex and the input of its subtasks;
+the placement of subtasks in slots; restarts of a failed job; and the retention of completed
+checkpoints and their shared files. No module here reads or writes a store.
 """
 
 from statestore.flink.adaptive import ConsumedInput

@@ -1,13 +1,14 @@
-"""How many subtasks a batch vertex gets, and which of them reads what, from the bytes it consumes.
+"""Choose the parallelism of a batch vertex, and the data that each subtask reads, from its input.
 
-Follows ``DefaultVertexParallelismAndInputInfosDecider`` of Flink 2.3, which the adaptive batch
-scheduler asks once the inputs of a vertex are complete:
+It follows ``DefaultVertexParallelismAndInputInfosDecider`` of Flink 2.3, which the adaptive batch
+scheduler calls once the inputs of a vertex are complete:
 
-1. A first guess: all bytes that are not broadcast, divided by the bytes per task, in the bounds.
-2. Each input is cut into contiguous ranges by bytes (``parallelism.py``). How many there are *is*
-   the parallelism, so it may differ from the guess.
-3. Inputs whose keys have to meet are cut together, and a skewed subpartition may be split
-   (``skew.py``); the others follow at the parallelism that is then fixed.
+1. The first guess is the number of bytes that are not broadcast, divided by the bytes per task,
+within the bounds.
+2. Each input is cut into contiguous ranges by bytes (``parallelism.py``). The number of ranges *is*
+the parallelism, so it may differ from the guess.
+3. Inputs whose keys must meet are cut together, and a skewed subpartition may be split
+(``skew.py``). The other inputs are then cut for this parallelism.
 """
 
 from __future__ import annotations
@@ -53,19 +54,20 @@ __all__ = [
 ]
 
 
-# What can be handed out of an input: slices of its bytes, skewed subpartitions split into several.
+# Slices: the parts of an input that are assigned to subtasks; a skewed subpartition has several.
 #
-# An input's bytes form a table: one row per partition (what one upstream subtask wrote), one column
-# per subpartition (what belongs to one range of keys). Follows ``AggregatedBlockingInputInfo``,
-# ``AllToAllVertexInputInfoComputer`` and ``PointwiseVertexInputInfoComputer`` of Flink 2.3. Data
-# that has to stay together, as that of a key group has, is never split.
+# An input's bytes form a table, with one row per partition (the output of one upstream subtask) and
+# one column per subpartition (the data of one range of keys). It follows
+# ``AggregatedBlockingInputInfo``, ``AllToAllVertexInputInfoComputer`` and
+# ``PointwiseVertexInputInfoComputer`` of Flink 2.3. Data that must stay together, such as the data
+# of a key group, is never split.
 
 
 ByteTable = Sequence[Sequence[int]]
 
 
 class Slice(NamedTuple):
-    """A rectangle of an input's table, and the bytes in it."""
+    """A rectangle of an input's table, and its size in bytes."""
 
     partitions: Span
     subpartitions: Span
@@ -73,16 +75,16 @@ class Slice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What a subtask reads: of each of these partitions, each of these subpartitions."""
+    """A part of a subtask's input: each of these subpartitions of each of these partitions."""
 
     partitions: Span
     subpartitions: Span
 
 
 class _DistinctCutter:
-    """Combinations of slices; one that a range already holds is read once, and counts once.
+    """Cuts combinations of slices. A slice that is repeated in a range is read and counted once.
 
-    The first combination of a range counts in full, as does the search's upper bound.
+    The first combination of a range counts in full, as in the upper bound of the search.
     """
 
     def __init__(self, combinations: Sequence[tuple[Slice, ...]]) -> None:
@@ -111,9 +113,9 @@ class _DistinctCutter:
 
 
 def cutter_of(sides: Sequence[Sequence[Slice]]) -> Cutter:
-    """How to cut sides that are read together: the i-th slice of one with the i-th of the others.
+    """Return a cutter for sides that are read together: their i-th slices form one combination.
 
-    Slices that recur, which a product of split sides has, are counted once in each range.
+    Slices that recur, as in a product of split sides, are counted once per range.
     """
     combinations = list(zip(*sides, strict=True))
     if all(len(set(side)) == len(side) for side in sides):
@@ -124,11 +126,11 @@ def cutter_of(sides: Sequence[Sequence[Slice]]) -> Cutter:
 def joined_slices(
     sides: Sequence[tuple[Sequence[ByteTable], bool]], limit: int, factor: float, threshold: int
 ) -> list[list[Slice]]:
-    """The slices of inputs whose keys must meet, side by side: equally many of each side.
+    """Return the slices of inputs whose keys must meet, with equally many slices for each side.
 
-    A side is its tables, and whether a subpartition of it may be split. One that holds more bytes
-    than ``factor`` times the side's median, and more than ``threshold``, is; every piece of one
-    side then has to meet every piece of the others.
+    A side is its tables, and whether its subpartitions may be split. A subpartition is split if it
+    has more bytes than ``factor`` times the side's median, and more than ``threshold``. Then every
+    piece of one side must meet every piece of the others.
     """
     pieces = [_pieces(tables, split, limit, factor, threshold) for tables, split in sides]
     rows = [row for parts in zip(*pieces, strict=True) for row in product(*parts)]
@@ -138,7 +140,7 @@ def joined_slices(
 def _pieces(
     tables: Sequence[ByteTable], split: bool, limit: int, factor: float, threshold: int
 ) -> Iterator[list[Slice]]:
-    """The slices of each subpartition in turn, those of one side's inputs added up."""
+    """Yield the slices of each subpartition in turn; sizes are summed over one side's inputs."""
     sizes = [sum(column) for column in zip(*chain.from_iterable(tables), strict=True)]
     partitions = {len(table) for table in tables}
     skewed = int(max(_median(sizes) * factor, float(threshold)))
@@ -157,7 +159,7 @@ def _pieces(
 
 
 def _below(sizes: Sequence[int], target: int) -> Iterator[Span]:
-    """Spans that stay under ``target`` bytes; one element at least."""
+    """Yield spans of less than ``target`` bytes, each with at least one element."""
     start, held = 0, 0
     for index, size in enumerate(sizes):
         if index > start and held + size >= target:
@@ -174,14 +176,14 @@ def _median(sizes: Sequence[int]) -> int:
 
 
 def columns(table: ByteTable) -> list[Slice]:
-    """A slice for each subpartition: what one range of keys holds, of all partitions."""
+    """Return a slice for each subpartition, that is one range of keys in all partitions."""
     rows = Span(0, len(table) - 1)
     sizes = (sum(column) for column in zip(*table, strict=True))
     return [Slice(rows, Span(index, index), size) for index, size in enumerate(sizes)]
 
 
 def cells(table: ByteTable) -> list[Slice]:
-    """A slice for each subpartition of each partition, partition by partition."""
+    """Return a slice for each subpartition of each partition, partition by partition."""
     return [
         Slice(Span(row, row), Span(index, index), size)
         for row, sizes in enumerate(table)
@@ -190,9 +192,10 @@ def cells(table: ByteTable) -> list[Slice]:
 
 
 def aligned_slices(table: ByteTable, count: int) -> list[Slice]:
-    """``count`` slices of nearly equal numbers of cells: whole partitions, or parts of single ones.
+    """Return ``count`` slices with nearly equal numbers of cells.
 
-    Raises InvalidArgumentError when there are not that many cells.
+    Each slice consists of whole partitions, or is a part of a single partition. Raises
+    InvalidArgumentError if there are fewer cells than ``count``.
     """
     width = len(table[0])
     if len(table) >= count:
@@ -209,10 +212,11 @@ def aligned_slices(table: ByteTable, count: int) -> list[Slice]:
 
 
 def groups_of(slices: Iterable[Slice], partitions: int, *, pointwise: bool) -> tuple[Group, ...]:
-    """What a subtask with these slices reads of an input with so many partitions, in order.
+    """Return the groups that a subtask with these slices reads from an input, in order.
 
-    Slices are put together into few groups: of a pointwise input first along subpartitions, so that
-    no partition is in two groups; of any other first along partitions, so that no subpartition is.
+    Slices are merged into few groups. For a pointwise input they are merged along subpartitions
+    first, so that no partition is in two groups. For any other input they are merged along
+    partitions first, so that no subpartition is in two groups.
     """
     lines: dict[Span, list[Span]] = {}
     for one in slices:
@@ -231,10 +235,10 @@ def groups_of(slices: Iterable[Slice], partitions: int, *, pointwise: bool) -> t
 def groups_by_number(
     partitions: int, subpartitions: int, parallelism: int
 ) -> tuple[tuple[Group, ...], ...]:
-    """What each subtask reads when a pointwise input cannot be cut by bytes: shared by number.
+    """Return the input of each subtask by number, if a pointwise input cannot be cut by bytes.
 
-    With fewer partitions than subtasks, several subtasks share the subpartitions of one. The last
-    resort, ``VertexInputInfoComputationUtils``.
+    If there are fewer partitions than subtasks, several subtasks share the subpartitions of one
+    partition. This fallback follows ``VertexInputInfoComputationUtils``.
     """
     full = Span(0, subpartitions - 1)
     if partitions >= parallelism:
@@ -252,7 +256,7 @@ def groups_by_number(
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The spans in order, those that touch or overlap made one."""
+    """Return the spans in order, with touching and overlapping ones merged."""
     merged: list[Span] = []
     for span in sorted(spans):
         if merged and span.first <= merged[-1].last + 1:
@@ -267,10 +271,10 @@ def _size(combination: Iterable[Slice]) -> int:
 
 
 BYTES_PER_TASK: Final = 16 << 20
-"""What one task is meant to read when nothing is configured: 16 MiB."""
+"""The default number of bytes that one task should read: 16 MiB."""
 
 DEFAULT_MAX_PARALLELISM: Final = 128
-"""The largest parallelism when nothing is configured."""
+"""The default of the largest parallelism."""
 
 _SLICES_PER_SUBTASK: Final = 32  # of a pointwise input; more would only cost time
 
@@ -280,14 +284,14 @@ _Inputs = Mapping[int, "ConsumedInput"]
 
 @dataclass(frozen=True, slots=True)
 class ConsumedInput:
-    """One input of a vertex: bytes of each subpartition, for each partition, and how it is read.
+    """One input of a vertex: the bytes of each subpartition of each partition, and its pattern.
 
-    ``type_number`` says which side of a join it is. With ``inter_correlated`` the keys of this
-    input and of the others have to meet in one subtask, with ``intra_correlated`` a subpartition
-    stays in one subtask (of a pointwise input: a partition). ``pointwise`` and ``broadcast`` are
-    the patterns that are not all-to-all by key; of a pointwise input ``type_number`` and
-    ``inter_correlated`` say nothing. Raises InvalidArgumentError for a table that is empty or
-    ragged, for what is not bytes, and for a pointwise input that is also broadcast.
+    ``type_number`` is its side of a join. With ``inter_correlated`` the keys of this input and of
+    the others must meet in one subtask. With ``intra_correlated`` a subpartition stays in one
+    subtask (for a pointwise input, a partition does). ``pointwise`` and ``broadcast`` are the
+    patterns other than all-to-all by key. For a pointwise input ``type_number`` and
+    ``inter_correlated`` are ignored. Raises InvalidArgumentError for an empty or ragged table, for
+    sizes that are not bytes, and for a pointwise input that is also broadcast.
     """
 
     partitions: Sequence[Sequence[int]]
@@ -298,7 +302,7 @@ class ConsumedInput:
     intra_correlated: bool = True
 
     def __post_init__(self) -> None:
-        # Kept as tuples, whatever was given: a value does not change.
+        # Convert the given sequences to tuples, so that the value is immutable.
         object.__setattr__(self, "partitions", tuple(map(tuple, self.partitions)))
         widths = [len(sizes) for sizes in self.partitions]
         if not widths or not widths[0]:
@@ -316,23 +320,24 @@ class ConsumedInput:
 
     @property
     def subpartitions(self) -> int:
-        """How many subpartitions each partition has."""
+        """The number of subpartitions of each partition."""
         return len(self.partitions[0])
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all partitions."""
+        """The bytes of all partitions."""
         return sum(map(sum, self.partitions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What bounds a decision; the defaults are Flink's.
+    """The bounds of a decision; the defaults are Flink's.
 
-    ``vertex_…`` are the vertex's own: its maximum is stronger than ``min_parallelism``, and
-    ``vertex_parallelism`` is that of a source set by hand. ``default_source_parallelism`` is
-    ``max_parallelism`` when None. A subpartition is skewed above ``skewed_factor`` times the median
-    and ``skewed_threshold`` bytes. Raises InvalidArgumentError for a value out of its bounds.
+    ``vertex_…`` are the vertex's own settings. Its maximum takes precedence over
+    ``min_parallelism``, and ``vertex_parallelism`` is the explicit parallelism of a source.
+    ``default_source_parallelism`` None stands for ``max_parallelism``. A subpartition is skewed if
+    it has more bytes than ``skewed_factor`` times the median and than ``skewed_threshold``. Raises
+    InvalidArgumentError for a value out of bounds.
     """
 
     bytes_per_task: int = BYTES_PER_TASK
@@ -360,17 +365,17 @@ class Options:
                 check_bounds(value, highest, (name, "vertex_max_parallelism"))
 
     def source_parallelism(self) -> int:
-        """The parallelism of a vertex without inputs."""
+        """Return the parallelism of a vertex without inputs."""
         if self.vertex_parallelism is not None:
             return self.vertex_parallelism
         wanted = self.default_source_parallelism or self.max_parallelism
         return min(wanted, self.vertex_max_parallelism)
 
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest parallelism of a vertex with inputs.
+        """Return the smallest and the largest parallelism of a vertex with inputs.
 
-        Raises InvalidArgumentError when the vertex's minimum is above the maximum of all, or when
-        its parallelism is set by hand.
+        Raises InvalidArgumentError if the vertex's minimum is above the overall maximum, or if its
+        parallelism is set explicitly.
         """
         if self.vertex_parallelism is not None:
             raise InvalidArgumentError(
@@ -386,10 +391,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A parallelism, and per input what each of its subtasks reads; from :func:`decide`.
+    """A parallelism, and per input the groups that each subtask reads; see :func:`decide`.
 
-    The groups of one subtask are in order of partitions and hold all of its data, each part once.
-    ``first_guess`` is all bytes that are not broadcast by the bytes per task, within the bounds.
+    The groups of a subtask are in order of partitions and contain all of its data exactly once.
+    ``first_guess`` is the number of bytes that are not broadcast, divided by the bytes per task,
+    within the bounds.
     """
 
     parallelism: int
@@ -397,20 +403,20 @@ class Decision:
     first_guess: int
 
     def by_first_partition(self) -> tuple[Groups, ...]:
-        """``inputs`` as a listing that knows one group for each first partition of a subtask.
+        """Return ``inputs`` with at most one group for each first partition of a subtask.
 
-        Where two groups of a subtask begin at one partition, which only split subpartitions bring
-        about, just the one with the lower subpartitions is listed. For comparing with such
-        listings; to read data, use ``inputs``.
+        Split subpartitions can make two groups of a subtask start at the same partition. Then only
+        the group with the lower subpartitions is included. Use it to compare with listings of this
+        form; to read data, use ``inputs``.
         """
         return tuple(tuple(map(_listed, subtasks)) for subtasks in self.inputs)
 
 
 def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> Decision:
-    """The parallelism of a vertex with these inputs, and what each subtask reads of them.
+    """Return the parallelism of a vertex with these inputs, and the input of each subtask.
 
-    Raises InvalidArgumentError when no parallelism within the bounds is possible (too few
-    subpartitions, above all), or when the inputs contradict each other.
+    Raises InvalidArgumentError if no parallelism within the bounds is possible (usually because
+    there are too few subpartitions), or if the inputs contradict each other.
     """
     options = options or Options()
     if not inputs:
@@ -442,7 +448,7 @@ class _Bounds(NamedTuple):
 
 
 def _fixed(found: Mapping[int, Groups]) -> _Bounds:
-    """The bounds of what is still to be cut, once some inputs are."""
+    """Return the bounds for the remaining inputs, once some inputs are cut."""
     parallelism = len(next(iter(found.values())))
     return _Bounds(parallelism, parallelism, parallelism)
 
@@ -459,7 +465,7 @@ def _share(limit: int, some: _Inputs, of: _Inputs) -> int:
 
 
 def _aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
-    """Pointwise inputs, cut together: the i-th slices of all of them go to one subtask."""
+    """Cut pointwise inputs together: their i-th slices go to the same subtask."""
     kept = {len(one.partitions) for one in inputs.values() if one.intra_correlated}
     if len(kept) > 1:
         raise InvalidArgumentError(
@@ -479,7 +485,9 @@ def _aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
 
 
 def _spread(inputs: _Inputs, limit: int, bounds: _Bounds, options: Options) -> dict[int, Groups]:
-    """All-to-all inputs: those whose keys must meet together, then the others one by one."""
+    """Cut all-to-all inputs: first those whose keys must meet, together, then each of the
+    others.
+    """
     joined = {number: one for number, one in inputs.items() if one.inter_correlated}
     alone = {number: one for number, one in inputs.items() if not one.inter_correlated}
     found: dict[int, Groups] = {}
@@ -550,10 +558,10 @@ def _whole(one: ConsumedInput, parallelism: int) -> Groups:
 
 
 def _check_room(number: int, one: ConsumedInput, parallelism: int) -> None:
-    """Refuse more subtasks than an even split by number has parts for.
+    """Refuse more subtasks than an even split by number has parts.
 
-    Flink lays that split out as well, to log what cutting by bytes changed, and fails when it
-    cannot. So an all-to-all input is never read by more subtasks than it has subpartitions.
+    Flink also computes that split, to log the effect of cutting by bytes, and fails if it is
+    impossible. So an all-to-all input never has more subtasks than subpartitions.
     """
     if one.broadcast:
         return

@@ -1,13 +1,14 @@
-"""Chaining: which operators of a job run in one task, a *job vertex*.
+"""Chaining: which operators of a job run in the same task, a *job vertex*.
 
-Follows Flink 2.3's ``StreamingJobGraphGenerator``. Chaining decides where state moves together and,
-because a generated operator id depends on it, which state is found again (``operators.py``).
+It follows Flink 2.3's ``StreamingJobGraphGenerator``. Chaining determines which state moves
+together. Generated operator ids depend on it, so it also determines which state is found again
+(``operators.py``).
 
-A chain keeps the parallelism and the max parallelism of its first operator, its head. A source
-that runs inside a HEAD_WITH_SOURCES operator is no member of Flink's list of a vertex's operators;
-here it is not in ``operators`` either but has a field of its own, so that no operator is missing.
-The forward edges that chain only in a graph that changes while it runs (adaptive batch) are left
-out: state belongs to streams.
+A chain has the parallelism and the max parallelism of its first operator, the head. In Flink a
+source inside a HEAD_WITH_SOURCES operator is not in the vertex's list of operators. Here it is not
+in ``operators`` either, but in a separate field, so that no operator is missing. Forward edges that
+chain only in a graph that changes at run time (adaptive batch) are not supported, because only
+streaming jobs have state.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ __all__ = ["JobVertex", "chainable_edges", "is_chainable", "job_vertices"]
 
 @dataclass(frozen=True, slots=True)
 class JobVertex:
-    """One task of a job and the operators in it.
+    """One task of a job and its operators.
 
-    ``nodes`` are the operators' names, the last one of the chain first and the head last;
-    ``operators`` their (operator id, uid_hash or None), in the same order. ``id`` is the head's
-    operator id. ``max_parallelism`` None means derived. ``chained_sources`` are the names of the
-    sources that run as inputs of the head. ``name`` is written as Flink's web page shows it.
+    ``nodes`` are the operators' names, from the last one of the chain to the head. ``operators``
+    are their (operator id, uid_hash or None), in the same order. ``id`` is the head's operator id.
+    ``max_parallelism`` None means that it is derived. ``chained_sources`` are the names of the
+    sources that run as inputs of the head. ``name`` has the form of Flink's web UI.
     """
 
     id: str
@@ -41,15 +42,15 @@ class JobVertex:
 
     @property
     def in_order(self) -> tuple[str, ...]:
-        """The names of all its operators in the order in which records pass: sources, head, …"""
+        """The names of all its operators in processing order: sources, head, …"""
         return (*self.chained_sources, *reversed(self.nodes))
 
 
 def chainable_edges(graph: JobGraph) -> tuple[Edge, ...]:
     """Return the edges whose two operators run in one chain, in the graph's order.
 
-    At most one edge of a target is among them. Sources inside a HEAD_WITH_SOURCES operator of
-    several inputs are no such edges, as in Flink.
+    At most one edge of each target is included. As in Flink, edges from sources inside a
+    HEAD_WITH_SOURCES operator with several inputs are not included.
     """
     heads: dict[str, str] = {}
     chainable = set()
@@ -63,10 +64,10 @@ def chainable_edges(graph: JobGraph) -> tuple[Edge, ...]:
 
 
 def is_chainable(graph: JobGraph, edge: Edge) -> bool:
-    """Say whether the two operators of one edge run in one chain.
+    """Return whether the two operators of an edge run in one chain.
 
-    Looks at the whole graph: ask :func:`chainable_edges` once for many. Raises
-    InvalidArgumentError when the graph has no such edge.
+    It examines the whole graph: for many edges call :func:`chainable_edges` once. Raises
+    InvalidArgumentError if the edge is not in the graph.
     """
     if edge not in graph.in_edges(edge.target):
         raise InvalidArgumentError(f"the job graph has no {edge}: take one of its edges")
@@ -74,10 +75,10 @@ def is_chainable(graph: JobGraph, edge: Edge) -> bool:
 
 
 def job_vertices(graph: JobGraph, ids: Mapping[str, str]) -> tuple[JobVertex, ...]:
-    """Return the tasks of a job, sources first, in the order in which Flink lists them.
+    """Return the tasks of a job, sources first, in Flink's order.
 
-    ``ids`` is what :func:`statestore.flink.operators.operator_ids` returns. Raises
-    InvalidArgumentError when the id of an operator is missing.
+    ``ids`` is the result of :func:`statestore.flink.operators.operator_ids`. Raises
+    InvalidArgumentError if the id of an operator is missing.
     """
     missing = [node.name for node in graph.nodes if node.name not in ids]
     if missing:
@@ -100,14 +101,14 @@ def job_vertices(graph: JobGraph, ids: Mapping[str, str]) -> tuple[JobVertex, ..
 
 
 def _may_chain(graph: JobGraph, edge: Edge, head: str) -> bool:
-    """Every rule but the number of in-edges; ``head`` is the first operator of the source's chain.
+    """Check all rules except the number of in-edges; ``head`` is the head of the source's chain.
 
-    ``isChainableInput`` without its look at unions, ``areOperatorsChainable`` and
+    The rules are ``isChainableInput`` without its check for unions, ``areOperatorsChainable`` and
     ``arePartitionerAndExchangeModeChainable``.
     """
     source, target = graph.node(edge.source), graph.node(edge.target)
     if target.yielding and graph.node(head).legacy_source:
-        return False  # a legacy source holds the thread that the operator would yield to
+        return False  # a legacy source blocks the thread that the operator would yield
     follows = target.strategy is ChainingStrategy.ALWAYS or (
         target.strategy is ChainingStrategy.HEAD_WITH_SOURCES and source.source
     )
@@ -125,7 +126,7 @@ def _may_chain(graph: JobGraph, edge: Edge, head: str) -> bool:
 
 
 def _chained_source(graph: JobGraph, source: str) -> str | None:
-    """The HEAD_WITH_SOURCES operator that a source runs inside of, or None."""
+    """Return the HEAD_WITH_SOURCES operator that a source runs inside, or None."""
     edges = graph.out_edges(source)
     if len(edges) != 1:
         return None
@@ -139,9 +140,9 @@ def _chained_source(graph: JobGraph, source: str) -> str | None:
 class _Walk:
     """The depth-first walk from the sources that cuts a graph into chains (``createChain``).
 
-    From each operator first its chainable out-edges, into the same chain, then the others, each of
-    which opens a chain at its target unless there is one. It needs no recursion: a job's chain may
-    be longer than Python's stack.
+    Each operator's chainable out-edges come first and stay in its chain. The other out-edges
+    follow, and each starts a chain at its target if the target has none. The walk uses a stack
+    instead of recursion, because a job's chain may exceed Python's recursion limit.
     """
 
     def __init__(self, graph: JobGraph) -> None:
@@ -152,18 +153,18 @@ class _Walk:
         self.members: dict[str, list[str]] = {}
         self.targets: dict[str, list[str]] = {}
         self.titles: dict[str, str] = {}
-        self.created: list[str] = []  # heads, in the order in which their chains were finished
+        self.created: list[str] = []  # heads, in the order in which their chains were completed
         entries = {self.inside[name] or name for name in starts}
         for entry in sorted(entries, key=graph.position):
             self._open(entry)
 
     def sources_of(self, name: str) -> tuple[str, ...]:
-        """The sources inside an operator, in the order of its inputs."""
+        """Return the sources inside an operator, in the order of its inputs."""
         sources = [edge.source for edge in self.graph.in_edges(name)]
         return tuple(source for source in sources if self.inside.get(source) == name)
 
     def _open(self, entry: str) -> None:
-        # (operator, head of its chain, whether everything behind it is done)
+        # (operator, head of its chain, whether all operators after it are done)
         stack = [(entry, entry, False)]
         while stack:
             name, head, done = stack.pop()
@@ -201,7 +202,7 @@ class _Walk:
 def _from_sources(created: Sequence[str], targets: Mapping[str, Sequence[str]]) -> list[str]:
     """Order vertices so that each follows its producers, depth first from the sources.
 
-    Flink's ``JobGraph.getVerticesSortedTopologicallyFromSources``.
+    It follows Flink's ``JobGraph.getVerticesSortedTopologicallyFromSources``.
     """
     producers: dict[str, set[str]] = {head: set() for head in created}
     for head in created:
@@ -212,7 +213,7 @@ def _from_sources(created: Sequence[str], targets: Mapping[str, Sequence[str]]) 
     placed = set(order)
     for head in order:
         _release(targets[head], waiting)
-    for start in order:  # grows while it is walked
+    for start in order:  # the list grows during the loop
         stack: list[Iterator[str]] = [iter(targets[start])]
         while stack:
             found = next(stack[-1], None)

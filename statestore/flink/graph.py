@@ -1,13 +1,12 @@
 """The graph of a job: its operators in creation order, and the edges between them.
 
-What Flink's ``StreamGraph`` knows of a job and what decides, in ``operators.py`` and
-``chaining.py``, which ids its operators have and which of them run in one task. Nothing of the
-operators' code is in it.
+It contains the information of Flink's ``StreamGraph`` that determines operator ids
+(``operators.py``) and tasks (``chaining.py``). It contains nothing of the operators' code.
 
 A graph can be written as TOML (:meth:`JobGraph.from_toml`)::
 
-    [job]                         # every option may be left out
-    parallelism = 4               # of operators that name none; 1 by default
+    [job]                         # all options are optional
+    parallelism = 4               # default for operators without one; 1 if it is missing
     auto_generate_uids = false    # an operator without uid is an error
 
     [[operator]]                  # in the order in which the job creates them
@@ -20,8 +19,9 @@ A graph can be written as TOML (:meth:`JobGraph.from_toml`)::
     uid = "totals"
     inputs = [{ from = "orders", partitioner = "hash" }]
 
-Where this differs from Flink: names are unique, two operators with one ``uid_hash`` are refused, a
-``uid_hash`` is no uid to ``auto_generate_uids``, and a slot group is not inherited from the inputs.
+Differences from Flink: names are unique; two operators with the same ``uid_hash`` are refused; a
+``uid_hash`` does not count as a uid for ``auto_generate_uids``; and a slot group is not inherited
+from the inputs.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 
-# A job graph as TOML, read into the arguments of its nodes, edges and options.
+# A job graph as TOML, converted to the arguments of its nodes, edges and options.
 #
-# :meth:`JobGraph.from_toml` says what a document holds. Here its shape is
-# checked: names of tables and keys, and what is a table, a list or a word. Values are checked by
-# the classes that take them. A place is written as in ``operator[1] ('totals')``, counted from 0.
+# :meth:`JobGraph.from_toml` describes the document. This code checks its structure: the names of
+# tables and keys, and whether a value is a table, a list or a word. The classes check the values. A
+# place in an error has the form ``operator[1] ('totals')``, counted from 0.
 
 
 Table = dict[str, Any]
@@ -74,14 +74,14 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "legacy source": ("legacy_source",),
     "operator": (),
     "yielding operator": ("yielding",),
-    "sink": ("yielding",),  # a sink's writer yields
+    "sink": ("yielding",),  # a sink's writer yields its thread
 }
 _LISTED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTables:
-    """The arguments of every node and edge, each with its place, and the graph's options."""
+    """The arguments of every node and edge, with their places, and the graph's options."""
 
     nodes: tuple[tuple[str, Table], ...]
     edges: tuple[tuple[str, Table], ...]
@@ -89,7 +89,7 @@ class GraphTables:
 
 
 def graph_tables(text: str) -> GraphTables:
-    """Return what a TOML document says of a job graph; SettingsError names what is wrong, where."""
+    """Parse the TOML document of a job graph; SettingsError names the problem and the place."""
     if not isinstance(text, str):
         raise SettingsError(f"a job graph is a string of TOML, not {type(text).__name__}")
     try:
@@ -120,7 +120,7 @@ def graph_tables(text: str) -> GraphTables:
 
 
 def close_match(name: object, known: Iterable[str]) -> str:
-    """Return the end of a message about a name that is not known: the nearest, or what there is."""
+    """Return the end of a message about an unknown name: the closest name, or all known names."""
     names = list(known)
     close = get_close_matches(str(name), names, n=1)
     if close:
@@ -202,7 +202,7 @@ class ChainingStrategy(_Word):
 
 
 class Partitioner(_Word):
-    """How an edge deals records to subtasks: the names of Flink's ``StreamPartitioner`` classes."""
+    """How an edge distributes records to subtasks, named like Flink's ``StreamPartitioner``."""
 
     FORWARD = "FORWARD"
     REBALANCE = "REBALANCE"
@@ -226,14 +226,14 @@ class Exchange(_Word):
 class Node:
     """One operator of a job.
 
-    ``uid`` is the name that its author gave its state. ``uid_hash``, 32 hex digits (kept in lower
-    case), is an operator id to look up first on restore (Flink's ``setUidHash``); new snapshots do
-    not use it. ``max_parallelism`` None means derived. ``source`` is a source of the present
-    interface, ``legacy_source`` one of the old; ``yielding`` an operator that yields its thread
-    while it waits (async wait, sink writer).
+    ``uid`` is the name that the job's author gave to its state. ``uid_hash``, 32 hex digits
+    (converted to lower case), is an operator id to look up first on restore (Flink's
+    ``setUidHash``); new snapshots do not use it. ``max_parallelism`` None means that it is derived.
+    ``source`` marks a source of the current API, ``legacy_source`` one of the old API. ``yielding``
+    marks an operator that yields its thread while it waits (async wait, sink writer).
 
-    Raises InvalidArgumentError, also when parallelism or max parallelism is not in 1..32768, or
-    ParallelismError when parallelism is above max parallelism.
+    Raises InvalidArgumentError for invalid values, such as a parallelism or max parallelism outside
+    of 1..32768, and ParallelismError if parallelism is above max parallelism.
     """
 
     name: str
@@ -249,7 +249,7 @@ class Node:
     yielding: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field; the message names the operator."""
+        """Check every field; the error names the operator."""
         _check_text("the name of an operator", self.name)
         if self.uid is not None:
             _check_text(f"the uid of {self}", self.uid)
@@ -273,17 +273,17 @@ class Node:
             raise type(error)(f"{self}: {error}") from error
 
     def __str__(self) -> str:
-        """Return how messages name the operator."""
+        """Return the operator's name in messages."""
         return f"operator {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge: the names of both operators, how records are dealt, and which input it feeds.
+    """One edge: the names of both operators, its partitioner, and the input that it feeds.
 
-    ``partitioner`` None means forward when both operators have the same parallelism, else
-    rebalance: see :meth:`JobGraph.partitioner`. ``number`` is the input of the target, 0 if it has
-    one only and from 1 otherwise. Raises InvalidArgumentError.
+    ``partitioner`` None means forward if both operators have the same parallelism, and rebalance
+    otherwise: see :meth:`JobGraph.partitioner`. ``number`` is the input of the target: 0 if it has
+    only one input, and counted from 1 otherwise. Raises InvalidArgumentError.
     """
 
     source: str
@@ -294,7 +294,7 @@ class Edge:
     number: int = 0
 
     def __post_init__(self) -> None:
-        """Check every field; the message names the edge."""
+        """Check every field; the error names the edge."""
         _check_text("the source of an edge", self.source)
         _check_text("the target of an edge", self.target)
         try:
@@ -309,7 +309,7 @@ class Edge:
             )
 
     def __str__(self) -> str:
-        """Return how messages name the edge."""
+        """Return the edge's name in messages."""
         return f"edge {self.source!r} -> {self.target!r}"
 
 
@@ -317,13 +317,14 @@ class Edge:
 class JobGraph:
     """A whole job: ``nodes`` in creation order, ``edges`` in order of target, and its options.
 
-    Edges may be given in any order; those of one target keep theirs, which is the order of its
-    inputs. Two edges between the same operators are two edges. A node without in-edges is where
-    the job starts.
+    Edges may be given in any order. Edges of the same target keep their order, which is the order
+    of its inputs. There may be several edges between the same operators. The job starts at the
+    nodes without in-edges.
 
-    Raises InvalidArgumentError for two operators with one name, uid or uid_hash, an edge from or to
-    an operator that is not there, a source with inputs, a cycle, a forward edge between different
-    parallelisms, and a missing uid when ``auto_generate_uids`` is off.
+    Raises InvalidArgumentError for two operators with the same name, uid or uid_hash, and for a
+    missing uid if ``auto_generate_uids`` is off. It is also raised for an edge from or to an
+    unknown operator, a source with inputs, a cycle, and a forward edge between different
+    parallelisms.
     """
 
     nodes: tuple[Node, ...]
@@ -334,7 +335,7 @@ class JobGraph:
     auto_generate_uids: bool = True
 
     def __post_init__(self) -> None:
-        """Bring the edges into order and check the graph as a whole."""
+        """Sort the edges, and check the graph as a whole."""
         object.__setattr__(self, "nodes", tuple(self.nodes))
         for option in ("chaining", "chain_different_max", "auto_generate_uids"):
             _check_bool(option, getattr(self, option))
@@ -342,24 +343,25 @@ class JobGraph:
         edges = tuple(self.edges)
         for edge in edges:
             self._check_edge(edge)
-        # A stable sort: edges of one target keep their order.
+        # The sort is stable, so edges of the same target keep their order.
         in_order = sorted(edges, key=lambda edge: self._positions[edge.target])
         object.__setattr__(self, "edges", tuple(in_order))
         self.topological_order()
 
     @classmethod
     def from_toml(cls, text: str) -> JobGraph:
-        """Return the graph that a TOML document describes; the module's docstring shows one.
+        """Parse a graph from a TOML document; the module's docstring has an example.
 
-        ``[job]``: ``chaining``, ``chain_different_max``, ``auto_generate_uids``, and the
-        ``parallelism`` and ``max_parallelism`` of operators that name none. ``[[operator]]``:
-        ``name``, ``uid``, ``uid_hash``, ``parallelism``, ``max_parallelism``, ``chaining`` (a
-        strategy), ``slot_group``, ``kind`` (source, legacy source, operator, yielding operator or
-        sink; without it: source if it has no inputs, else operator) and ``inputs``, a list of names
-        or of tables with ``from``, ``partitioner``, ``exchange`` and ``number``, or the same tables
-        as ``[[operator.input]]``.
+        ``[job]``: ``chaining``, ``chain_different_max``, ``auto_generate_uids``, and default values
+        of ``parallelism`` and ``max_parallelism``. ``[[operator]]``: ``name``, ``uid``,
+        ``uid_hash``, ``parallelism``, ``max_parallelism``, ``chaining`` (a strategy),
+        ``slot_group``, ``kind`` and ``inputs``. ``kind`` is source, legacy source, operator,
+        yielding operator or sink; its default is source for an operator without inputs, and
+        operator otherwise. ``inputs`` is a list of names, or of tables with ``from``,
+        ``partitioner``, ``exchange`` and ``number``. These tables can also be written as
+        ``[[operator.input]]``.
 
-        Raises SettingsError, InvalidArgumentError or ParallelismError; all name the place.
+        Raises SettingsError, InvalidArgumentError or ParallelismError; all of them name the place.
         """
         tables = graph_tables(text)
         nodes = tuple(_made(Node, place, table) for place, table in tables.nodes)
@@ -367,11 +369,13 @@ class JobGraph:
         return cls(nodes, edges, **tables.options)
 
     def node(self, name: str) -> Node:
-        """Return the operator called ``name``; InvalidArgumentError when there is none."""
+        """Return the operator called ``name``; InvalidArgumentError if it does not exist."""
         return self.nodes[self.position(name)]
 
     def position(self, name: str) -> int:
-        """Return the place of an operator in creation order, from 0; errors as :meth:`node`."""
+        """Return an operator's index in creation order, from 0; raises the errors of
+        :meth:`node`.
+        """
         if name not in self._positions:
             raise InvalidArgumentError(
                 f"no operator {name!r}: {close_match(name, self._positions)}"
@@ -387,14 +391,14 @@ class JobGraph:
         return self._out_edges[self.nodes[self.position(_name(node))].name]
 
     def partitioner(self, edge: Edge) -> Partitioner:
-        """Return how an edge deals records: what it names, else forward or rebalance."""
+        """Return an edge's partitioner, or its default: forward or rebalance."""
         if edge.partitioner is not None:
             return edge.partitioner
         equal = self.node(edge.source).parallelism == self.node(edge.target).parallelism
         return Partitioner.FORWARD if equal else Partitioner.REBALANCE
 
     def topological_order(self) -> tuple[str, ...]:
-        """Return the names so that each comes after its inputs; always the same order."""
+        """Return the names in an order in which each follows its inputs; always the same order."""
         return self._topological_order
 
     @cached_property

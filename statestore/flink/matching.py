@@ -1,13 +1,14 @@
-"""Which operator of a job takes over which stored one, what would be lost, and how to save it.
+"""Match the operators of a job to the stored ones, and suggest how to keep unclaimed state.
 
-Follows Flink's ``StateAssignmentOperation`` and ``Checkpoints.loadAndValidateCheckpoint``: an
-operator is looked up by its ``uid_hash`` if the snapshot has an operator of that id, else by its
-own id, from its uid or generated. One that is not found starts empty. Stored state that no operator
-claims is refused unless it is given up on purpose; a stored operator without state is passed over.
+It follows Flink's ``StateAssignmentOperation`` and ``Checkpoints.loadAndValidateCheckpoint``. An
+operator is looked up by its ``uid_hash`` if the snapshot has an operator with that id. Otherwise it
+is looked up by its own id, which comes from its uid or is generated. An operator that is not found
+starts empty. Stored state that no operator claims is refused unless the user gives it up
+explicitly. Stored operators without state are ignored.
 
-Where this differs from Flink: two operators that claim one stored operator are refused (Flink gives
-it to one, the other starts empty without a word), an operator whose states have no rows counts as
-one without state.
+Differences from Flink: two operators that claim the same stored operator are refused (Flink gives
+the state to one of them, and the other silently starts empty). An operator whose states have no
+rows counts as an operator without state.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ID: Final = re.compile("[0-9a-f]{32}")
 
 
 class Outcome(StrEnum):
-    """What becomes of an operator of the job, or of a stored one."""
+    """The result for an operator of the job, or for a stored operator."""
 
     FOUND = "found"
     EMPTY = "empty"
@@ -61,7 +62,7 @@ class FoundBy(StrEnum):
 
 
 class HintReason(StrEnum):
-    """Why a stored operator is thought to be one of the job's."""
+    """The reason to assume that a stored operator is one of the job's."""
 
     SAME_NAME = "it has the same name"
     OLD_NAME = "the stored job called it so"
@@ -72,9 +73,10 @@ class HintReason(StrEnum):
 class StoredOperator:
     """One operator of a snapshot.
 
-    ``uid`` is None when the id was generated, or when only the id is known; ``rows`` counts keyed
-    rows and elements of operator state, ``size_bytes`` their files. ``max_parallelism`` None means
-    no keyed state. Raises InvalidArgumentError when the id is not 32 lower-case hex digits.
+    ``uid`` is None if the id was generated, or if only the id is known. ``rows`` counts keyed rows
+    and elements of operator state, and ``size_bytes`` the bytes of their files. ``max_parallelism``
+    None means no keyed state. Raises InvalidArgumentError if the id is not 32 lower-case hex
+    digits.
     """
 
     operator_id: str
@@ -96,16 +98,16 @@ class StoredOperator:
 
     @property
     def holds_state(self) -> bool:
-        """Whether anything is lost with it: a row or an element."""
+        """True if dropping it would lose a row or an element."""
         return self.rows > 0
 
     @property
     def is_from_uid(self) -> bool:
-        """Whether its id is that of its uid, so that an operator with that uid finds it."""
+        """True if its id is derived from its uid, so that an operator with that uid finds it."""
         return bool(self.uid) and operator_id(str(self.uid)) == self.operator_id
 
     def __str__(self) -> str:
-        """Return how messages name it: by uid, else by name and id."""
+        """Return its name in messages: its uid, or its name and id."""
         if self.uid:
             return f"stored operator {self.uid!r}"
         return f"stored operator {f'{self.name!r} ' if self.name else ''}{self.operator_id}"
@@ -113,10 +115,10 @@ class StoredOperator:
 
 @dataclass(frozen=True, slots=True)
 class NodeMatch:
-    """What one operator of the job finds.
+    """The stored operator that one operator of the job finds.
 
-    ``operator_id`` is its own, under which it is stored next. ``stored`` and ``found_by`` are None
-    when it starts empty.
+    ``operator_id`` is the operator's own id, under which its state will be stored. ``stored`` and
+    ``found_by`` are None if it starts empty.
     """
 
     node: Node
@@ -132,10 +134,10 @@ class NodeMatch:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A change of one operator of the job that makes it find a stored one.
+    """A change to one operator of the job that makes it find a stored one.
 
-    Exactly one of ``uid`` and ``uid_hash`` is given. All hints of a matching can be followed at
-    once, and no operator loses by it what it found.
+    Exactly one of ``uid`` and ``uid_hash`` is given. All hints of a matching can be applied
+    together, and no operator loses its match.
     """
 
     node: str
@@ -145,21 +147,22 @@ class Hint:
     uid_hash: str | None = None
 
     def applied_to(self, node: Node) -> Node:
-        """Return the operator with the change."""
+        """Return the operator with the change applied."""
         uid = node.uid if self.uid is None else self.uid
         return replace(node, uid=uid, uid_hash=self.uid_hash or node.uid_hash)
 
     def __str__(self) -> str:
-        """Return what to set, where, and why."""
+        """Return the change, the operator and the reason."""
         change = f"uid = {self.uid!r}" if self.uid is not None else f"uid_hash = {self.uid_hash!r}"
         return f"set {change} on operator {self.node!r} to keep {self.stored} ({self.reason.value})"
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The outcome of :func:`match`: nodes in the job's order, stored operators in the given one.
+    """The result of :func:`match`: nodes in the job's order, stored operators in the given order.
 
-    ``dropped`` are stored operators with state that no operator claims, ``ignored`` those without.
+    ``dropped`` are stored operators whose state no operator claims. ``ignored`` are stored
+    operators without state.
     """
 
     nodes: tuple[NodeMatch, ...]
@@ -168,20 +171,20 @@ class Matching:
     hints: tuple[Hint, ...] = ()
 
     def node(self, name: str) -> NodeMatch:
-        """Return what the operator called ``name`` finds; InvalidArgumentError for another name."""
+        """Return the match of the operator ``name``; InvalidArgumentError for an unknown name."""
         for found in self.nodes:
             if found.node.name == name:
                 return found
         raise InvalidArgumentError(f"there is no operator {name!r} in the job graph")
 
     def outcome_of(self, stored: StoredOperator) -> Outcome:
-        """FOUND, DROPPED or IGNORED, for one of the stored operators that were matched."""
+        """Return FOUND, DROPPED or IGNORED for one of the stored operators."""
         if stored in self.dropped:
             return Outcome.DROPPED
         return Outcome.IGNORED if stored in self.ignored else Outcome.FOUND
 
     def refuse_unclaimed(self) -> None:
-        """Raise UnclaimedStateError if state would be lost: which, and how to keep it."""
+        """Raise UnclaimedStateError if state would be lost, naming it and the ways to keep it."""
         if not self.dropped:
             return
         losses = "; ".join(
@@ -200,11 +203,11 @@ class Matching:
 def match(
     stored: Sequence[StoredOperator], graph: JobGraph, old_graph: JobGraph | None = None
 ) -> Matching:
-    """Return which operator of ``graph`` finds which stored one, and hints for what none claims.
+    """Match the operators of ``graph`` to stored ones, with hints for unclaimed stored operators.
 
-    ``old_graph`` is the graph of the job that stored them, if known; it is used for hints only.
-    Raises InvalidArgumentError when two stored operators have one id, or two operators of the job
-    claim one stored operator.
+    ``old_graph`` is the graph of the job that stored them, if known; it is used only for hints.
+    Raises InvalidArgumentError if two stored operators have the same id, or if two operators of the
+    job claim the same stored operator.
     """
     by_id = {one.operator_id: one for one in stored}
     if len(by_id) != len(stored):
@@ -227,18 +230,18 @@ def match(
     ignored = tuple(one for one in unclaimed if not one.holds_state)
     hints = _hints(nodes, dropped, graph, old_graph)
     if not _keep(hints, nodes, by_id, graph):
-        # A uid changes the generated ids behind it; a uid_hash changes no id.
+        # A uid changes the generated ids of operators after it; a uid_hash changes no id.
         hints = [replace(hint, uid=None, uid_hash=hint.stored.operator_id) for hint in hints]
     return Matching(nodes, dropped, ignored, tuple(hints))
 
 
 def check_parallelism(matching: Matching, graph: JobGraph) -> dict[str, int]:
-    """Return the max parallelism of every operator that takes state over, by its name.
+    """Return the max parallelism of every operator that takes over state, by its name.
 
-    The rules are those of :func:`~statestore.keys.groups.effective_max_parallelism`; what an
-    operator names is what the head of its chain names. Raises ParallelismError, naming the
-    operator, when its parallelism is above the stored max parallelism or another max parallelism is
-    named than the stored one.
+    The rules are in :func:`~statestore.keys.groups.effective_max_parallelism`. An operator uses the
+    configured value of the head of its chain. Raises ParallelismError, which names the operator, if
+    its parallelism is above the stored max parallelism, or if the configured max parallelism
+    differs from the stored one.
     """
     result = {}
     ids = {found.node.name: found.operator_id for found in matching.nodes}
@@ -278,7 +281,7 @@ def _hints(
     graph: JobGraph,
     old_graph: JobGraph | None,
 ) -> list[Hint]:
-    """At most one hint for each dropped operator and each empty node, the best reasons first."""
+    """Return at most one hint per dropped operator and empty node, the best reasons first."""
     empty = [found.node.name for found in nodes if found.stored is None]
     ids = {found.operator_id for found in nodes}
     hints: dict[str, Hint] = {}
@@ -286,7 +289,7 @@ def _hints(
         taken = {hint.node for hint in hints.values()}
         if name not in empty or name in taken or stored.operator_id in hints:
             continue
-        # An operator that was found by uid_hash may have this uid already.
+        # An operator that was found by uid_hash may already have this uid.
         by_uid = stored.is_from_uid and stored.operator_id not in ids
         change = {"uid": stored.uid} if by_uid else {"uid_hash": stored.operator_id}
         hints[stored.operator_id] = Hint(name, stored, reason, **change)
@@ -296,7 +299,7 @@ def _hints(
 def _candidates(
     dropped: Sequence[StoredOperator], graph: JobGraph, old_graph: JobGraph | None
 ) -> Iterator[tuple[HintReason, StoredOperator, str]]:
-    """Which operator of the job each dropped one may be, in order of how good the reason is."""
+    """Yield the operators that each dropped one may correspond to, the best reasons first."""
     for stored in dropped:
         if stored.name is not None:
             yield HintReason.SAME_NAME, stored, stored.name
@@ -318,7 +321,7 @@ def _keep(
     by_id: Mapping[str, StoredOperator],
     graph: JobGraph,
 ) -> bool:
-    """Whether, with all hints followed, each does what it says and nobody loses what it found."""
+    """Return whether all hints work when applied together, and no operator loses its match."""
     wanted = {found.node.name: found.stored for found in nodes if found.stored is not None}
     wanted |= {hint.node: hint.stored for hint in hints}
     changes = {hint.node: hint for hint in hints}

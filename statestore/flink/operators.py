@@ -1,4 +1,4 @@
-"""Operators of a job: their ids of 128 bits, and how many subtasks and key groups each has."""
+"""The operators of a job: their 128-bit ids, and their numbers of subtasks and key groups."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = [
 ]
 
 
-# Operator ids: 128 bits that name an operator across jobs.
+# Operator ids: 128 bits that identify an operator across jobs.
 #
-# Follows Flink's ``StreamGraphHasherV2``.
+# They follow Flink's ``StreamGraphHasherV2``.
 #
-# With a uid: MurmurHash3 x64 128 with seed 0 over the UTF-8 bytes of the uid, each 64-bit half
-# printed little-endian. The id depends on the uid alone: not on the job, the operator's name, its
-# position in the graph or its parallelism. That is why state finds its operator again after a job
-# was changed, and why the uid must stay the same.
+# If there is a uid, the id is the MurmurHash3 x64 128 hash with seed 0 of the uid's UTF-8 bytes,
+# each 64-bit half printed little-endian. The id depends only on the uid: not on the job, the
+# operator's name, its position in the graph or its parallelism. So state finds its operator again
+# after a job has changed, and so the uid must stay the same.
 #
-# Without one: generated from how many operators were visited before it, how many of its out-edges
-# are chainable, and the ids of its inputs. Any operator added, removed or moved before it, and any
-# change of chaining, gives it another id; only the names and the code do not matter.
+# Without a uid, the id is generated from the number of operators visited before it, the number of
+# its chainable out-edges, and the ids of its inputs. If an earlier operator is added, removed or
+# moved, or chaining changes, the id changes. Names and code do not matter.
 
 
 _U64 = (1 << 64) - 1
@@ -38,13 +38,13 @@ _C2 = 0x4CF5AD432745937F
 
 
 def operator_id(uid: str) -> str:
-    """The operator id of ``uid``: 32 lowercase hex digits.
+    """Return the operator id of ``uid``: 32 lowercase hex digits.
 
-    Surrogate code units are read as Java reads them: a pair is one character, a single one cannot
-    be encoded and becomes ``?``.
+    Surrogate code units are treated as in Java: a pair is one character, and a single one, which
+    cannot be encoded, becomes ``?``.
 
-    Raises :class:`InvalidArgumentError` for an empty uid, which Flink hashes but refuses later,
-    and for anything but a string.
+    Raises :class:`InvalidArgumentError` for an empty uid, which Flink hashes but refuses later, and
+    for anything but a string.
     """
     if not isinstance(uid, str):
         raise InvalidArgumentError(f"an operator uid is a string, not {type(uid).__name__}")
@@ -53,19 +53,19 @@ def operator_id(uid: str) -> str:
     return _hashed(uid)
 
 
-# A checkpoint asks for the id of each operator many times.
+# Cached, because a checkpoint needs the id of each operator many times.
 @lru_cache(maxsize=1024)
 def _hashed(uid: str) -> str:
     return _murmur3_128(_java_utf8(uid)).hex()
 
 
 def operator_ids(graph: JobGraph) -> dict[str, str]:
-    """The operator id of every operator of a job by its name, in creation order.
+    """Return the operator id of every operator of a job by its name, in creation order.
 
-    An id given as ``uid_hash`` is not among them: it is looked up on restore, and never written.
+    Ids given as ``uid_hash`` are not included: they are looked up on restore, but never written.
 
-    Raises :class:`InvalidArgumentError` when two uids have one id (only uids with unpaired
-    surrogates can).
+    Raises :class:`InvalidArgumentError` if two uids have the same id (only possible for uids with
+    unpaired surrogates).
     """
     chainable = {(edge.source, edge.target) for edge in chainable_edges(graph)}
     ids: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ def operator_ids(graph: JobGraph) -> dict[str, str]:
             chained = sum((name, target) in chainable for target in targets)
             found = _generated(len(ids), chained, [ids[source] for source in inputs])
         else:
-            visited.discard(name)  # the last of its inputs brings it back
+            visited.discard(name)  # it is queued again by the last of its inputs
             continue
         if found in owners:
             raise InvalidArgumentError(
@@ -99,7 +99,7 @@ def operator_ids(graph: JobGraph) -> dict[str, str]:
 
 
 def _generated(before: int, chained: int, inputs: list[bytes]) -> bytes:
-    """The id of an operator visited after ``before`` others, with ``chained`` chainable outputs."""
+    """Return the id of an operator visited after ``before`` others, with ``chained`` outputs."""
     digest = _murmur3_128(before.to_bytes(4, "little") * (1 + chained))
     for other in inputs:
         digest = bytes((a * 37 & 0xFF) ^ b for a, b in zip(digest, other, strict=True))
@@ -107,14 +107,14 @@ def _generated(before: int, chained: int, inputs: list[bytes]) -> bytes:
 
 
 def _java_utf8(text: str) -> bytes:
-    """UTF-8 as Java's ``String.getBytes(UTF_8)``: surrogate pairs joined, single ones ``?``."""
-    # Python can hold a pair as two code points; going through UTF-16 joins it.
+    """Encode like Java's ``String.getBytes(UTF_8)``: surrogate pairs joined, single ones ``?``."""
+    # Python strings can contain a pair as two code points; a round trip through UTF-16 joins it.
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return joined.encode("utf-8", "replace")
 
 
 def _murmur3_128(data: bytes) -> bytes:
-    """MurmurHash3 x64 128, seed 0: 16 bytes, both halves little-endian."""
+    """Return MurmurHash3 x64 128 with seed 0: 16 bytes, both halves little-endian."""
     h1 = h2 = 0
     tail_at = len(data) - len(data) % 16
     for at in range(0, tail_at, 16):
@@ -122,7 +122,7 @@ def _murmur3_128(data: bytes) -> bytes:
         h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _U64
         h2 ^= _scramble_high(data[at + 8 : at + 16])
         h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _U64
-    # Missing bytes count as zero, and a block of zeros scrambles to zero: no special case.
+    # Missing bytes count as zero, and a zero block scrambles to zero, so no special case is needed.
     h1 ^= _scramble_low(data[tail_at : tail_at + 8]) ^ len(data)
     h2 ^= _scramble_high(data[tail_at + 8 :]) ^ len(data)
     h1 = (h1 + h2) & _U64
@@ -153,27 +153,27 @@ def _finalise(h: int) -> int:
     return h ^ h >> 33
 
 
-# Who the operators of a checkpoint are, and how many subtasks and key groups each has.
+# The operators of a checkpoint: their ids, and their numbers of subtasks and key groups.
 #
-# The store names an operator by a label, under which its state lies: its uid, or, for an operator
-# of a job graph that has none, its name. Without a graph every label is a uid, and all operators
-# have the parallelism of the job.
+# The store identifies an operator by a label, which is part of the path of its state. The label is
+# its uid, or its name for an operator of a job graph without a uid. Without a graph every label is
+# a uid, and all operators have the parallelism of the job.
 
 
 def label_of(node: Node) -> str:
-    """Return the label of an operator: its uid, else its name."""
+    """Return the label of an operator: its uid, or its name without one."""
     return node.name if node.uid is None else node.uid
 
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of a job at ``parallelism``, as its graph has them, if there is one."""
+    """The operators of a job at ``parallelism``, with the details of its graph if there is one."""
 
     parallelism: int
     graph: JobGraph | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two operators with one label with InvalidArgumentError."""
+        """Raise InvalidArgumentError for two operators with the same label."""
         seen: dict[str, Node] = {}
         for node in self.graph.nodes if self.graph else ():
             other = seen.setdefault(label_of(node), node)
@@ -189,30 +189,30 @@ class Operators:
         return self.parallelism if node is None else node.parallelism
 
     def max_parallelism_of(self, label: str) -> int | None:
-        """Return the max parallelism that the graph gives an operator, None when it gives none.
+        """Return the max parallelism of an operator in the graph; None if it is not set.
 
-        It is that of the head of the operator's chain, as a chain runs as one job vertex.
+        It is the value of the head of the operator's chain, because a chain runs as one job vertex.
         """
         node = self._by_label.get(label)
         return None if node is None else self._max_parallelism.get(node.name)
 
     def has_uid(self, label: str) -> bool:
-        """Return whether the label is a uid, from which the operator's id comes."""
+        """Return whether the label is a uid, from which the operator's id is computed."""
         node = self._by_label.get(label)
         return node is None or node.uid is not None
 
     def name_of(self, label: str) -> str | None:
-        """Return the name of an operator in the graph, None when there is no graph."""
+        """Return the name of an operator in the graph; None without a graph."""
         node = self._by_label.get(label)
         return None if node is None else node.name
 
     def id_of(self, label: str) -> str:
-        """Return the operator id: from the uid, or generated from the place in the graph."""
+        """Return the operator id: from the uid, or generated from the position in the graph."""
         node = self._by_label.get(label)
         return operator_id(label) if node is None else self._ids[node.name]
 
     def ids_of(self, label: str) -> frozenset[str]:
-        """Return the ids under which an operator's state may be stored: its own, and its
+        """Return the ids under which an operator's state may be stored: its own and its
         ``uid_hash``.
         """
         node = self._by_label.get(label)
@@ -220,15 +220,16 @@ class Operators:
         return frozenset({self.id_of(label), *other})
 
     def label_of_id(self, stored: str, label: str) -> str | None:
-        """Return the label that an operator has here, of whose state is stored which operator id
-        under which label; None when the graph does not have it.
+        """Return the label in this graph of an operator that is stored with an id and a label.
+
+        None if the graph does not contain the operator.
         """
         if self.graph is None:
             return label
         return next((own for own in self._by_label if stored in self.ids_of(own)), None)
 
     def check(self, label: str) -> None:
-        """Raise InvalidArgumentError when there is a graph, and no operator with this label."""
+        """Raise InvalidArgumentError if there is a graph without an operator with this label."""
         if self.graph is not None and label not in self._by_label:
             raise InvalidArgumentError(
                 f"the job graph has no operator {label!r}: {close_match(label, self._by_label)}. "

@@ -1,4 +1,4 @@
-"""How many subtasks some bytes need: ranges of sizes, and what Flink 1.15 and 1.16 chose."""
+"""Choose a parallelism from sizes in bytes: today's rules, and the rules of Flink 1.15 and 1.16."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ __all__ = [
 ]
 
 
-# Cutting a row of sizes into contiguous ranges, so that the number of ranges is a parallelism.
+# Cut a row of sizes into contiguous ranges, so that the number of ranges is a parallelism.
 #
-# Follows ``VertexParallelismAndInputInfosDeciderUtils`` of Flink 2.3: fill each range up to a
-# number of bytes, and when that makes too few or too many ranges, look by bisection for the number
-# of bytes that makes as many as are allowed; when no number of bytes does, cut evenly by count.
+# It follows ``VertexParallelismAndInputInfosDeciderUtils`` of Flink 2.3. Each range is filled up to
+# a number of bytes. If that gives too few or too many ranges, a bisection finds the number of bytes
+# that gives an allowed number of ranges. If none does, the row is cut evenly by
+# count.
 #
-# A probe of the bisection jumps from range to range over prefix sums, and stops as soon as the
-# answer is known, where Flink adds up all sizes each time; the ranges are the same.
+# Flink adds up all sizes in each step of the bisection. Here a step jumps from range to range over
+# prefix sums, and stops as soon as the answer is known. The resulting ranges are the same.
 
 
 class Span(NamedTuple):
@@ -59,24 +60,25 @@ class Cutter(Protocol):
     """A row of elements that can be cut by bytes."""
 
     total: int
-    """Bytes of all elements, each counted in full."""
+    """The bytes of all elements, each counted in full."""
     smallest: int
-    """Bytes of the smallest element."""
+    """The bytes of the smallest element."""
 
     def __len__(self) -> int:
-        """Return how many elements there are."""
+        """Return the number of elements."""
 
     def stops(self, limit: int, most: int) -> list[int]:
-        """Return where the ranges of up to ``limit`` bytes end (exclusive), in order; up to
-        ``most`` of them. A range holds one element at least, however large it is.
+        """Return the ends (exclusive) of ranges of up to ``limit`` bytes, in order.
+
+        At most ``most`` ends are returned. A range has at least one element, however large it is.
         """
 
 
 class SizeCutter:
-    """Elements that are nothing but their sizes in bytes."""
+    """Elements that are represented by their sizes in bytes."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Take sizes that are not negative; one at least."""
+        """Take sizes that are not negative; at least one."""
         self._upto = list(accumulate(sizes, initial=0))
         self.total = self._upto[-1]
         self.smallest = min(sizes)
@@ -85,7 +87,7 @@ class SizeCutter:
         return len(self._upto) - 1
 
     def stops(self, limit: int, most: int) -> list[int]:
-        """Return where ranges end, at the cost of one bisection a range."""
+        """Return the ends of the ranges, with one bisection per range."""
         upto, end = self._upto, len(self)
         found: list[int] = []
         at = 0
@@ -96,25 +98,26 @@ class SizeCutter:
 
 
 def share_of(bytes_per_task: int, part: int, total: int) -> int:
-    """The bytes per task that a part of all inputs may use, by its share of all bytes.
+    """Return the bytes per task for a part of the inputs, by its share of all bytes.
 
-    In doubles and truncated, as Java does; 0 when there are no bytes at all (NaN in Java).
+    The result is computed in doubles and truncated, as in Java; it is 0 if ``total`` is 0 (NaN in
+    Java).
     """
     return int(float(part) / float(total) * bytes_per_task) if total else 0
 
 
 def first_guess(total: int, bytes_per_task: int, least: int, most: int) -> int:
-    """How many tasks ``total`` bytes need, before any byte is laid out; within the bounds.
+    """Return how many tasks ``total`` bytes need, within the bounds, before the bytes are cut.
 
-    The quotient is one of doubles, as in ``DefaultVertexParallelismAndInputInfosDecider``.
+    The quotient is computed in doubles, as in ``DefaultVertexParallelismAndInputInfosDecider``.
     """
     return min(max(math.ceil(float(total) / float(bytes_per_task)), least), most)
 
 
 def even_spans(count: int, parallelism: int) -> tuple[Span, ...]:
-    """``count`` elements in ``parallelism`` spans whose lengths differ by at most one.
+    """Return ``parallelism`` spans of ``count`` elements whose lengths differ by at most one.
 
-    Raises InvalidArgumentError when a span would be empty.
+    Raises InvalidArgumentError if a span would be empty.
     """
     if parallelism > count:
         raise InvalidArgumentError(
@@ -126,11 +129,12 @@ def even_spans(count: int, parallelism: int) -> tuple[Span, ...]:
 
 
 def spans_by_bytes(row: Cutter, limit: int, least: int, most: int) -> tuple[Span, ...] | None:
-    """Ranges of about ``limit`` bytes whose number lies in ``least`` .. ``most``.
+    """Return ranges of about ``limit`` bytes whose number is in ``least`` .. ``most``.
 
-    Too many: the smallest limit that makes ``most`` or fewer. Too few: the largest limit that makes
-    ``least`` or more, and of all limits that make the same number the smallest, which is the
-    evenest. None when there are fewer elements than ``least``.
+    If there are too many ranges, use the smallest limit that gives at most ``most``. If there are
+    too few, find the largest limit that gives at least ``least``; of all limits that give the same
+    number, use the smallest, because its ranges are the most even. Return None if there are fewer
+    elements than ``least``.
     """
     stops = row.stops(limit, most + 1)
     if not least <= len(stops) <= most:
@@ -145,13 +149,13 @@ def _fitting_limit(row: Cutter, limit: int, least: int, most: int, found: int) -
         return _least_legal(lambda x: len(row.stops(x, most + 1)) <= most, limit, row.total)
     smallest = min(limit, row.smallest)
     largest = _greatest_legal(lambda x: len(row.stops(x, least)) >= least, smallest, limit)
-    # -1 stands for no such limit, and then is used as one: what Flink does for sizes of zero.
+    # -1 means that no limit was found. It is then used as a limit, as in Flink for sizes of zero.
     wanted = len(row.stops(largest, len(row)))
     return _least_legal(lambda x: len(row.stops(x, wanted + 1)) == wanted, smallest, largest)
 
 
 def _least_legal(legal: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest legal value (``BisectionSearchUtils``), -1 when ``high`` is not legal."""
+    """Return the smallest legal value (``BisectionSearchUtils``); -1 if ``high`` is not legal."""
     if not legal(high):
         return -1
     while low <= high:
@@ -164,7 +168,7 @@ def _least_legal(legal: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _greatest_legal(legal: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest legal value (``BisectionSearchUtils``), -1 when ``low`` is not legal."""
+    """Return the largest legal value (``BisectionSearchUtils``); -1 if ``low`` is not legal."""
     if not legal(low):
         return -1
     while low <= high:
@@ -178,13 +182,13 @@ def _greatest_legal(legal: Callable[[int], bool], low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupDecision:
-    """A parallelism for keyed state, and how it came about; from :func:`decide_for_key_groups`.
+    """A parallelism for keyed state, and its explanation; see :func:`decide_for_key_groups`.
 
-    ``first_guess`` is the total divided by the bytes per task, within the bounds;
-    ``ranges_at_limit`` how many ranges of that many bytes there are; ``parallelism`` the number of
-    ``byte_ranges``, which lies within the bounds. ``byte_range_bytes`` and ``even_range_bytes``
-    hold the bytes of each subtask: with ``byte_ranges``, and with the even ranges that
-    KeyGroupAssignment gives the same number of subtasks.
+    ``first_guess`` is the total divided by the bytes per task, within the bounds.
+    ``ranges_at_limit`` is the number of ranges with that many bytes. ``parallelism`` is the number
+    of ``byte_ranges`` and is within the bounds. ``byte_range_bytes`` and ``even_range_bytes`` have
+    the bytes of each subtask: with ``byte_ranges``, and with the even ranges of KeyGroupAssignment
+    for the same number of subtasks.
     """
 
     parallelism: int
@@ -197,25 +201,25 @@ class KeyGroupDecision:
 
     @property
     def largest_by_bytes(self) -> int:
-        """Bytes of the largest subtask when the ranges are cut by bytes."""
+        """The bytes of the largest subtask if the ranges are cut by bytes."""
         return max(self.byte_range_bytes)
 
     @property
     def largest_by_number(self) -> int:
-        """Bytes of the largest subtask when every subtask has as many key groups."""
+        """The bytes of the largest subtask if all subtasks have equally many key groups."""
         return max(self.even_range_bytes)
 
 
 def decide_for_key_groups(
     sizes: Sequence[int], *, bytes_per_task: int, min_parallelism: int = 1, max_parallelism: int
 ) -> KeyGroupDecision:
-    """The parallelism at which subtasks hold about ``bytes_per_task`` bytes of keyed state each.
+    """Choose the parallelism at which each subtask has about ``bytes_per_task`` of keyed state.
 
-    ``sizes`` are the bytes of each key group, in order. What Flink's
-    ``DefaultVertexParallelismAndInputInfosDecider`` decides for a single keyed input with these
-    subpartitions. A maximum above the number of key groups counts as that number.
-    Raises InvalidArgumentError for sizes that are not bytes, not 1..32768 key groups, bounds that
-    are out of 1..32768 or crossed, or a minimum above the number of key groups.
+    ``sizes`` are the bytes of each key group, in order. The result is the decision of Flink's
+    ``DefaultVertexParallelismAndInputInfosDecider`` for a single keyed input with these
+    subpartitions. The maximum is limited to the number of key groups. Raises InvalidArgumentError
+    for sizes that are not bytes, not 1..32768 key groups, bounds that are outside of 1..32768 or
+    crossed, or a minimum above the number of key groups.
     """
     check_positive("bytes_per_task", bytes_per_task)
     check_bounds(min_parallelism, max_parallelism)
@@ -253,7 +257,7 @@ def _bytes_in(sizes: Sequence[int], ranges: Sequence[KeyGroupRange]) -> tuple[in
 
 
 def check_bytes(name: str, value: object) -> int:
-    """``value``, if it is a number of bytes: an int of 0 or more; else InvalidArgumentError."""
+    """Return ``value`` if it is an int of 0 or more; InvalidArgumentError otherwise."""
     if not is_int(value):
         raise InvalidArgumentError(f"the bytes of {name} must be an int, not {value!r}")
     if value < 0:
@@ -262,7 +266,7 @@ def check_bytes(name: str, value: object) -> int:
 
 
 def check_positive(name: str, value: object) -> int:
-    """``value``, if it is an int of 1 or more; else InvalidArgumentError."""
+    """Return ``value`` if it is an int of 1 or more; InvalidArgumentError otherwise."""
     if not is_int(value) or value < 1:
         raise InvalidArgumentError(f"{name} must be an int of 1 or more, not {value!r}")
     return value
@@ -271,7 +275,7 @@ def check_positive(name: str, value: object) -> int:
 def check_bounds(
     least: object, most: object, names: tuple[str, str] = ("min_parallelism", "max_parallelism")
 ) -> None:
-    """InvalidArgumentError unless both are in 1..32768, and in order."""
+    """Raise InvalidArgumentError unless both are in 1..32768 and in order."""
     for name, value in zip(names, (least, most), strict=True):
         if not is_int(value) or not MIN_PARALLELISM <= value <= MAX_PARALLELISM:
             raise InvalidArgumentError(
@@ -283,21 +287,21 @@ def check_bounds(
         )
 
 
-# The parallelism that Flink 1.15 and 1.16 chose: from bytes alone, and a power of two.
+# The parallelism that Flink 1.15 and 1.16 chose: a power of two that depends only on bytes.
 #
-# Follows ``DefaultVertexParallelismDecider`` of Flink 1.16. It looks at the total of all inputs
-# only, so nothing says which subtask reads what; ``parallelism.py`` has the algorithm of today.
+# It follows ``DefaultVertexParallelismDecider`` of Flink 1.16, which uses only the total of all
+# inputs, and does not assign input to subtasks. The code above implements the current algorithm.
 
 
 BYTES_PER_TASK_2022: Final = 1 << 30
-"""What one task was meant to read when nothing was configured: 1 GiB."""
+"""The default number of bytes that one task should read in these versions: 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input2022:
-    """What one input consists of: bytes of each of its parts, and whether every subtask reads all.
+    """One input: the bytes of each of its parts, and whether every subtask reads all of them.
 
-    Raises InvalidArgumentError for what is not a number of bytes.
+    Raises InvalidArgumentError for sizes that are not numbers of bytes.
     """
 
     sizes: tuple[int, ...]
@@ -317,15 +321,16 @@ def decide_2022(
     vertex_max_parallelism: int = MAX_PARALLELISM,
     default_source_parallelism: int = 1,
 ) -> int:
-    """The power of two nearest to what the inputs need, ties upwards, within the bounds.
+    """Return the power of two that is nearest to the needed tasks, within the bounds; ties go up.
 
-    The bounds are drawn in to powers of two first, and so is the vertex's own maximum, which is
-    stronger than both. Broadcast bytes take room from every task, half of it at most. Without
-    inputs it is a source: its default, up to the vertex's maximum, not rounded.
-    Raises InvalidArgumentError for bounds out of 1..32768, or with no power of two between them.
+    First the bounds are narrowed to powers of two, and so is the vertex's own maximum, which takes
+    precedence over both. Broadcast bytes reduce the bytes per task, by half of it at most. A vertex
+    without inputs is a source: it gets the source default, limited by the vertex's maximum, without
+    rounding. Raises InvalidArgumentError for bounds outside of 1..32768, or without a power of two
+    between them.
 
-    Above 2**30 needed tasks Flink rounds past the end of its 32 bits; here it is the maximum, as
-    for any other number that is too large.
+    If more than 2**30 tasks are needed, Flink's rounding overflows its 32 bits. Here the result is
+    the maximum, as for any other number that is too large.
     """
     check_positive("bytes_per_task", bytes_per_task)
     check_bounds(min_parallelism, max_parallelism)
@@ -344,11 +349,11 @@ def decide_2022(
 
 
 def _needed(inputs: Sequence[Input2022], bytes_per_task: int, without_room: int) -> int:
-    """How many tasks the bytes need, beside what is broadcast to each."""
+    """Return how many tasks the bytes need, given the bytes that are broadcast to each task."""
     broadcast = sum(sum(one.sizes) for one in inputs if one.broadcast)
     total = sum(sum(one.sizes) for one in inputs if not one.broadcast)
     room = bytes_per_task - min(broadcast, math.ceil(bytes_per_task * 0.5))
-    if not room:  # at one byte a task; a double divided by zero is endless, or NaN and then 0
+    if not room:  # one byte per task; in Java, division by zero gives infinity, or NaN and then 0
         return without_room if total else 0
     return math.ceil(float(total) / float(room))
 

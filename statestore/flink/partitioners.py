@@ -1,12 +1,14 @@
-"""Partitioners: which downstream subtask gets a record, and who is wired to whom.
+"""Partitioners: the downstream subtask of each record, and the connections between subtasks.
 
-The channel rules are those of Flink 2.3's ``streaming.runtime.partitioner`` classes; how subtasks
-are wired on an edge, and what becomes of records in flight, stands at the end.
+The channel rules follow Flink 2.3's ``streaming.runtime.partitioner`` classes. The wiring of
+an edge and the handling of in-flight records on a rescale are implemented by :func:`wiring` and
+:func:`old_subtasks`.
 
-A sending subtask has one channel per downstream subtask, or, on a pointwise edge, per subtask that
-it feeds (:func:`wiring`). Flink keeps a counter or a generator in each subtask; here the channel is
-a function of the record's ``index`` in its source subtask (from 0) or of its ``key``: asking twice
-gives one answer. What is random is drawn once, by :meth:`Partitioner.started`.
+A sending subtask has one channel per downstream subtask, or, on a pointwise edge, one per subtask
+that it feeds (:func:`wiring`). In Flink each subtask has a counter or a random generator. Here the
+channel is a function of the record's ``index`` in its source subtask (from 0) or of its ``key``, so
+the same question always has the same answer. Random values are drawn once, by
+:meth:`Partitioner.started`.
 """
 
 from __future__ import annotations
@@ -49,17 +51,18 @@ __all__ = [
 ]
 
 
-# Wiring: which subtasks an edge connects, and who takes over its records in flight on a rescale.
+# Wiring: which subtasks an edge connects, and which subtask takes over its in-flight records.
 #
-# The wiring of pointwise edges is that of Flink 2.3's ``VertexInputInfoComputationUtils``, the
-# old-to-new mapping of channel state that of ``SubtaskStateMapper``. Which partitioner has which of
-# them, and the wiring of its edge, stands at the end.
+# The wiring of pointwise edges follows Flink 2.3's ``VertexInputInfoComputationUtils``. The mapping
+# of channel state from old to new subtasks follows ``SubtaskStateMapper``. The partitioner classes
+# below name the mapper and the kind of wiring that they use.
 
 
 class StateMapper(StrEnum):
     """Which old subtasks' in-flight records a new subtask takes over (``SubtaskStateMapper``).
 
-    With FULL and RANGE several new subtasks take over one old one, and each keeps its own records.
+    With FULL and RANGE, several new subtasks read the records of the same old subtask, and each
+    keeps only its own records.
     """
 
     ROUND_ROBIN = "ROUND_ROBIN"
@@ -77,11 +80,10 @@ class StateMapper(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Who feeds whom on one edge, as a value; from :func:`pointwise`, or from
-    :func:`wiring` for any edge.
+    """The connections between the subtasks of an edge; see :func:`pointwise` and :func:`wiring`.
 
-    ``consumes``: per downstream subtask the closed range (first, last) of upstream subtasks.
-    ``channels``: per upstream subtask the downstream subtask behind channel 0, 1, ….
+    ``consumes`` has, per downstream subtask, the closed range (first, last) of upstream subtasks.
+    ``channels`` has, per upstream subtask, the downstream subtask of channel 0, 1, ….
     """
 
     consumes: tuple[tuple[int, int], ...]
@@ -89,11 +91,12 @@ class Wiring:
 
 
 def pointwise(up: int, down: int) -> Wiring:
-    """The wiring of ``up`` and ``down`` subtasks on a pointwise edge.
+    """Return the wiring of ``up`` and ``down`` subtasks on a pointwise edge.
 
-    Flink's ``computeVertexInputInfoForPointwise``. Where ``down`` is no multiple of ``up``, channel
-    0 is not always the lowest consumer: at 2 to 5, subtask 1 has 4 behind channel 0 and 3 behind 1.
-    Raises InvalidArgumentError when a number is not in 1..32768.
+    It follows Flink's ``computeVertexInputInfoForPointwise``. If ``down`` is not a multiple of
+    ``up``, channel 0 is not always the lowest consumer: with 2 and 5 subtasks, channel 0 of subtask
+    1 leads to subtask 4, and channel 1 to subtask 3. Raises InvalidArgumentError if a number is not
+    in 1..32768.
     """
     check_edge(up, down)
     if up >= down:
@@ -108,10 +111,10 @@ def pointwise(up: int, down: int) -> Wiring:
 
 
 def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) -> tuple[int, ...]:
-    """The old subtasks, ascending, whose in-flight records new ``subtask`` takes over.
+    """Return the old subtasks, ascending, whose in-flight records new ``subtask`` takes over.
 
-    RANGE counts in 32768 key groups, whatever max parallelism is. InvalidArgumentError when a
-    number is not in 1..32768, ParallelismError for UNSUPPORTED (forward, rescale, broadcast),
+    RANGE always uses 32768 key groups, regardless of max parallelism. Raises InvalidArgumentError
+    if a number is not in 1..32768, ParallelismError for UNSUPPORTED (forward, rescale, broadcast),
     InvalidArgumentError for an unknown mapper or subtask.
     """
     mapper = StateMapper(mapper)
@@ -138,13 +141,13 @@ def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) ->
 
 
 def check_edge(up: int, down: int) -> None:
-    """Raise InvalidArgumentError, naming the side, when a parallelism is not in 1..32768."""
+    """Raise InvalidArgumentError, naming the side, if a parallelism is not in 1..32768."""
     check_parallelism(up, "upstream parallelism")
     check_parallelism(down, "downstream parallelism")
 
 
 def _by_channel(consumers: range) -> tuple[int, ...]:
-    """Subtask d is behind channel d modulo the number of consumers."""
+    """Sort consumers by channel: subtask d has channel d modulo the number of consumers."""
     return tuple(sorted(consumers, key=lambda d: d % len(consumers)))
 
 
@@ -153,10 +156,10 @@ _U64: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Partitioner:
-    """What all partitioners share. ``str()`` is the name that Flink prints, such as ``HASH``.
+    """The base class of all partitioners. ``str()`` returns Flink's name, such as ``HASH``.
 
-    ``is_pointwise``: a sending subtask has channels to some downstream subtasks only.
-    ``receiving`` and ``sending``: how the channel state of either side is mapped on a rescale.
+    With ``is_pointwise`` a sending subtask has channels to only some downstream subtasks.
+    ``receiving`` and ``sending`` are the mappers of the channel state of either side on a rescale.
     """
 
     name: ClassVar[str]
@@ -168,13 +171,14 @@ class Partitioner:
         return self.name
 
     def channel(self, channels: int, *, index: int = 0, key: Any = None) -> int:
-        """The channel, 0 .. ``channels`` - 1, of a record.
+        """Return the channel, 0 .. ``channels`` - 1, of a record.
 
-        ``index`` is its place in its source subtask; ``key`` its key, a tuple for several columns.
-        Either is looked at only where the rule needs it. InvalidArgumentError when ``channels``
-        is not in 1..32768, for an index below 0, for ``Broadcast``, for a
-        random start that was not drawn (:meth:`started`) and for a custom function that answers
-        with no channel, and what :func:`statestore.keys.hashing.key_hash` raises for a key.
+        ``index`` is its index in its source subtask; ``key`` is its key, a tuple for several
+        columns. Each is used only by the partitioners that need it. Raises InvalidArgumentError if
+        ``channels`` is not in 1..32768, for an index below 0, and for ``Broadcast``. It is also
+        raised for a random start that was not drawn (:meth:`started`), and for a custom function
+        that returns an invalid channel. Also raises the errors of
+        :func:`statestore.keys.hashing.key_hash` for a key.
         """
         check_parallelism(channels, "the number of channels")
         if not is_int(index) or index < 0:
@@ -182,13 +186,14 @@ class Partitioner:
         return self._channel(channels, index, key)
 
     def channels(self, channels: int, *, index: int = 0, key: Any = None) -> tuple[int, ...]:
-        """The channels of a record: one, but for ``Broadcast`` all. Raises as :meth:`channel`."""
+        """Return the channels of a record: one, or all for ``Broadcast``; see :meth:`channel`."""
         return (self.channel(channels, index=index, key=key),)
 
     def started(self, channels: int, generator: Random | None = None) -> Partitioner:
-        """This partitioner with what Flink draws at set-up drawn; itself when nothing is random.
+        """Return a copy with the random values that Flink draws at set-up; itself without such
+        values.
 
-        Every source subtask draws for itself. Raises as :meth:`channel`.
+        Every source subtask draws its own values. Raises the errors of :meth:`channel`.
         """
         check_parallelism(channels, "the number of channels")
         return self._started(channels, generator or Random())
@@ -202,7 +207,7 @@ class Partitioner:
 
 @dataclass(frozen=True, slots=True)
 class Global(Partitioner):
-    """All records to channel 0 (``GlobalPartitioner``)."""
+    """Sends all records to channel 0 (``GlobalPartitioner``)."""
 
     name: ClassVar[str] = "GLOBAL"
     receiving: ClassVar[StateMapper] = StateMapper.FIRST
@@ -213,10 +218,10 @@ class Global(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Partitioner):
-    """Each record to a random channel, all alike (``ShufflePartitioner``).
+    """Sends each record to a uniformly random channel (``ShufflePartitioner``).
 
-    Flink's generator has no seed. With one, a signed 64-bit integer, the channel is a function of
-    it and of the record's index; which function is no part of the contract.
+    Flink's generator has no seed. If a seed is given, a signed 64-bit integer, the channel is a
+    function of it and of the record's index. Which function it is may change.
     """
 
     seed: int | None = None
@@ -230,7 +235,7 @@ class Shuffle(Partitioner):
     def _channel(self, channels: int, index: int, key: Any) -> int:
         if self.seed is None:
             raise _undrawn("the seed of Shuffle")
-        # SplitMix64: its state is a counter, so any index has its number without those before it.
+        # SplitMix64: its state is a counter, so the number for any index can be computed directly.
         z = self.seed + (index + 1) * 0x9E3779B97F4A7C15 & _U64
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _U64
         z = (z ^ z >> 27) * 0x94D049BB133111EB & _U64
@@ -242,9 +247,9 @@ class Shuffle(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Rebalance(Partitioner):
-    """Round robin over all channels (``RebalancePartitioner``).
+    """Distributes records round robin over all channels (``RebalancePartitioner``).
 
-    ``first``, below the number of channels, is the random start; the first record goes to the
+    ``first``, below the number of channels, is the random start. The first record goes to the
     channel *after* it.
     """
 
@@ -253,7 +258,7 @@ class Rebalance(Partitioner):
     receiving: ClassVar[StateMapper] = StateMapper.ROUND_ROBIN
 
     def start(self, channels: int) -> int | None:
-        """``first``; InvalidArgumentError unless it is None or in 0 .. ``channels`` - 1."""
+        """Return ``first``; InvalidArgumentError unless it is None or in 0 .. ``channels`` - 1."""
         if self.first is not None and (not is_int(self.first) or not 0 <= self.first < channels):
             allowed = f"in 0..{channels - 1} with {channels} channels"
             raise InvalidArgumentError(f"first of Rebalance must be {allowed}, not {self.first!r}")
@@ -272,7 +277,7 @@ class Rebalance(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Rescale(Partitioner):
-    """Round robin over the subtask's own consumers, from channel 0 (``RescalePartitioner``)."""
+    """Distributes records round robin over its own consumers, from channel 0."""
 
     name: ClassVar[str] = "RESCALE"
     is_pointwise: ClassVar[bool] = True
@@ -284,13 +289,13 @@ class Rescale(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Partitioner):
-    """Each record to every channel (``BroadcastPartitioner``); it has no single channel."""
+    """Sends each record to every channel (``BroadcastPartitioner``); it has no single channel."""
 
     name: ClassVar[str] = "BROADCAST"
     sending: ClassVar[StateMapper] = StateMapper.UNSUPPORTED
 
     def channels(self, channels: int, *, index: int = 0, key: Any = None) -> tuple[int, ...]:
-        """All channels, in order; InvalidArgumentError when ``channels`` is not in 1..32768."""
+        """Return all channels; InvalidArgumentError if ``channels`` is not in 1..32768."""
         return tuple(range(check_parallelism(channels, "the number of channels")))
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
@@ -301,7 +306,7 @@ class Broadcast(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Partitioner):
-    """Each subtask to the one with its number (``ForwardPartitioner``); equal parallelism only."""
+    """Connects subtasks with equal numbers (``ForwardPartitioner``); requires equal parallelism."""
 
     name: ClassVar[str] = "FORWARD"
     is_pointwise: ClassVar[bool] = True
@@ -313,12 +318,13 @@ class Forward(Partitioner):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroup(Partitioner):
-    """To the subtask that owns the key's group (``KeyGroupStreamPartitioner``).
+    """Sends a record to the subtask that owns its key's key group (``KeyGroupStreamPartitioner``).
 
-    ``key`` names the key columns of a table. ``max_parallelism`` is the consumer's, None: derived
-    from its parallelism. Below the number of channels, as in Flink, some get nothing.
-    ``key_types`` names, per key column, the type that is hashed where it is not its own. Raises
-    InvalidArgumentError when it is not in 1..32768, or for a wrong key or scheme.
+    ``key`` names the key columns of a table. ``max_parallelism`` is the consumer's; None means that
+    it is derived from the consumer's parallelism. If it is below the number of channels, some
+    channels get nothing, as in Flink. ``key_types`` names, per key column, the hashed type if it
+    differs from the column's own. Raises InvalidArgumentError if ``max_parallelism`` is not in
+    1..32768, or for an invalid key or scheme.
     """
 
     key: str | tuple[str, ...]
@@ -345,7 +351,9 @@ class KeyGroup(Partitioner):
                 )
 
     def max_at(self, parallelism: int) -> int:
-        """The max parallelism of a consumer with this parallelism: the given or the derived one."""
+        """Return the given max parallelism, or the derived one of a consumer with this
+        parallelism.
+        """
         derived = default_max_parallelism(parallelism)
         return derived if self.max_parallelism is None else self.max_parallelism
 
@@ -358,10 +366,10 @@ class KeyGroup(Partitioner):
 
 @dataclass(frozen=True, slots=True)
 class Custom(Partitioner):
-    """To the channel that ``function(key, channels)`` answers (``CustomPartitionerWrapper``).
+    """Sends a record to the channel that ``function(key, channels)`` returns.
 
-    On a DataFrame the function takes and returns a Spark Column, and ``key`` names its column, or
-    several that become one struct.
+    It follows ``CustomPartitionerWrapper``. On a DataFrame the function takes and returns a Spark
+    Column. ``key`` names its column, or several columns that become one struct.
     """
 
     function: Callable[[Any, int], Any]
@@ -385,26 +393,28 @@ class Custom(Partitioner):
 
 
 def column_names(columns: str | Iterable[str]) -> tuple[str, ...]:
-    """The names as a tuple; one name may stand alone."""
+    """Return the names as a tuple; a single name may be a string."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def key_group_channel(hashed: int, max_parallelism: int, channels: int) -> int:
-    """The channel of a 32-bit key hash (``KeyGroupRangeAssignment.assignKeyToParallelOperator``).
+    """Return the channel of a 32-bit key hash.
 
-    Raises InvalidArgumentError when either number is not in 1..32768.
+    It follows ``KeyGroupRangeAssignment.assignKeyToParallelOperator``. Raises InvalidArgumentError
+    if either number is not in 1..32768.
     """
     check_parallelism(channels, "the number of channels")
     group = key_group_of_hash(hashed, max_parallelism)
-    # Not KeyGroupAssignment.subtask_of: there may be fewer key groups than channels.
+    # KeyGroupAssignment.subtask_of is not used, because there may be fewer key groups than
+    # channels.
     return subtask_of_key_group(group, max_parallelism, channels)
 
 
 def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
-    """The wiring of an edge with this partitioner: pointwise, or everybody to everybody.
+    """Return the wiring of an edge with this partitioner: pointwise, or all-to-all.
 
-    Raises InvalidArgumentError when a number is not in 1..32768, ParallelismError for ``Forward``
-    when they differ.
+    Raises InvalidArgumentError if a number is not in 1..32768, ParallelismError for ``Forward`` if
+    the two numbers differ.
     """
     check_edge(up, down)
     if isinstance(partitioner, Forward) and up != down:

@@ -1,23 +1,24 @@
-"""Operator state on a rescale: which new subtask gets which element (I7, I11).
+"""Redistribution of operator state on a rescale: which new subtask gets which element (I7, I11).
 
-Follows Flink's ``RoundRobinOperatorStateRepartitioner``. An element is ``(old subtask, position)``;
-it is moved, never opened.
+It follows Flink's ``RoundRobinOperatorStateRepartitioner``. An element is ``(old subtask,
+position)``; it is moved as a whole, and its contents are not read.
 
-split       Each element goes to one new subtask. The old subtasks' lists are joined in subtask
-            order and cut into contiguous blocks whose sizes differ by at most one. The larger
-            blocks of one state begin where those of the state before it ended, so that the
-            remainders of many states spread over the subtasks.
+split       Each element goes to one new subtask. The old subtasks' lists are concatenated in
+            subtask order and cut into contiguous blocks whose sizes differ by at most one. The
+            larger blocks of a state start at the subtask where those of the previous state ended,
+            so that the remainders of many states spread over the subtasks.
 union       Every new subtask gets every element.
 broadcast   New subtask ``i`` gets the copy of the ``i % m``-th of the ``m`` subtasks that reported.
 
-At unchanged parallelism split state and reported broadcast copies stay where they were. Old
+At unchanged parallelism, split state and reported broadcast copies stay in their subtasks. Old
 subtasks without state (``None``: they had finished) count for the parallelism and report nothing.
 
-States are dealt in the iteration order of Java's ``HashMap`` (below); it decides only who
-gets a remainder.
+States are redistributed in the iteration order of Java's ``HashMap`` (below), which only determines
+the subtasks that get a remainder.
 
-A restore reads only, so k restores of one snapshot give the same k times. A job that snapshots a
-union state again must report each element from *one* subtask; if all report all, it multiplies.
+A restore only reads, so repeated restores of one snapshot give the same result. A job that
+snapshots a union state again must report each element from exactly *one* subtask; if every subtask
+reports all elements, they multiply.
 """
 
 from __future__ import annotations
@@ -48,19 +49,21 @@ __all__ = [
 ]
 
 
-# The order in which Java's ``HashMap`` gives back the names it holds.
+# The iteration order of Java's ``HashMap``.
 #
-# Flink keeps the states of an operator in such maps and deals them in this order; it decides only
-# which subtask gets a remainder. From 64 buckets on Java makes a tree, in another order, of a
-# bucket with 8 names: not followed.
+# Flink keeps an operator's states in such maps and redistributes them in this order. It only
+# determines which subtask gets a remainder. From 64 buckets on, Java converts a bucket with 8 names
+# to a tree, which has another order. That order is not implemented.
 
 
-# A smaller HashMap doubles where a bucket is crowded; from this capacity on it makes a tree of it.
+# A smaller HashMap doubles if a bucket is crowded; from this capacity on the bucket becomes a tree.
 _TREES_FROM = 64
 
 
 def stored_order(names: Iterable[str]) -> list[str]:
-    """The iteration order of one old subtask's states: a HashMap sized for them, filled by put."""
+    """Return the iteration order of one old subtask's states: a HashMap of their size, after
+    puts.
+    """
     stored = list(names)
     needed = -(-len(stored) * 4 // 3)
     buckets: list[list[str]] = [[] for _ in range(1 << (needed - 1).bit_length())]
@@ -73,10 +76,11 @@ def stored_order(names: Iterable[str]) -> list[str]:
 
 
 def grouping_order(look_ups: Iterable[str]) -> list[str]:
-    """The iteration order of the HashMap in which states are grouped by computeIfAbsent.
+    """Return the iteration order of the HashMap in which computeIfAbsent groups states.
 
-    It checks the size on the way in, so the table grows one look-up late, even if that look-up
-    adds nothing; and unlike put it counts the new name into a crowded bucket, at its front.
+    computeIfAbsent checks the size before it inserts, so the table grows one look-up late, even if
+    that look-up adds nothing. Unlike put, it counts the new name as part of a crowded bucket, and
+    inserts it at the bucket's front.
     """
     buckets: list[list[str]] = [[] for _ in range(16)]
     size = 0
@@ -94,7 +98,7 @@ def grouping_order(look_ups: Iterable[str]) -> list[str]:
 
 
 def _doubled(buckets: list[list[str]]) -> list[list[str]]:
-    """The buckets of a table of twice the size; names of one bucket keep their order."""
+    """Return the buckets of a table of twice the size; names of one bucket keep their order."""
     doubled: list[list[str]] = [[] for _ in range(2 * len(buckets))]
     for name in chain.from_iterable(buckets):
         _bucket_of(name, doubled).append(name)
@@ -107,7 +111,7 @@ def _bucket_of(name: str, buckets: list[list[str]]) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _spread_hash(name: str) -> int:
-    """HashMap's view of a name: Java's string hash with its upper half folded into the lower."""
+    """Return HashMap's hash of a name: Java's string hash, with its upper half folded in."""
     code = key_hash(name, key_type="string", hash_scheme="java") & 0xFFFFFFFF
     return code ^ code >> 16
 
@@ -116,7 +120,7 @@ T = TypeVar("T")
 
 
 class RedistributionMode(StrEnum):
-    """How a list of elements is shared between subtasks. Takes Flink's names as well."""
+    """How elements are distributed to subtasks. Flink's names are accepted as well."""
 
     SPLIT = "split"
     UNION = "union"
@@ -142,7 +146,9 @@ _Lists = Sequence[Mapping[str, tuple[_Mode, Sequence[T]]] | None]
 
 
 class Run(NamedTuple):
-    """Consecutive elements of one old subtask's list: positions ``first`` up to before ``stop``."""
+    """Consecutive elements of one old subtask's list, from ``first`` up to but excluding
+    ``stop``.
+    """
 
     subtask: int
     first: int
@@ -151,15 +157,15 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One state: who reported how many elements, and the new subtask that takes the first block."""
+    """One state: the reported element counts, and the new subtask that takes the first block."""
 
     mode: RedistributionMode
-    lists: tuple[Run, ...]  # one for each reporting old subtask, ascending
-    starts: tuple[int, ...]  # where each list starts in all of them joined; last: the total
+    lists: tuple[Run, ...]  # one per reporting old subtask, ascending
+    starts: tuple[int, ...]  # each list's start in the concatenation of all lists; last: the total
     first_taker: int = 0
 
     def block(self, subtask: int, parallelism: int) -> tuple[Run, ...]:
-        """The block of a split state that new ``subtask`` takes."""
+        """Return the block of a split state that new ``subtask`` takes."""
         base, extra = divmod(self.starts[-1], parallelism)
         turn = (subtask - self.first_taker) % parallelism
         at = turn * base + min(turn, extra)
@@ -173,13 +179,13 @@ class _State:
         return tuple(runs)
 
     def own(self, subtask: int) -> tuple[Run, ...]:
-        """What old ``subtask`` reported itself: one run, or none."""
+        """Return the list that old ``subtask`` itself reported: one run, or none."""
         index = bisect_left(self.lists, subtask, key=lambda run: run.subtask)
         found = index < len(self.lists) and self.lists[index].subtask == subtask
         return self.lists[index : index + 1] if found else ()
 
     def copies(self, subtask: int, *, staying: bool, old_parallelism: int) -> tuple[Run, ...]:
-        """The broadcast copies that Flink hands to new ``subtask``, its own one first."""
+        """Return the broadcast copies that Flink gives to new ``subtask``, its own copy first."""
         own = self.own(subtask) if staying else ()
         if staying and len(self.lists) == old_parallelism:
             return own
@@ -189,7 +195,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class RedistributionPlan:
-    """Which elements each new subtask reads, as a value; from :func:`plan_redistribution`."""
+    """The elements that each new subtask reads; see :func:`plan_redistribution`."""
 
     old_parallelism: int
     parallelism: int
@@ -201,11 +207,11 @@ class RedistributionPlan:
         return {name: state.mode for name, state in self._states.items()}
 
     def runs(self, subtask: int) -> dict[str, tuple[Run, ...]]:
-        """What one new subtask reads: for every state its runs, ``()`` where it gets nothing.
+        """Return the reads of one new subtask: for every state its runs, or ``()``.
 
-        Costs the same at every parallelism, and all subtasks share the runs of a union state.
-        Of a broadcast state it is one copy: see :func:`redistribute`.
-        Raises :class:`InvalidArgumentError` if there is no such subtask.
+        The cost does not depend on the parallelism, and all subtasks share the runs of a union
+        state. A broadcast state has one copy: see :func:`redistribute`. Raises
+        :class:`InvalidArgumentError` if the subtask does not exist.
         """
         return {
             name: runs[:1] if self._states[name].mode is RedistributionMode.BROADCAST else runs
@@ -213,10 +219,11 @@ class RedistributionPlan:
         }
 
     def handed(self, subtask: int) -> dict[str, tuple[Run, ...]]:
-        """What Flink hands to one new subtask: as :meth:`runs`, with both broadcast copies.
+        """Return what Flink gives to one new subtask: like :meth:`runs`, with both broadcast
+        copies.
 
-        Flink hands over two copies when only some subtasks reported a broadcast state and the
-        parallelism stayed the same: the subtask's own and a dealt one.
+        Flink gives two copies if only some subtasks reported a broadcast state and the parallelism
+        is unchanged: the subtask's own copy, and a redistributed one.
         """
         if not is_int(subtask) or not 0 <= subtask < self.parallelism:
             raise InvalidArgumentError(
@@ -235,36 +242,36 @@ class RedistributionPlan:
 
 
 def plan_redistribution(old: _Counts, parallelism: int) -> RedistributionPlan:
-    """Plan who gets what from the element counts alone.
+    """Plan a redistribution from the element counts alone.
 
-    ``old`` holds for each old subtask None, or ``{state name: (mode, element count)}`` in the order
+    ``old`` has, for each old subtask, None or ``{state name: (mode, element count)}`` in the order
     in which the snapshot stores the states. Raises :class:`InvalidArgumentError` if the old or the
-    new parallelism is not in 1..32768, and for an unknown mode, one state with two modes, or a
-    count that is not a number of elements.
+    new parallelism is not in 1..32768, and for an unknown mode, a state with two modes, or an
+    invalid element count.
     """
     check_parallelism(parallelism)
     check_parallelism(len(old), "the number of old subtasks")
     reported, split_look_ups = _collect(old)
     states = {}
     for name, (mode, lists) in reported.items():
-        # An empty broadcast copy is a copy; an empty list is nothing.
+        # An empty broadcast copy is still a copy; an empty list is dropped.
         kept = [run for run in lists if run.stop or mode is RedistributionMode.BROADCAST]
         starts = tuple(accumulate((run.stop for run in kept), initial=0))
         states[name] = _State(mode, tuple(kept), starts)
     taker = 0
     for name in grouping_order(split_look_ups):
         states[name] = replace(states[name], first_taker=taker)
-        taker = (taker + states[name].starts[-1]) % parallelism  # on by the remainder
+        taker = (taker + states[name].starts[-1]) % parallelism  # advanced by the remainder
     return RedistributionPlan(len(old), parallelism, states)
 
 
 def redistribute_counts(
     old: _Counts, parallelism: int
 ) -> tuple[dict[str, tuple[tuple[int, int], ...]], ...]:
-    """For each new subtask ``{name: ((old subtask, position), ...)}``: what Flink hands to it.
+    """Return, for each new subtask, ``{name: ((old subtask, position), ...)}`` as Flink gives it.
 
-    Every state is named in every new subtask, old subtasks ascend, and the subtasks share one
-    tuple for a union state. Takes and raises what :func:`plan_redistribution` does.
+    Every new subtask has an item for every state, old subtasks are ascending, and the subtasks
+    share one tuple for a union state. It takes and raises the same as :func:`plan_redistribution`.
     """
     plan = plan_redistribution(old, parallelism)
 
@@ -277,24 +284,24 @@ def redistribute_counts(
 
 
 def redistribute(old: _Lists[T], parallelism: int) -> tuple[dict[str, tuple[T, ...]], ...]:
-    """For each new subtask ``{name: its elements}``: what it restores.
+    """Return, for each new subtask, ``{name: its elements}`` to restore.
 
-    ``old`` holds for each old subtask None, or ``{state name: (mode, elements)}``. As
-    :func:`redistribute_counts`, but of a broadcast state each subtask gets exactly one copy (I7):
-    where Flink hands over its own and an equal dealt one and overwrites, the own one is taken.
-    Subtasks share one tuple for a union state, and for the same broadcast copy.
-    Raises what :func:`plan_redistribution` does.
+    ``old`` has, for each old subtask, None or ``{state name: (mode, elements)}``. Unlike with
+    :func:`redistribute_counts`, each subtask gets exactly one copy of a broadcast state (I7). If
+    Flink would give it its own copy and then overwrite that with an equal one, its own copy is
+    used. Subtasks share one tuple for a union state, and for the same broadcast copy. Raises the
+    errors of :func:`plan_redistribution`.
     """
     plan = plan_redistribution(_counted(old), parallelism)
     return tuple(_gather(plan.modes, map(plan.runs, range(parallelism)), _reader(old)))
 
 
 def subtask_elements(old: _Lists[T], parallelism: int, subtask: int) -> dict[str, tuple[T, ...]]:
-    """The elements of one new subtask, ``redistribute(old, parallelism)[subtask]``, alone.
+    """Return the elements of only one new subtask: ``redistribute(old, parallelism)[subtask]``.
 
     To read one subtask's elements from a file, use ``plan_redistribution(...).runs(subtask)``.
-    Raises what :func:`plan_redistribution` does, and :class:`InvalidArgumentError` if there is no
-    such subtask.
+    Raises the errors of :func:`plan_redistribution`, and :class:`InvalidArgumentError` if the
+    subtask does not exist.
     """
     plan = plan_redistribution(_counted(old), parallelism)
     return next(_gather(plan.modes, [plan.runs(subtask)], _reader(old)))
@@ -305,12 +312,12 @@ def _gather(
     runs_of_subtasks: Iterable[Mapping[str, tuple[Run, ...]]],
     read: Callable[[str, Run], Iterable[T]],
 ) -> Iterator[dict[str, tuple[T, ...]]]:
-    """Turn the runs of each subtask into elements, building what subtasks share only once."""
+    """Yield each subtask's elements from its runs; elements that subtasks share are built once."""
     shared: dict[tuple[str, tuple[Run, ...]], tuple[T, ...]] = {}
     for runs_by_name in runs_of_subtasks:
         elements: dict[str, tuple[T, ...]] = {}
         for name, runs in runs_by_name.items():
-            # All subtasks have the same runs of a union state: the name says enough.
+            # All subtasks have the same runs of a union state, so the name is a sufficient key.
             key = (name, () if modes[name] is RedistributionMode.UNION else runs)
             got = shared.get(key)
             if got is None:
@@ -322,7 +329,7 @@ def _gather(
 
 
 def _counted(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
-    """``old`` with the elements counted, once they are known to be sequences."""
+    """Check that the elements are sequences, and return ``old`` with their counts."""
     if not _is_list(old) or not all(one is None or isinstance(one, Mapping) for one in old):
         raise InvalidArgumentError(
             "what the old subtasks reported is a list: of each its states by name, None for none"
@@ -345,7 +352,7 @@ def _reader(old: _Lists[T]) -> Callable[[str, Run], Sequence[T]]:
 def _collect(
     old: _Counts,
 ) -> tuple[dict[str, tuple[RedistributionMode, list[Run]]], list[str]]:
-    """Per state its mode and lists, and the names of split states in the order Flink meets them."""
+    """Return each state's mode and lists, and the names of split states in Flink's order."""
     reported: dict[str, tuple[RedistributionMode, list[Run]]] = {}
     split_look_ups = []
     for subtask, states in enumerate(known or {} for known in old):
@@ -368,7 +375,7 @@ def _collect(
 
 
 def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
-    """``parallelism``, if it is one: :class:`InvalidArgumentError` if it is no int in 1..32768."""
+    """Return ``parallelism``; InvalidArgumentError unless it is an int in 1..32768."""
     if not is_int(parallelism):
         raise InvalidArgumentError(f"{what} must be an integer, not {parallelism!r}")
     if not MIN_PARALLELISM <= parallelism <= MAX_PARALLELISM:
@@ -379,5 +386,5 @@ def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
 
 
 def _is_list(value: object) -> bool:
-    # A string is a sequence to Python; as elements it is one of them, not many.
+    # A Python string is a sequence, but as elements it is one element, not many.
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)

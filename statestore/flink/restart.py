@@ -1,4 +1,4 @@
-"""Whether a failed job restarts, and how long it waits first: four strategies, as values."""
+"""Restart strategies: whether a failed job restarts, and after which delay."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 
-# Whether a failed job restarts, and how long it waits first: four strategies, as values.
+# Four restart strategies as immutable values.
 #
-# Follows Flink 2.3's ``RestartBackoffTimeStrategy`` family: ``NoRestartBackoffTimeStrategy``,
+# They follow Flink 2.3's ``RestartBackoffTimeStrategy`` family: ``NoRestartBackoffTimeStrategy``,
 # ``FixedDelayRestartBackoffTimeStrategy``, ``FailureRateRestartBackoffTimeStrategy`` and
-# ``ExponentialDelayRestartBackoffTimeStrategy``. A strategy is a configuration and never changes;
-# ``strategy.begin()`` is the state of a job before any failure; each failure gives a new one::
+# ``ExponentialDelayRestartBackoffTimeStrategy``. A strategy is a configuration and never changes.
+# ``strategy.begin()`` is the state of a job before any failure; each failure returns a new state::
 #
 #     state, is_new_attempt = state.notify(now_ms)
 #     if state.can_restart(now_ms):
 #         ...  # wait state.backoff_ms(now_ms), then restart
 #
-# Count a restart only where ``is_new_attempt`` holds. A failure that no restart can cure fails the
-# job without asking. Times are ints in milliseconds, by any clock that does not run backwards.
-# Below a strategy is read from Flink's options.
+# Count a restart only if ``is_new_attempt`` is true. A failure that a restart cannot fix should
+# fail the job without asking the strategy. Times are ints in milliseconds of a monotonic clock. The
+# code further below parses a strategy from Flink's options.
 #
-# Differs on purpose: a backoff near 2**63 ms is capped, where Flink's arithmetic overflows; jitter
-# is drawn by a function that the caller passes in, so that a test or a replay sees the same waits.
+# Deliberate differences: a backoff near 2**63 ms is capped, where Flink's arithmetic overflows. The
+# caller passes the function that draws the jitter, so that a test or a replay gets the same delays.
 
 
 Between = Callable[[int, int], int]
@@ -51,7 +51,7 @@ _LONGEST: Final = 2**63 - 1
 
 
 class Notified(NamedTuple):
-    """What a failure leads to: the state after it, and whether it begins a new attempt."""
+    """The result of a failure: the state after it, and whether it starts a new attempt."""
 
     state: RestartState
     is_new_attempt: bool
@@ -59,11 +59,11 @@ class Notified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RestartState:
-    """A job's failures so far, as far as its strategy looks at them; from ``strategy.begin()``.
+    """A job's relevant failures so far; start with ``strategy.begin()``.
 
-    ``attempts`` counts new attempts, since the last reset where the strategy has one.
-    ``failures_ms`` are the latest failures, kept by :class:`FailureRate` alone, and
-    ``restart_at_ms`` is the planned restart, kept by :class:`ExponentialDelay` alone.
+    ``attempts`` counts new attempts, since the last reset if the strategy has one. ``failures_ms``
+    are the latest failures, used only by :class:`FailureRate`. ``restart_at_ms`` is the planned
+    restart, used only by :class:`ExponentialDelay`.
     """
 
     strategy: RestartStrategy
@@ -74,30 +74,31 @@ class RestartState:
     def notify(self, now_ms: int, between: Between | None = None) -> Notified:
         """Return the state after a failure at ``now_ms``, and whether it is a new attempt.
 
-        ``between(low, high)`` draws the jitter, both ends included and each int equally likely:
-        ``random.Random().randint``. Raises InvalidArgumentError if jitter lacks it.
+        ``between(low, high)`` draws the jitter uniformly from the ints from ``low`` to ``high``,
+        both included, as ``random.Random().randint`` does. Raises InvalidArgumentError if the
+        strategy has jitter and ``between`` is missing.
         """
         return self.strategy._after(self, _int("now_ms", now_ms), between)
 
     def can_restart(self, now_ms: int) -> bool:
-        """Say whether the job may restart after the failures so far."""
+        """Return whether the job may restart after the failures so far."""
         return self.strategy._allows(self, _int("now_ms", now_ms))
 
     def backoff_ms(self, now_ms: int) -> int:
-        """Return how long to wait from ``now_ms`` on, in milliseconds; never below 0.
+        """Return the delay from ``now_ms``, in milliseconds; never below 0.
 
-        Raises InvalidArgumentError if nothing failed yet and the delay is an exponential one.
+        Raises InvalidArgumentError if an exponential delay had no failure yet.
         """
         return self.strategy._wait_ms(self, _int("now_ms", now_ms))
 
 
 class RestartStrategy(ABC):
-    """One of the four strategies; all that a caller needs of it is :meth:`begin`."""
+    """The base class of the four strategies; callers only need :meth:`begin`."""
 
     __slots__ = ()
 
     def begin(self) -> RestartState:
-        """Return the state of a job that has not failed."""
+        """Return the state of a job without failures."""
         return RestartState(self)
 
     def _after(self, state: RestartState, now_ms: int, between: Between | None) -> Notified:
@@ -123,9 +124,9 @@ class NoRestart(RestartStrategy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelay(RestartStrategy):
-    """``attempts`` restarts in the life of the job, each after ``delay_ms``; never reset.
+    """Restarts up to ``attempts`` times in the life of the job, each after ``delay_ms``.
 
-    Raises InvalidArgumentError if one of them is negative.
+    The count is never reset. Raises InvalidArgumentError if one of the values is negative.
     """
 
     attempts: int = 1
@@ -144,11 +145,11 @@ class FixedDelay(RestartStrategy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate(RestartStrategy):
-    """Restarts after ``delay_ms`` while at most ``max_failures`` lie in ``interval_ms``.
+    """Restarts after ``delay_ms`` while at most ``max_failures`` occur within ``interval_ms``.
 
-    One more is fatal unless more than the interval lies between it and the first: exactly the
-    interval is still fatal. Raises InvalidArgumentError if ``max_failures`` or ``interval_ms`` is
-    not positive, or the delay negative.
+    One more failure is fatal unless more than the interval has passed since the first of them;
+    exactly the interval is still fatal. Raises InvalidArgumentError if ``max_failures`` or
+    ``interval_ms`` is not positive, or the delay is negative.
     """
 
     max_failures: int = 1
@@ -174,16 +175,17 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts after a wait that grows by ``multiplier`` from attempt to attempt.
+    """Restarts after a delay that grows by ``multiplier`` with each attempt.
 
-    The n-th wait is ``initial_backoff_ms * multiplier ** (n - 1)``, cut to whole milliseconds, plus
-    or minus up to ``jitter`` of it, then brought into ``initial_backoff_ms .. max_backoff_ms``.
-    Failures up to and at the planned restart belong to the attempt that planned it. A failure
-    ``reset_after_ms`` or more after the planned restart starts over, waits and attempts alike.
-    ``attempts`` None means without end.
+    The n-th delay is ``initial_backoff_ms * multiplier ** (n - 1)``, truncated to milliseconds,
+    plus or minus up to ``jitter`` of it, then limited to ``initial_backoff_ms .. max_backoff_ms``.
+    Failures up to the planned restart belong to the attempt that planned it. A failure
+    ``reset_after_ms`` or more after the planned restart resets both delay and attempts.
+    ``attempts`` None means unlimited.
 
     Raises InvalidArgumentError if the initial backoff, the reset time or ``attempts`` is below 1,
-    the maximum below the initial backoff, the multiplier not above 1, or jitter not in 0..1.
+    or if the maximum is below the initial backoff. It is also raised if the multiplier is not above
+    1, or jitter is not in 0..1.
     """
 
     initial_backoff_ms: int = 1_000
@@ -226,7 +228,7 @@ class ExponentialDelay(RestartStrategy):
     def _backoff_ms(self, before: int, between: Between | None) -> int:
         try:
             grown = self.initial_backoff_ms * self.multiplier**before
-        except OverflowError:  # Java's pow is infinite there, and the maximum holds
+        except OverflowError:  # Java's pow returns infinity, and the maximum applies
             grown = math.inf
         backoff = int(grown) if grown < _LONGEST else _LONGEST
         if self.jitter:
@@ -241,7 +243,7 @@ class ExponentialDelay(RestartStrategy):
 
 
 def _int(name: str, value: object) -> int:
-    # bool is an int to Python; as a count or a time it is always a mistake.
+    # Python's bool is an int, but a bool as a count or a time is always a mistake.
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
     return value
@@ -258,17 +260,17 @@ def _finite(name: str, value: object) -> float:
     raise InvalidArgumentError(f"{name} must be a finite number, not {value!r}")
 
 
-# Flink's options of the restart strategies, read from settings into values.
+# Parse Flink's options of the restart strategies.
 #
-# :func:`strategy_of` does what Flink's ``RestartBackoffTimeStrategyFactoryLoader`` does, and
-# :func:`duration_ms` what its ``TimeUtils`` does. Differs on purpose: an option that does not exist
-# is an error, where Flink ignores it.
+# :func:`strategy_of` corresponds to Flink's ``RestartBackoffTimeStrategyFactoryLoader``, and
+# :func:`duration_ms` to its ``TimeUtils``. A deliberate difference: an unknown option is an error,
+# where Flink ignores it.
 
 
 _PREFIX: Final = "restart-strategy"
-_TYPE_KEYS: Final = (f"{_PREFIX}.type", _PREFIX)  # the second is the name of older releases
+_TYPE_KEYS: Final = (f"{_PREFIX}.type", _PREFIX)  # the second is the name in older releases
 
-# Per strategy its names, Flink's own one first, and the field that each option sets.
+# Per strategy: its names with Flink's own first, and the field that each option sets.
 _STRATEGIES: Final[tuple[tuple[Callable[..., RestartStrategy], str, dict[str, str]], ...]] = (
     (NoRestart, "disable none off", {}),
     (FixedDelay, "fixed-delay fixeddelay", {"attempts": "attempts", "delay": "delay_ms"}),
@@ -299,19 +301,19 @@ OPTIONS: Final = (
     *_TYPE_KEYS,
     *(f"{_PREFIX}.{row[1].split()[0]}.{option}" for row in _STRATEGIES for option in row[2]),
 )
-"""The names of all options that are read."""
+"""The names of all supported options."""
 
 
 def strategy_of(*layers: Mapping[str, str], checkpointing: bool = True) -> RestartStrategy:
-    """Return the strategy that Flink's options ask for: a job's settings, then its cluster's.
+    """Parse the strategy from Flink's options: a job's settings, then its cluster's.
 
-    ``restart-strategy.type`` (or, if that is missing, the older ``restart-strategy``) names it, in
-    any case; its own options lie under ``restart-strategy.`` and have Flink's defaults. The first
-    mapping with a type decides alone. If none has one: exponential delay with its defaults if the
-    job takes checkpoints, else no restart. Other options of Flink may be present.
+    ``restart-strategy.type`` (or the older ``restart-strategy`` without it) names the strategy, in
+    any case. The strategy's options start with ``restart-strategy.`` and have Flink's defaults.
+    Only the first mapping with a type is used. If no mapping has a type, the default is exponential
+    delay for a job with checkpoints, and no restart otherwise. Other options of Flink are ignored.
 
-    Raises SettingsError for an unknown strategy or option (the message names what is close), a
-    value that cannot be read, and one that the strategy refuses.
+    Raises SettingsError for an unknown strategy or option (the message suggests a similar name), an
+    unreadable value, and a value that the strategy refuses.
     """
     for layer in layers:
         _check_keys(layer)
@@ -324,7 +326,7 @@ def strategy_of(*layers: Mapping[str, str], checkpointing: bool = True) -> Resta
 
 def _check_keys(settings: Mapping[str, str]) -> None:
     for key, value in settings.items():
-        # With one letter wrong in the prefix it would pass for an option of something else.
+        # An option with a typo in the prefix would be ignored as an option of something else.
         ours = key.startswith(_PREFIX) or get_close_matches(key, OPTIONS, n=1, cutoff=0.95)
         if ours and key not in OPTIONS:
             raise SettingsError(f"there is no option {key!r}: {_hint(key, OPTIONS)}")
@@ -383,12 +385,12 @@ _ISO: Final = re.compile(
 
 
 def duration_ms(text: str) -> int:
-    """Return a duration as Flink's options write it, in milliseconds; parts of one are dropped.
+    """Parse a duration in the syntax of Flink's options, in milliseconds; fractions are dropped.
 
-    Takes a number and a unit (``10 min``, ``500ms``, ``1 h``), a number alone, which is in
-    milliseconds, and ISO-8601 (``PT10S``, ``P1DT2H``, ``PT0.5S``), as Flink's ``TimeUtils`` does,
-    but no negative one: no option has a use for it.
-    Raises SettingsError for anything else, and above 2**63 - 1 ms.
+    Like Flink's ``TimeUtils``, it accepts a number and a unit (``10 min``, ``500ms``, ``1 h``), a
+    number alone, which is in milliseconds, and ISO-8601 (``PT10S``, ``P1DT2H``, ``PT0.5S``).
+    Negative durations are refused, because no option can use them. Raises SettingsError for
+    anything else, and above 2**63 - 1 ms.
     """
     trimmed = text.strip()
     if length := _LENGTH.fullmatch(trimmed):

@@ -1,17 +1,17 @@
-"""Which checkpoints are kept, subsumed and deleted, as a value that every new one moves on.
+"""Checkpoint retention: which checkpoints are kept, subsumed and deleted, as an immutable value.
 
-Follows Flink 2.3's ``CheckpointSubsumeHelper`` and ``CheckpointsCleaner``, as
-``StandaloneCompletedCheckpointStore`` uses them. Snapshots queue in the order of arrival. While
-more than ``limit`` are kept, the oldest that may go is dropped; the newest may not, and neither may
-the latest *checkpoint*, unless the newest is a synchronous savepoint, which ends the job. So the
-number kept can exceed the limit.
+It follows Flink 2.3's ``CheckpointSubsumeHelper`` and ``CheckpointsCleaner``, as used by
+``StandaloneCompletedCheckpointStore``. Snapshots are queued in order of arrival. While more than
+``limit`` are kept, the oldest one that may be dropped is dropped. The newest snapshot may not be
+dropped. Neither may the latest *checkpoint*, unless the newest snapshot is a synchronous savepoint,
+which ends the job. So the number of kept snapshots can exceed the limit.
 
-A dropped checkpoint is not deleted at once: it waits until the oldest kept checkpoint has a greater
-id, and while files in its directory are in use. Dropped savepoints and unclaimed snapshots belong
-to the user and are never deleted.
+A dropped checkpoint is not deleted immediately. It waits until the oldest kept checkpoint has a
+greater id, and while files in its directory are in use. Dropped savepoints and unclaimed snapshots
+belong to the user and are never deleted.
 
-Differs on purpose: Flink deletes in the background; here the caller is told once what to delete,
-before any file is touched. An id that repeats is an error.
+Deliberate differences: Flink deletes in the background. Here the caller gets the files to delete
+once, before any file is touched. A repeated id is an error.
 """
 
 from __future__ import annotations
@@ -43,31 +43,30 @@ __all__ = [
 ]
 
 
-# Which files several checkpoints share, and when one of them may be deleted, as a value.
+# The registry of files that several checkpoints share, and when a file may be deleted.
 #
-# Follows Flink 2.3's ``SharedStateRegistryImpl``. There are no reference counts: per key the
-# registry knows the file, the checkpoint that created it and the last one that used it. Once the
-# oldest checkpoint that is kept is newer than that last use, the file is forgotten, and deleted
-# unless it came with a history that the job did not claim.
+# It follows Flink 2.3's ``SharedStateRegistryImpl``. It does not count references: per key the
+# registry has the file, the checkpoint that created it and the last one that used it. Once the
+# oldest kept checkpoint is newer than that last use, the file is removed from the registry. It is
+# also deleted, unless it belongs to a snapshot that the job did not claim.
 #
-# Every function returns a new registry; an error leaves the old one as it was.
+# Every function returns a new registry; an error leaves the old one unchanged.
 #
-# Left out on purpose: the placeholders and the confirmation of single files, with which Flink
-# covers checkpoints that are still being written. Register a checkpoint's files when it is
-# complete.
+# Not implemented: Flink's placeholders and confirmations of single files, which handle checkpoints
+# that are still being written. Register a checkpoint's files when it is complete.
 
 
 class ClaimMode(StrEnum):
-    """Who owns the snapshot that a job starts from: ``execution.state-recovery.claim-mode``."""
+    """The owner of the snapshot that a job starts from: ``execution.state-recovery.claim-mode``."""
 
     NO_CLAIM = "NO_CLAIM"
-    """Its owner. The job's first checkpoint is full, so that nothing depends on it afterwards."""
+    """The user. The job's first checkpoint is full, so the job does not depend on it afterwards."""
 
     CLAIM = "CLAIM"
     """The job, which deletes it when it is subsumed."""
 
     LEGACY = "LEGACY"
-    """Nobody: the job never deletes it, and goes on using its files, which must stay for ever."""
+    """Nobody: the job never deletes it, but keeps using its files, which must stay forever."""
 
     @classmethod
     def _missing_(cls, value: object) -> ClaimMode:
@@ -76,12 +75,12 @@ class ClaimMode(StrEnum):
 
     @property
     def deletes(self) -> bool:
-        """Whether the job may delete the snapshot and its files."""
+        """True if the job may delete the snapshot and its files."""
         return self is ClaimMode.CLAIM
 
     @property
     def first_is_full(self) -> bool:
-        """Whether checkpoints must be full until the first one, savepoints apart, is complete."""
+        """True if checkpoints must be full until the first one, except savepoints, is complete."""
         return self is ClaimMode.NO_CLAIM
 
 
@@ -89,8 +88,8 @@ class ClaimMode(StrEnum):
 class SharedFile:
     """A file, the checkpoint that created it, and the latest one that used it.
 
-    ``in_directory`` says that it lies in the directory of the checkpoint that created it, which
-    must then outlive it.
+    If ``in_directory`` is true, the file is in the directory of the checkpoint that created it.
+    That directory must then be kept as long as the file.
     """
 
     handle: str
@@ -110,7 +109,7 @@ class Released(NamedTuple):
     """The registry without the files that no kept checkpoint uses.
 
     ``deleted`` are the handles to delete, sorted. ``in_use`` are the checkpoints, ascending, whose
-    directory must stay although they may be gone, because a file in it is used.
+    directory must be kept even if they are dropped, because a file in it is used.
     """
 
     registry: SharedFiles
@@ -120,10 +119,11 @@ class Released(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedFiles:
-    """The files of the kept checkpoints, by key. Begin with ``SharedFiles()``.
+    """The files of the kept checkpoints, by key. Start with ``SharedFiles()``.
 
     Files created by a checkpoint up to ``unclaimed_up_to`` are never deleted; -1 means that all
-    may be. ``native_savepoints`` were restored and hold their files in their own directory.
+    files may be deleted. ``native_savepoints`` are restored savepoints with files in their own
+    directory.
     """
 
     files: Mapping[str, SharedFile] = field(default_factory=dict, hash=False)
@@ -139,11 +139,11 @@ class SharedFiles:
     ) -> Used:
         """Return the registry after ``checkpoint_id`` used files, and their handles.
 
-        ``handles`` holds per key the file, or None for the one that is known. ``in_directory`` says
-        that files new here lie in the directory of ``checkpoint_id``.
+        ``handles`` has the file of each key, or None for the known file. If ``in_directory`` is
+        true, new files are in the directory of ``checkpoint_id``.
 
-        Raises NotFoundError for None where no file is known, and InvalidArgumentError where another
-        file is: a key names one file for ever.
+        Raises NotFoundError for None if no file is known, and InvalidArgumentError for a file that
+        differs from the known one: a key always refers to the same file.
         """
         _check_id(checkpoint_id)
         files = dict(self.files)
@@ -170,11 +170,11 @@ class SharedFiles:
     def restored(
         self, checkpoint_id: int, mode: ClaimMode | str, *, native_savepoint: bool = False
     ) -> SharedFiles:
-        """Return the registry of a job that starts from ``checkpoint_id``, its files being used.
+        """Return the registry of a job that starts from ``checkpoint_id`` and uses its files.
 
-        Unless the job claims the snapshot, no file created up to it is ever deleted.
-        ``native_savepoint`` says that its files lie in its own directory.
-        Raises InvalidArgumentError for an unknown claim mode.
+        Unless the job claims the snapshot, files created up to it are never deleted. If
+        ``native_savepoint`` is true, its files are in its own directory. Raises
+        InvalidArgumentError for an unknown claim mode.
         """
         _check_id(checkpoint_id)
         mark = self.unclaimed_up_to
@@ -184,10 +184,10 @@ class SharedFiles:
         return replace(self, unclaimed_up_to=mark, native_savepoints=self.native_savepoints | own)
 
     def release(self, lowest: int) -> Released:
-        """Return the registry without files last used before ``lowest``, and what to delete.
+        """Return the registry without files last used before ``lowest``, and the files to delete.
 
-        ``lowest`` is the smallest checkpoint id that is kept, from ``Retention.lowest``; where that
-        is None, do not call.
+        ``lowest`` is the smallest id of a kept checkpoint, from ``Retention.lowest``. Do not call
+        it if that is None.
         """
         _check_id(lowest)
         used = {key: file for key, file in self.files.items() if file.last_used_by >= lowest}
@@ -210,18 +210,18 @@ def _hint(key: str, known: Mapping[str, SharedFile]) -> str:
 
 
 def _check_id(checkpoint_id: object) -> None:
-    # bool is an int to Python; as an id it is always a mistake.
+    # Python's bool is an int, but a bool as an id is always a mistake.
     if not isinstance(checkpoint_id, int) or isinstance(checkpoint_id, bool) or checkpoint_id < 0:
         raise InvalidArgumentError(f"a checkpoint id is an int from 0 on, not {checkpoint_id!r}")
 
 
 class SnapshotKind(StrEnum):
-    """What a snapshot is to the job; only a checkpoint is ever deleted."""
+    """The role of a snapshot for the job; only a checkpoint is ever deleted."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
     SYNC_SAVEPOINT = "sync_savepoint"  # taken to stop the job
-    UNCLAIMED = "unclaimed"  # restored, and still its owner's
+    UNCLAIMED = "unclaimed"  # restored, and still owned by the user
 
     @classmethod
     def _missing_(cls, value: object) -> SnapshotKind:
@@ -242,8 +242,9 @@ class JobEnd(StrEnum):
 
 
 class ExternalizedRetention(StrEnum):
-    """What becomes of kept checkpoints when the job ends:
-    ``execution.checkpointing.externalized-checkpoint-retention``.
+    """The handling of kept checkpoints when the job ends.
+
+    It is ``execution.checkpointing.externalized-checkpoint-retention``.
     """
 
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
@@ -280,14 +281,14 @@ class Snapshot:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether this is the job's own checkpoint, and so may be deleted."""
+        """True if this is the job's own checkpoint, which may be deleted."""
         return self.kind is SnapshotKind.CHECKPOINT
 
 
 class Added(NamedTuple):
-    """What a new snapshot leads to: the retention after it, and the ids it dropped, oldest first.
+    """The result of a new snapshot: the retention after it, and the dropped ids, oldest first.
 
-    Dropped is not deleted: :meth:`Retention.discard` says what to delete.
+    Dropped is not deleted: :meth:`Retention.discard` returns the ids to delete.
     """
 
     retention: Retention
@@ -295,17 +296,18 @@ class Added(NamedTuple):
 
 
 class Discarded(NamedTuple):
-    """The retention without what is to be deleted now, and the ids of that, ascending."""
+    """The retention without the checkpoints to delete now, and their ids, ascending."""
 
     retention: Retention
     deleted: tuple[int, ...]
 
 
 class Ended(NamedTuple):
-    """What stays after the job, the ids to delete, ascending, and the mark for shared files.
+    """The snapshots kept after the job, the ids to delete, ascending, and the mark for shared
+    files.
 
-    ``release_below`` is to be passed to ``SharedFiles.release``: the smallest id that stays, or
-    2**63 - 1 if nothing does.
+    Pass ``release_below`` to ``SharedFiles.release``. It is the smallest kept id, or 2**63 - 1 if
+    no snapshot is kept.
     """
 
     kept: tuple[Snapshot, ...]
@@ -315,11 +317,10 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The snapshots that are kept, oldest first, and the dropped checkpoints that wait for
-    deletion. Begin with ``Retention(limit)``.
+    """The kept snapshots, oldest first, and the dropped checkpoints that wait for deletion.
 
-    ``limit`` is ``execution.checkpointing.num-retained``. Raises InvalidArgumentError if it is
-    below 1: without a checkpoint a failed job could not restart.
+    Start with ``Retention(limit)``. ``limit`` is ``execution.checkpointing.num-retained``. Raises
+    InvalidArgumentError if it is below 1: without a checkpoint a failed job could not restart.
     """
 
     limit: int = 1
@@ -331,15 +332,15 @@ class Retention:
 
     @property
     def lowest(self) -> int | None:
-        """The id of the oldest kept checkpoint: what only smaller ids used may be deleted.
+        """The id of the oldest kept checkpoint: files last used before it may be deleted.
 
-        Pass it to ``SharedFiles.release``. None, and nothing may be deleted, while no checkpoint
-        is kept.
+        Pass it to ``SharedFiles.release``. It is None while no checkpoint is kept; then no file may
+        be deleted.
         """
         return next((kept.checkpoint_id for kept in self.kept if kept.is_checkpoint), None)
 
     def add(self, snapshot: Snapshot) -> Added:
-        """Return the retention with ``snapshot`` as the newest, and what it drops.
+        """Return the retention with ``snapshot`` as the newest, and the dropped ids.
 
         Raises InvalidArgumentError if a snapshot with its id is kept or waits for deletion.
         """
@@ -359,9 +360,9 @@ class Retention:
         return Added(after, tuple(old.checkpoint_id for old in dropped))
 
     def discard(self, in_use: Collection[int] = ()) -> Discarded:
-        """Return what may be deleted now, which then waits no longer.
+        """Return the checkpoints that may be deleted now, and remove them from the waiting ones.
 
-        ``in_use`` are the checkpoints whose directory must stay, as ``SharedFiles.release`` tells.
+        ``in_use`` are the checkpoints whose directory must be kept, from ``SharedFiles.release``.
         """
         mark = -1 if self.lowest is None else self.lowest
         gone = [
@@ -375,11 +376,12 @@ class Retention:
     def end(
         self, how: JobEnd | str, setting: ExternalizedRetention | str, in_use: Collection[int] = ()
     ) -> Ended:
-        """Return what stays and what is to be deleted when the job ends.
+        """Return the snapshots to keep and to delete when the job ends.
 
-        Kept checkpoints go where :func:`deletes_at_end` says so. Those that wait go if they are
-        older than everything that stays. Savepoints and unclaimed snapshots stay. ``in_use`` is as
-        for :meth:`discard`. Raises InvalidArgumentError for a name that does not exist.
+        Kept checkpoints are deleted if :func:`deletes_at_end` says so. Waiting checkpoints are
+        deleted if they are older than all that is kept. Savepoints and unclaimed snapshots are
+        kept. ``in_use`` is the same as for :meth:`discard`. Raises InvalidArgumentError for an
+        unknown name.
         """
         delete = deletes_at_end(setting, how)
         stay = tuple(old for old in self.kept if not (delete and old.is_checkpoint))
@@ -390,20 +392,21 @@ class Retention:
 
 
 def deletes_at_end(setting: ExternalizedRetention | str, how: JobEnd | str) -> bool:
-    """Say whether kept checkpoints are deleted when the job ends, as ``CheckpointProperties`` does.
+    """Return whether kept checkpoints are deleted when the job ends, as in
+    ``CheckpointProperties``.
 
-    NO_EXTERNALIZED_CHECKPOINTS always deletes, DELETE_ON_CANCELLATION keeps them for a job that
-    failed, RETAIN_ON_CANCELLATION deletes them only when the job finished.
-    Raises InvalidArgumentError for a name that does not exist.
+    NO_EXTERNALIZED_CHECKPOINTS always deletes them. DELETE_ON_CANCELLATION keeps them only for a
+    failed job. RETAIN_ON_CANCELLATION deletes them only if the job finished. Raises
+    InvalidArgumentError for an unknown name.
     """
     return JobEnd(how) not in _KEPT_AT[ExternalizedRetention(setting)]
 
 
 def restored_kind(mode: ClaimMode | str) -> SnapshotKind:
-    """Return what the snapshot that a job was started from is to it.
+    """Return the role of the snapshot that a job was started from.
 
-    Claimed, it is the job's first checkpoint and deleted like one; else it is never deleted.
-    Raises InvalidArgumentError for an unknown claim mode.
+    A claimed snapshot is the job's first checkpoint and is deleted like one. Otherwise it is never
+    deleted. Raises InvalidArgumentError for an unknown claim mode.
     """
     claimed = ClaimMode(mode) is ClaimMode.CLAIM
     return SnapshotKind.CHECKPOINT if claimed else SnapshotKind.UNCLAIMED
@@ -424,7 +427,7 @@ def _names(names: type[StrEnum]) -> str:
 
 
 def _check_at_least(low: int, name: str, value: object) -> None:
-    # bool is an int to Python; as an id or a number it is always a mistake.
+    # Python's bool is an int, but a bool as an id or a number is always a mistake.
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
     if value < low:

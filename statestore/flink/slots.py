@@ -1,18 +1,19 @@
-"""Slots: which free one a subtask gets, and how many each slot sharing group gets.
+"""Slots: which free slot a subtask gets, and how many slots each slot sharing group gets.
 
-Follows Flink 2.3. :func:`select_slot` is the default scheduler's ``SlotSelectionStrategy`` family:
-``DefaultLocationPreferenceSlotSelectionStrategy``,
+It follows Flink 2.3. :func:`select_slot` implements the default scheduler's
+``SlotSelectionStrategy`` family: ``DefaultLocationPreferenceSlotSelectionStrategy``,
 ``EvenlySpreadOutLocationPreferenceSlotSelectionStrategy``, and
-``PreviousAllocationSlotSelectionStrategy`` around either; :func:`preferred_locations` is its
-``DefaultPreferredLocationsRetriever``. :func:`slots_per_group` is the adaptive scheduler's
-``SlotSharingSlotAllocator``; its choice by state is :func:`assign_by_locality`.
+``PreviousAllocationSlotSelectionStrategy``, which wraps either. :func:`preferred_locations`
+implements its ``DefaultPreferredLocationsRetriever``. :func:`slots_per_group` implements the
+adaptive scheduler's ``SlotSharingSlotAllocator``, and :func:`assign_by_locality` its choice by
+state.
 
-Where Flink takes any of several, these functions are deterministic: of equally good slots
-:func:`select_slot` takes the first one offered, and sharing groups with equal headroom are served
-in the order given.
+Where Flink's choice among equals is arbitrary, these functions are deterministic. Among equally
+good slots :func:`select_slot` takes the first one offered. Sharing groups with equal headroom are
+served in the given order.
 
-Differs on purpose: resource profiles are left out, so offer only slots that fit; fewer slots than
-needed and a slot offered twice are errors.
+Deliberate differences: resource profiles are not supported, so offer only slots that fit. Too few
+slots and a slot offered twice are errors.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class Locality(StrEnum):
 
 
 class SlotStrategy(StrEnum):
-    """How the default scheduler picks a slot.
+    """The strategy by which the default scheduler picks a slot.
 
-    EVENLY is ``taskmanager.load-balance.mode: SLOTS``; a streaming job with local recovery uses the
-    strategy around previous allocations, a batch job never does.
+    EVENLY is ``taskmanager.load-balance.mode: SLOTS``. A streaming job with local recovery uses a
+    strategy that prefers previous allocations; a batch job never does.
     """
 
     DEFAULT = "default"
@@ -89,7 +90,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A free slot; ``utilization`` is the share of its task manager's slots that are taken.
+    """A free slot; ``utilization`` is the used share of its task manager's slots.
 
     Raises InvalidArgumentError if the id is not an int, or utilization is not in 0..1.
     """
@@ -108,7 +109,7 @@ class Slot:
 
 
 class Selection(NamedTuple):
-    """The slot that was picked, and how close it is."""
+    """The selected slot, and its locality."""
 
     slot: int
     locality: Locality
@@ -116,7 +117,7 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerInput:
-    """One input of a subtask: where its producers run, and how many subtasks consume them."""
+    """One input of a subtask: the locations of its producers, and its number of consumers."""
 
     producers: tuple[Location, ...]
     consumers: int = 1
@@ -124,7 +125,7 @@ class ProducerInput:
 
 @dataclass(frozen=True, slots=True)
 class VertexDemand:
-    """The parallelism that a vertex needs at least, and the one that it wants.
+    """The minimum and the wanted parallelism of a vertex.
 
     Raises InvalidArgumentError unless both are in 1..32768, ParallelismError for minimum > wanted.
     """
@@ -148,12 +149,13 @@ class VertexDemand:
 def preferred_locations(
     last: Location | None, inputs: Iterable[ProducerInput] = ()
 ) -> tuple[Location, ...]:
-    """Return where a subtask would like to run, each location once.
+    """Return the preferred locations of a subtask, each location once.
 
-    ``last`` is where it ran before, if it restores state: nothing else counts then. Else it is the
-    producers of the input with the fewest locations, the later one on a tie; inputs with more than
-    8 producers or 8 consumers, and without producers, are ignored. For a slot that several subtasks
-    share, join theirs: a location named twice weighs twice.
+    ``last`` is the subtask's previous location, if it restores state; then it is the only
+    preference. Otherwise the preferred locations are the producers of the input with the fewest
+    locations; on a tie the later input wins. Inputs without producers, or with more than 8
+    producers or consumers, are ignored. For a slot that several subtasks share, concatenate their
+    locations: a location that is named twice has twice the weight.
     """
     if last is not None:
         return (last,)
@@ -174,11 +176,12 @@ def select_slot(
     prior: Collection[int] = (),
     reserved: Collection[int] = (),
 ) -> Selection | None:
-    """Return the slot for one subtask, or one shared slot, or None if there is none for it.
+    """Return the slot for a subtask or for one shared slot; None if no slot is suitable.
 
-    The strategies around a previous allocation take a slot of ``prior``, also if it is reserved,
-    and else none of ``reserved``: those hold the local state of other subtasks. The others look at
-    neither. Raises InvalidArgumentError for an unknown strategy, or a slot offered twice.
+    The strategies with previous allocations prefer a slot in ``prior``, even if it is reserved.
+    Otherwise they avoid the slots in ``reserved``, which have the local state of other subtasks.
+    The other strategies ignore both. Raises InvalidArgumentError for an unknown strategy, or a slot
+    offered twice.
     """
     strategy = SlotStrategy(strategy)
     check_slots([slot.slot for slot in free])
@@ -212,14 +215,14 @@ def _locality(slot: Slot, preferred: Sequence[Location]) -> Locality:
 
 
 def slots_per_group(groups: Mapping[str, Sequence[VertexDemand]], free: int) -> dict[str, int]:
-    """Return how many slots each slot sharing group gets.
+    """Return the number of slots that each slot sharing group gets.
 
-    A group gets what its neediest vertex needs, and an equal share of what is free beyond all
-    needs, up to what its widest vertex wants; the groups that want least beyond their need come
-    first, so that others get what they leave. A vertex then runs with
-    :meth:`VertexDemand.parallelism`.
+    A group gets the slots that its neediest vertex needs. In addition it gets an equal share of the
+    free slots beyond all needs, up to the number that its widest vertex wants. The groups that want
+    the fewest extra slots come first, so that the others share their leftovers. A vertex then runs
+    with :meth:`VertexDemand.parallelism`.
 
-    Raises InvalidArgumentError if a group is empty, or fewer slots are free than needed.
+    Raises InvalidArgumentError if a group is empty, or if fewer slots are free than needed.
     """
     for group, demands in groups.items():
         if not demands:
@@ -238,14 +241,14 @@ def slots_per_group(groups: Mapping[str, Sequence[VertexDemand]], free: int) -> 
 
 
 def too_few_slots(needed: int, free: int) -> InvalidArgumentError:
-    """The error that says how many slots there should be, to be raised."""
+    """Return the error for too few slots, with the needed number."""
     return InvalidArgumentError(
         f"{needed} slots are needed and {free} are free: free more slots, or lower the parallelism"
     )
 
 
 def check_slots(slots: Sequence[int]) -> None:
-    """Raise InvalidArgumentError for a slot id that is not an int, or is there twice."""
+    """Raise InvalidArgumentError for a slot id that is not an int or is duplicated."""
     for slot, times in Counter(slots).items():
         check_int("a slot id", slot)
         if times > 1:
@@ -253,23 +256,23 @@ def check_slots(slots: Sequence[int]) -> None:
 
 
 def check_int(name: str, value: object) -> int:
-    """``value``; InvalidArgumentError, naming it ``name``, unless it is an int."""
+    """Return ``value``; InvalidArgumentError with ``name`` unless it is an int."""
     if not is_int(value):
         raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
     return value
 
 
-# State locality: which slot a subtask is restored in, so that it lies close to its state.
+# State locality: choose the slot in which a subtask is restored, so that it is close to its state.
 #
-# Follows Flink 2.3. :func:`assign_by_locality` is the adaptive scheduler's
-# ``StateLocalitySlotAssigner``, and :func:`place_subtasks` the same rule for the subtasks of one
-# operator. How the default scheduler picks a slot is :func:`select_slot`.
+# It follows Flink 2.3. :func:`assign_by_locality` implements the adaptive scheduler's
+# ``StateLocalitySlotAssigner``, and :func:`place_subtasks` is the same rule for the subtasks of one
+# operator. :func:`select_slot` implements the default scheduler.
 #
-# Where Flink takes any of several, these functions are deterministic: groups left over get the
-# remaining slots in ascending order.
+# Where Flink's choice among equals is arbitrary, these functions are deterministic: the remaining
+# groups get the remaining slots in ascending order.
 #
-# Differs on purpose: resource profiles are left out, so offer only slots that fit; fewer slots than
-# groups, a slot offered twice and an unknown vertex are errors.
+# Deliberate differences: resource profiles are not supported, so offer only slots that fit. Fewer
+# slots than groups, a slot offered twice and an unknown vertex are errors.
 
 
 Group = TypeVar("Group", int, str)
@@ -278,9 +281,9 @@ Vertex = int | str
 
 @dataclass(frozen=True, slots=True)
 class PreviousAllocation:
-    """What an old subtask had: its slot, its key groups, and the bytes of their state.
+    """The previous allocation of an old subtask: its slot, its key groups, and their state's bytes.
 
-    Bytes are the full sizes of its keyed handles, shared files included. Raises
+    The bytes are the full sizes of its keyed handles, including shared files. Raises
     InvalidArgumentError if the slot is not an int or the size is negative.
     """
 
@@ -296,9 +299,9 @@ class PreviousAllocation:
 
 @dataclass(frozen=True, slots=True)
 class VertexState:
-    """A vertex to be placed: its max parallelism, and where its state lies.
+    """A vertex to be placed: its max parallelism, and the locations of its state.
 
-    ``ranges`` says who owns which key groups where these are not Flink's even ones.
+    ``ranges`` has the owners of the key groups if these are not Flink's even ranges.
     """
 
     vertex: Vertex
@@ -308,10 +311,10 @@ class VertexState:
 
 
 class LocalityAssignment(NamedTuple):
-    """Which group gets which slot.
+    """The slots of all groups.
 
-    ``scores`` holds per group and old slot the score, where it is positive; ``by_score`` the slots
-    that were given for their score; ``slots`` those and the ones for the ``rest`` of the groups.
+    ``scores`` has the positive scores per group and old slot. ``by_score`` has the slots that were
+    assigned by score. ``slots`` has these, and the slots of the remaining groups in ``rest``.
     """
 
     scores: dict[str, dict[int, int]]
@@ -327,13 +330,14 @@ def assign_by_locality(
 ) -> LocalityAssignment:
     """Return the slot of every group of subtasks that share one.
 
-    ``groups`` holds per group its (vertex, subtask) pairs; a vertex has as many subtasks as the
-    groups name. A group scores, in an old slot, about the bytes of its new key groups that lie
-    there. The highest score is served first; on a tie the smaller slot id, then the smaller group.
+    ``groups`` has the (vertex, subtask) pairs of each group; a vertex has as many subtasks as the
+    groups name. A group's score for an old slot is about the number of bytes of its new key groups
+    in that slot. The highest score is served first; on a tie the smaller slot id, then the smaller
+    group.
 
     Raises InvalidArgumentError if a vertex is unknown or given twice, a subtask is missing or in
-    two groups, or a slot is offered twice or too few are; ParallelismError if a vertex has more
-    subtasks than its max parallelism.
+    two groups, a slot is offered twice or there are too few slots; ParallelismError if a vertex has
+    more subtasks than its max parallelism.
     """
     known = {state.vertex: state for state in vertices}
     if len(known) < len(vertices):
@@ -357,10 +361,11 @@ def assign_by_locality(
 def place_subtasks(
     assignment: Assignment, previous: Sequence[PreviousAllocation], free: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the slot of every new subtask of one operator: where most of its bytes lie.
+    """Return the slot of every new subtask of one operator: the slot with most of its bytes.
 
-    As :func:`assign_by_locality` with one group per subtask, the smaller subtask being first on a
-    tie. Raises InvalidArgumentError if a slot is offered twice, or fewer than subtasks are.
+    It works like :func:`assign_by_locality` with one group per subtask; on a tie the smaller
+    subtask is first. Raises InvalidArgumentError if a slot is offered twice, or if there are fewer
+    slots than subtasks.
     """
     scores: dict[int, dict[int, int]] = {}
     subtasks = range(assignment.parallelism)
@@ -373,7 +378,7 @@ def place_subtasks(
 def _owners(
     groups: Mapping[str, Sequence[tuple[Vertex, int]]], known: Collection[Vertex]
 ) -> dict[Vertex, dict[int, str]]:
-    """Per vertex the group of each of its subtasks, once all of them are known to be there."""
+    """Return, per vertex, the group of each of its subtasks; refuse missing and duplicate ones."""
     owners: dict[Vertex, dict[int, str]] = {}
     for group, members in groups.items():
         for vertex, subtask in members:
@@ -400,9 +405,9 @@ def _add_scores(
     assignment: Assignment,
     previous: Iterable[PreviousAllocation],
 ) -> None:
-    """Add what every new subtask of one vertex finds in old slots to the score of its group."""
+    """Add the bytes that each new subtask of one vertex has in old slots to its group's scores."""
     for old in previous:
-        # Flink's rounding: whole bytes per key group, and 1 at least; empty state counts 1 in all.
+        # Flink's rounding: whole bytes per key group, at least 1; an empty state counts 1 in total.
         per_group = max(1, old.size_bytes // len(old.key_groups))
         first, last = map(assignment.subtask_of, (old.key_groups.first, old.key_groups.last))
         for subtask in range(first, last + 1):
@@ -415,7 +420,7 @@ def _add_scores(
 def _assign(
     scores: Mapping[Group, Mapping[int, int]], groups: Sequence[Group], free: Sequence[int]
 ) -> tuple[dict[Group, int], dict[Group, int]]:
-    """The slots given for their score, and those of the groups left over."""
+    """Return the slots assigned by score, and the slots of the remaining groups."""
     check_slots(free)
     if len(free) < len(groups):
         raise too_few_slots(len(groups), len(free))
