@@ -52,13 +52,14 @@ _FEW = (
 )
 
 
-def few(goldens: Iterable[Golden]) -> list[Any]:
-    """Return goldens as parameters of a test: some for each run, the others for ``make test-flink``
-    alone.
+def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
+    """Return goldens as parameters of a test: those of the names for each run, the others for
+    ``make test-flink`` alone.
     """
-    alone = (pytest.mark.flink, pytest.mark.long)
+    alone, in_each_run = (pytest.mark.flink, pytest.mark.long), set(names)
     return [
-        pytest.param(one, id=one.name, marks=() if one.name in _FEW else alone) for one in goldens
+        pytest.param(one, id=one.name, marks=() if one.name in in_each_run else alone)
+        for one in goldens
     ]
 
 

@@ -88,17 +88,27 @@ def unplaced(operator: OperatorState) -> OperatorState:
     return replace(operator, name=None, uid=None, subtasks=tuple(subtasks))
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return Golden("2.3_heap_native").unpack(tmp_path / "from")
+def unpacked(folder: Path) -> Path:
+    return Golden("2.3_heap_native").unpack(folder / "from")
 
 
-@pytest.fixture
-def store(tmp_path: Path, source: Path) -> StateStore:
-    """A store with a savepoint of which one operator, ``kinds``, cannot be read."""
-    store = StateStore.open(str(tmp_path / "store"))
+def imported(source: Path, folder: Path) -> StateStore:
+    """Return a store with a savepoint of which one operator, ``kinds``, cannot be read."""
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
     import_savepoint(str(source), store)
     return store
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The savepoint of ``store``, which no test changes."""
+    return unpacked(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def store(source: Path, tmp_path_factory: pytest.TempPathFactory) -> StateStore:
+    """A store that no test changes."""
+    return imported(source, tmp_path_factory.mktemp("store"))
 
 
 @pytest.mark.parametrize("name", ["kinds", KINDS])
@@ -119,7 +129,7 @@ def test_an_operator_is_copied_with_its_entry(
 
 def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path: Path) -> None:
     place = export_savepoint(store, str(tmp_path / "to"), carry=["kinds"]).savepoint
-    again = StateStore.open(str(tmp_path / "again"))
+    again = StateStore.open(str(tmp_path / "again"), table_format="parquet")
     assert [one.operator for one in import_savepoint(place, again).left_out] == [KINDS]
     export_savepoint(again, str(tmp_path / "twice"), carry=["kinds"])
     first, second = operator_of(tmp_path / "to"), operator_of(tmp_path / "twice")
@@ -132,7 +142,7 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     golden = Golden("2.3_rocksdb_incremental")
     source = golden.unpack(tmp_path / "from")
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
-    store = StateStore.open(str(tmp_path / "store"))
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(str(source), store, operators=["by_long"], moved=moved)
     others = {one.operator for one in store.manifest().left_out} - {"kinds"}
     with pytest.raises(InvalidArgumentError, match=r"--allow.*--moved"):
@@ -153,8 +163,9 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     assert sum(len(one.keys) for one in copied.entries()) > 0
 
 
-def test_raw_state_and_shared_files_are_copied_once(source: Path, tmp_path: Path) -> None:
+def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
     """A crafted operator with all four places of state, of which two name parts of one file."""
+    source = unpacked(tmp_path)
     (source / "merged").write_bytes(b"0123456789" * 9)
     segment = SegmentHandle(10, 30, 0, str(source / "merged"), "id")
     metadata = metadata_of(source)
@@ -169,8 +180,7 @@ def test_raw_state_and_shared_files_are_copied_once(source: Path, tmp_path: Path
     changed = replace(kinds, subtasks=(crafted, *rest))
     operators = tuple(changed if one is kinds else one for one in metadata.operators)
     (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
-    store = StateStore.open(str(tmp_path / "store"))
-    import_savepoint(str(source), store)
+    store = imported(source, tmp_path)
     export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
     after = operator_of(tmp_path / "to")
     assert contents(after, tmp_path / "to", {}) == contents(changed, source, {})
@@ -198,10 +208,10 @@ def test_operators_that_are_not_missing_are_refused(store: StateStore, tmp_path:
         export_savepoint(store, str(tmp_path / "to"), carry=["by_long"])
 
 
-def test_a_savepoint_that_changed_or_went_is_refused(
-    store: StateStore, source: Path, tmp_path: Path
-) -> None:
+def test_a_savepoint_that_changed_or_went_is_refused(tmp_path: Path) -> None:
     """Each failure leaves an empty folder: no savepoint that lacks a part."""
+    source = unpacked(tmp_path)
+    store = imported(source, tmp_path)
     handle = operator_of(source).subtasks[0].keyed
     assert isinstance(handle, KeyGroupsHandle)
     file = source / handle.stream.path  # type: ignore[union-attr]

@@ -161,10 +161,11 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
     for operator in savepoint.operators:
         assert operator.problem is None
         for state in operator.states:
+            stored = stored_bytes(operator, state.name)
             for found in operator.rows(state.name):
                 rows += len(found)
                 if found.value is not None and state.kind != "map":
-                    assert encoded(found.value, state.value).equals(found_bytes(operator, found))
+                    assert encoded(found.value, state.value).equals(stored[found.key_group])
     assert rows > 100
 
 
@@ -172,6 +173,7 @@ def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
     savepoint = opened(Golden("2.3_rocksdb_canonical"), tmp_path)
     tried = 0
     for operator in savepoint.operators:
+        stored = {state.name: stored_bytes(operator, state.name) for state in operator.states}
         for rows in operator.rows(as_bytes=["opaque"]):
             kind = rows.state.value
             if rows.value is None or rows.state.kind == "map" or rows.state.name == "opaque":
@@ -180,16 +182,19 @@ def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
                 found = encoded_list(rows.value, kind.element)
             else:
                 found = encoded(rows.value, kind)
-            assert found.equals(found_bytes(operator, rows)), rows.state.name
+            assert found.equals(stored[rows.state.name][rows.key_group]), rows.state.name
             tried += len(rows)
     assert tried > 1000
 
 
-def found_bytes(operator: FlinkOperator, rows: StateRows) -> pa.Array:
-    """Return the values of rows as the savepoint has them."""
-    entries = operator.entries(rows.state.name)
-    parts = [one.values.arrow() for one in entries if one.key_group == rows.key_group]
-    return pa.concat_arrays(parts).cast(pa.large_binary())
+def stored_bytes(operator: FlinkOperator, name: str) -> dict[int, pa.Array]:
+    """Return the values of a state by key group, as the savepoint has them."""
+    parts: dict[int, list[pa.Array]] = defaultdict(list)
+    for entries in operator.entries(name):
+        parts[entries.key_group].append(entries.values.arrow())
+    return {
+        group: pa.concat_arrays(arrays).cast(pa.large_binary()) for group, arrays in parts.items()
+    }
 
 
 def test_the_source_has_its_splits(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,17 +21,28 @@ from statestore.interop.flink.record import SavepointRecord
 from tests.interop.flink.goldens import Golden
 
 
-@pytest.fixture
-def partial(tmp_path: Path) -> StateStore:
-    """A store with a savepoint of which one operator in the middle, ``kinds``, cannot be read."""
-    store = StateStore.open(str(tmp_path / "store"))
-    done = import_savepoint(str(Golden("2.3_heap_native").unpack(tmp_path / "from")), store)
-    titles = [one.title for one in open_savepoint(str(tmp_path / "from")).operators]
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a savepoint of which one operator in the middle, ``kinds``, cannot be read, and
+    a store with the others.
+    """
+    folder = tmp_path_factory.mktemp("imported")
+    store = StateStore.open(str(folder / "store"))
+    done = import_savepoint(str(Golden("2.3_heap_native").unpack(folder / "from")), store)
+    titles = [one.title for one in open_savepoint(str(folder / "from")).operators]
     assert "kinds" in titles or operator_id("kinds") in titles
     (left,) = done.left_out
     assert (left.operator, left.state, left.id) == ("kinds", None, operator_id("kinds"))
     assert done.not_read == done.left_out
-    return store
+    return folder
+
+
+@pytest.fixture
+def partial(imported: Path, tmp_path: Path) -> StateStore:
+    """A copy of the store, for a test to change, and of the savepoint."""
+    for name in ("from", "store"):
+        shutil.copytree(imported / name, tmp_path / name)
+    return StateStore.open(str(tmp_path / "store"))
 
 
 def test_the_manifest_records_it_and_an_export_refuses(partial: StateStore, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def check_round_trip(place: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["2.3_heap_snappy", "2.3_sql"])
 def test_changed_bytes_are_the_same_rows_wherever_they_go(

@@ -176,7 +176,14 @@ def test_each_state_has_columns_and_the_keys_hash_of_pyflink(store: StateStore) 
     assert store.maintenance.verify(deep=True).is_intact
 
 
-@pytest.mark.parametrize(("most", "operators"), [(None, ["by_long"]), (720, OPERATORS)])
+@pytest.mark.parametrize(
+    ("most", "operators"),
+    [
+        (None, ["by_long"]),
+        (720, ["by_string", "by_row"]),
+        pytest.param(720, OPERATORS, marks=pytest.mark.long),
+    ],
+)
 def test_every_byte_comes_back(
     savepoint: Path, store: StateStore, tmp_path: Path, most: int | None, operators: list[str]
 ) -> None:

@@ -49,7 +49,9 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
     return found
 
 
-@pytest.mark.parametrize("golden", few(READ))
+@pytest.mark.parametrize(
+    "golden", few(READ, ("2.3_heap_canonical", "2.3_rocksdb_incremental", "1.20_rescaled"))
+)
 def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target)
@@ -70,7 +72,9 @@ def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) ->
             assert said.parallelism == 5
 
 
-@pytest.mark.parametrize("name", ["2.3_heap_snappy", "1.20_rescaled"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("2.3_heap_snappy", marks=pytest.mark.long), "1.20_rescaled"]
+)
 def test_there_and_back_is_the_same(name: str, tmp_path: Path) -> None:
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
