@@ -12,19 +12,21 @@ from tests.flips.run import run_flips
 pytestmark = pytest.mark.slow
 
 
-def test_no_reader_gives_other_rows_over_a_damaged_footer() -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.long)])
+def test_no_reader_gives_other_rows_over_a_damaged_footer(count: int) -> None:
     """I5, I7: of all readers, both layouts, keyed and operator state; and no process dies."""
-    result = run_flips(150, seed=1, unsealed=False)
+    result = run_flips(count, seed=1, unsealed=False)
     assert result.bad == []
-    assert result.total == 150
-    assert result.outcomes["found"] > 30
+    assert result.total == count
+    assert result.outcomes["found"] > count // 5
 
 
-def test_no_reader_gives_other_rows_where_no_checksum_is_known() -> None:
+@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.long)])
+def test_no_reader_gives_other_rows_where_no_checksum_is_known(count: int) -> None:
     """Of manifests of older releases: Arrow may end the process, which is their limit."""
-    result = run_flips(40, seed=1, unsealed=True)
+    result = run_flips(count, seed=1, unsealed=True)
     assert [line for line in result.bad if ": signal " not in line] == []
-    assert result.total == 40
+    assert result.total == count
 
 
 def test_a_process_that_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

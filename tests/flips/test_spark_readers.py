@@ -36,9 +36,10 @@ def digests(spark: SparkSession, url: str, *, source: bool) -> list[tuple[int, i
     return found
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("source", [False, True], ids=["dataframe", "data source"])
 def test_a_damaged_footer_gives_no_other_rows(
-    spark: SparkSession, tmp_path: Path, source: bool
+    spark: SparkSession, tmp_path: Path, source: bool, count: int
 ) -> None:
     """I5, I7: the right answer, where the file is not needed, or the file by name."""
     store = fill(tmp_path / "store", Layout.RANGED)
@@ -46,7 +47,7 @@ def test_a_damaged_footer_gives_no_other_rows(
     files = sorted(file for file in data_files(store) if "keyed" in file.parts)
     draw = Random(f"spark {source}")
     named = 0
-    for _ in range(4):
+    for _ in range(count):
         file = draw.choice(files)
         raw = file.read_bytes()
         what, damaged = damage(draw, raw)

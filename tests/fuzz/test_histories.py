@@ -14,15 +14,16 @@ from tests.fuzz.run import Runner, main
 
 pytestmark = pytest.mark.slow
 
-SHARE = 30
 
-
-def test_every_reader_says_what_a_dictionary_says(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("share", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_every_reader_says_what_a_dictionary_says(
+    capsys: pytest.CaptureFixture[str], share: int
+) -> None:
     """I1, I2, I7, I8: `make fuzz` runs more of them."""
-    status = main(["--histories", str(SHARE), "--seed", "101"])
+    status = main(["--histories", str(share), "--seed", "101"])
     said = capsys.readouterr().out
     assert status == 0, said
-    assert f"{SHARE} histories, " in said
+    assert f"{share} histories, " in said
     assert ", 0 problems" in said
 
 

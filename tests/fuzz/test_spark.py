@@ -16,7 +16,6 @@ from tests.fuzz.spark import SPARK
 
 pytestmark = pytest.mark.slow
 
-SHARE = 3
 WRITERS = ("spark", "spark", "table", "stream")
 
 
@@ -31,13 +30,14 @@ def drawn(seed: int) -> History:
     return History(history.shape, steps)
 
 
-def test_spark_says_what_a_dictionary_says(spark: SparkSession) -> None:
+@pytest.mark.parametrize("share", [1, pytest.param(6, marks=pytest.mark.long)])
+def test_spark_says_what_a_dictionary_says(spark: SparkSession, share: int) -> None:
     beside = {name: ALL[name] for name in ("subtasks", "elements")}
     runner = Runner(spark, {**SPARK, **DELTA, **beside})
-    found = failures(runner, range(1, 1 + SHARE), drawn)
+    found = failures(runner, range(1, 1 + share), drawn)
     for number, history, failure in found.values():
         pytest.fail(f"history {number}:\n{code(history)}\n{failure.text}")
-    assert runner.histories == SHARE
+    assert runner.histories == share
     assert runner.reads.keys() == runner.readers.keys()
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 FIND = (Phase.generate,)
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
 def test_nothing_live_goes_and_nothing_dead_stays(count: int) -> None:
     """I4, I6, I9, I10; `make histories` runs more."""
     steps, histories = run_histories(count, seed=2)

@@ -18,7 +18,7 @@ from tests.races.worker import Task, rows_of, write
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.long)])
 def test_races_on_disk(count: int) -> None:
     """I4, I6; `make races` runs more."""
     with on_disk() as place:
@@ -29,7 +29,7 @@ def test_races_on_disk(count: int) -> None:
     assert outcomes <= set(result.outcomes) <= {*outcomes, "late"}
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_races_on_s3(count: int) -> None:
     """I4, I6: many at a time."""
     with on_s3() as place:
