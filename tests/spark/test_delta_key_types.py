@@ -28,7 +28,10 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+@pytest.mark.parametrize(
+    "layout",
+    [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],
+)
 def test_every_type_may_tell_rows_apart(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     """Delta keeps no bounds of booleans and bytes: a column of these is named in no property."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark)

@@ -123,8 +123,10 @@ WITHOUT_DELTA = """
 from statestore.errors import MissingDependencyError
 from statestore.spark.session import spark_session
 import sys
-spark = spark_session(master="local[1]", table_format="parquet")
+packages = {"spark.jars.packages": "io.delta:delta-storage:" + sys.argv[1]}
+spark = spark_session(master="local[1]", table_format="parquet", extra_conf=packages)
 print(spark.range(3).count(), flush=True)
+print(*(path for path in sys.path if path.endswith(".jar")), flush=True)
 print("-- started", file=sys.stderr, flush=True)
 try:
     spark_session()
@@ -138,34 +140,20 @@ spark.stop()
 
 @pytest.mark.spark
 def test_the_start_is_quiet_and_what_follows_is_not() -> None:
-    done = run(WITHOUT_DELTA)
+    """And Python finds a package of the user's, whatever else the jar is: a package may keep Python
+    code there.
+    """
+    done = run(WITHOUT_DELTA, version("delta-spark"))
     assert done.returncode == 0, done.stderr
-    count, refusal = done.stdout.splitlines()
+    count, jars, refusal = done.stdout.splitlines()
     assert count == "3"
+    assert "io.delta_delta-storage-" in jars
     assert "started without Delta" in refusal
     assert done.stderr.splitlines() == [
         "-- started",
         "an error in the JVM",
         "a line on its stdout",
     ]
-
-
-WITH_ANOTHER_PACKAGE = """
-import sys
-from statestore.spark.session import spark_session
-packages = {"spark.jars.packages": "io.delta:delta-storage:" + sys.argv[1]}
-spark = spark_session(master="local[1]", table_format="parquet", extra_conf=packages)
-print(*(path for path in sys.path if path.endswith(".jar")), sep="\\n")
-spark.stop()
-"""
-
-
-@pytest.mark.spark
-def test_python_finds_what_a_package_of_the_users_has_for_it() -> None:
-    """Whatever else the jar is: a package may keep Python code there."""
-    done = run(WITH_ANOTHER_PACKAGE, version("delta-spark"))
-    assert done.returncode == 0, done.stderr
-    assert "io.delta_delta-storage-" in done.stdout
 
 
 UNRESOLVED = """
