@@ -37,7 +37,7 @@ from tests.streaming.driver import (
 __all__ = ["Found", "kill_many", "main"]
 
 AHEAD = 6
-"""Files that a job has before it, so that it is killed before it is done."""
+"""By default a job has so many files before it, so that it is killed before it is done."""
 MOST = 8
 
 
@@ -61,9 +61,10 @@ class Job(Victim):
     module = "tests.streaming.driver"
 
 
-def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE) -> Found:
+def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE, ahead: int = AHEAD) -> Found:
     """Start the job, kill it and judge the newest checkpoint, ``count`` times, then let it finish;
     return what was found. Its query is of an update, or of a processor, whose output counts too.
+    ``ahead`` files wait for each job.
     """
     moments, found, pace, files = random.Random(seed), Found(), Pace(), 0
     (folder / "in").mkdir()
@@ -71,7 +72,7 @@ def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE) -> Found:
     for number, job in enumerate(jobs(folder, count + 1), start=1):
         _, done = newest(folder)
         last = number > count
-        while files < done + AHEAD and not last:
+        while files < done + ahead and not last:
             add_file(folder / "in", files)
             files += 1
         parallelism = moments.choice([p for p in range(1, MOST + 1) if p != parallelism])

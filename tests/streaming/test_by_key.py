@@ -162,9 +162,19 @@ def fails(key: Any, events: Any, state: Any) -> Any:
             lambda key, events, state: state.assign(n=state["n"].astype("float64") + 2.0**60),
             r"row 0 .* 1\.15\S+ in the column 'n', which holds long",
         ),
-        (lambda key, events, state: state.assign(n=1.5), r"1\.5 in the column 'n'.*long"),
+        pytest.param(
+            lambda key, events, state: state.assign(n=1.5),
+            r"1\.5 in the column 'n'.*long",
+            id="a fraction",
+            marks=pytest.mark.long,
+        ),
         (lambda key, events, state: state.assign(m=1), r"columns \(user, page, n, m\)"),
-        (lambda key, events, state: state.drop(columns="n"), r"columns \(user, page\)"),
+        pytest.param(
+            lambda key, events, state: state.drop(columns="n"),
+            r"columns \(user, page\)",
+            id="a column less",
+            marks=pytest.mark.long,
+        ),
         (lambda key, events, state: None, "DataFrame, not NoneType"),
     ],
 )

@@ -11,12 +11,22 @@ from tests.streaming.kills import AHEAD, kill_many
 
 pytestmark = pytest.mark.spark
 
+SEED = 66
+"""Its first kill is in a second micro-batch, after a commit."""
+
 
 @pytest.mark.parametrize(
-    ("form", "kills"), [(PROCESSOR, 1), pytest.param(UPDATE, 2, marks=pytest.mark.long)]
+    ("form", "kills", "ahead"),
+    [
+        (PROCESSOR, 1, 3),
+        pytest.param(PROCESSOR, 2, AHEAD, marks=pytest.mark.long),
+        pytest.param(UPDATE, 2, AHEAD, marks=pytest.mark.long),
+    ],
 )
-def test_a_killed_query_counts_every_event_once(tmp_path: Path, form: str, kills: int) -> None:
+def test_a_killed_query_counts_every_event_once(
+    tmp_path: Path, form: str, kills: int, ahead: int
+) -> None:
     """In the state, and in a Delta table that a processor's output goes to."""
-    found = kill_many(kills, 29, tmp_path, form)
+    found = kill_many(kills, SEED, tmp_path, form, ahead)
     assert found.problems == []
-    assert found.events_files >= AHEAD
+    assert found.events_files >= ahead

@@ -77,7 +77,7 @@ def progress(world: World) -> Progress:
     return Progress.of(world.store.restore(), "source")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_named_sources_count_each_event_once(world: World, evolution: None) -> None:
     """At first, when the query is started again with new files, and when Spark forgot a commit."""
     sources = Sources(world)
@@ -183,7 +183,7 @@ class Counts(StatefulProcessor):
         """Nothing is open."""
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_processor_with_timers_over_named_sources(world: World, evolution: None) -> None:
     """The source of ticks has a name too, and no place among where the sources end."""
     sources = Sources(world)

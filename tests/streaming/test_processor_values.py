@@ -168,10 +168,18 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
     [
         (False, {"yields": [Row(total=2.5)]}, r"2\.5 in the column 'total', which holds long"),
         (False, {"yields": [Row(total=1, more=2)]}, "has the column 'more'"),
-        (False, {"yields": [1]}, r"yields int: yield Row"),
+        pytest.param(
+            False, {"yields": [1]}, r"yields int: yield Row", id="no row", marks=pytest.mark.long
+        ),
         (False, {"keeps": 2.5}, r"of state 'total' has 2\.5 in the column 'total'"),
         (True, {"yields": [pd.DataFrame({"total": [2.0**60]})]}, r"1\.15\S+ in the column 'total'"),
-        (True, {"yields": [pd.DataFrame({"more": [1]})]}, r"yields the columns \(more\)"),
+        pytest.param(
+            True,
+            {"yields": [pd.DataFrame({"more": [1]})]},
+            r"yields the columns \(more\)",
+            id="another column in pandas",
+            marks=pytest.mark.long,
+        ),
         (True, {"yields": [1]}, r"yields int: yield pandas DataFrames"),
     ],
 )

@@ -140,7 +140,13 @@ def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.Monk
     assert world.state() == {"a": (1, 1), "b": (2, 2), "c": (1, 1)}
 
 
-@pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "RocksDBStateStoreProvider",
+        pytest.param("HDFSBackedStateStoreProvider", marks=pytest.mark.long),
+    ],
+)
 def test_many_events_behind_a_state_of_spark_s_own_are_each_there_once(
     world: World, provider: str
 ) -> None:
