@@ -155,6 +155,12 @@ CASES = [
     *((step, FaultKind.ANSWER_LOST) for step in ("marker", "commit")),
     ("plan", FaultKind.FULL),
 ]
+# Each step once; the marker also where nothing is written.
+IN_EACH_RUN = [
+    *((step, FaultKind.ERROR) for step in ("marker", "query", "operators", "sync", "end")),
+    *((step, FaultKind.ANSWER_LOST) for step in ("marker", "commit")),
+    ("plan", FaultKind.FULL),
+]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +178,18 @@ def calls(kept: Kept) -> dict[tuple[str, str | None], int]:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize(("step", "kind"), CASES, ids=[f"{s}-{k.name}" for s, k in CASES])
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        pytest.param(
+            step,
+            kind,
+            id=f"{step}-{kind.name}",
+            marks=() if (step, kind) in IN_EACH_RUN else pytest.mark.long,
+        )
+        for step, kind in CASES
+    ],
+)
 def test_an_export_that_dies_at_a_step(
     kept: Kept,
     calls: dict[tuple[str, str | None], int],
@@ -212,7 +229,7 @@ def test_a_task_that_cannot_write(
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
+@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.long)])
 def test_rows_that_cannot_be_made(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:
@@ -277,10 +294,11 @@ def scratch() -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str) -> None:
-    """Two processes, each of which gets SIGKILL at some moment of its first exports."""
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str, count: int) -> None:
+    """Processes, each of which gets SIGKILL at some moment of its first exports."""
     jobs = []
-    for number in range(2):
+    for number in range(count):
         folder = tmp_path / str(number)
         folder.mkdir()
         command = [sys.executable, "-m", "tests.interop.spark.exporting"]
@@ -307,7 +325,7 @@ def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str) -> No
             job.stdin.write("go\n")
             job.stdin.flush()
             wait_for(folder / "target-0" / "metadata")
-            time.sleep(random.Random(number).random() * 1.5)
+            time.sleep(random.Random(number).random() / 2)
             os.killpg(job.pid, signal.SIGKILL)
             said = {Path(line.strip()) for line in job.stdout}
             for target in sorted(folder.glob("target-*")):
@@ -374,7 +392,7 @@ def test_a_query_has_more_partitions_than_the_store_has_key_groups(
     kept.export(tmp_path / "target", store=tmp_path / "store", partitions=3)
 
 
-@pytest.mark.parametrize("name", ["agg", "join"])
+@pytest.mark.parametrize("name", ["agg", pytest.param("join", marks=pytest.mark.long)])
 def test_a_micro_batch_that_was_planned_runs_again(kept: Kept, tmp_path: Path, name: str) -> None:
     if name == "join":
         kept = Kept(kept.spark, tmp_path, {})
@@ -392,7 +410,9 @@ def test_a_micro_batch_that_was_planned_runs_again(kept: Kept, tmp_path: Path, n
     assert kept.run(tmp_path / "target", provider, name) == expected
 
 
-@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize(
+    "batch", [1, *(pytest.param(batch, marks=pytest.mark.long) for batch in (0, 2))]
+)
 def test_an_older_micro_batch_goes_on_with_all_later_files(
     kept: Kept, tmp_path: Path, batch: int
 ) -> None:
@@ -461,7 +481,7 @@ def misplaced(kept: Kept, target: Path) -> int:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
+@pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb", marks=pytest.mark.long)])
 def test_rows_in_wrong_partitions_leave_a_target_unusable(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:
@@ -477,7 +497,7 @@ def test_rows_in_wrong_partitions_leave_a_target_unusable(
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("provider", ["hdfs", "rocksdb"])
+@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.long)])
 def test_rows_that_are_lost_leave_a_target_unusable(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:

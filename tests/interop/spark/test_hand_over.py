@@ -143,6 +143,7 @@ def test_a_planned_micro_batch_runs_here(moves: Moves) -> None:
         assert rows[row["k"], row["small"]] == (row["n"], row["total"])
 
 
+@pytest.mark.long
 def test_a_processors_value_goes_on_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
     """Of a transformWithState with a list, a map, times to live and timers, which stay."""
     query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}

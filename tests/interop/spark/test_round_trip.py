@@ -33,6 +33,8 @@ WAYS = [
     ("limit", HDFS, ROCKS, HDFS),
     ("two", ROCKS, ROCKS, HDFS),
 ]
+# Queries whose operators other queries and other tests have in each run.
+LONG = ("nested", "fmgws")
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -79,8 +81,15 @@ class World:
 )
 @pytest.mark.parametrize(
     ("name", "providers", "version"),
-    [*((name, ways, "1") for name, *ways in WAYS), ("agg", [ROCKS, ROCKS, ROCKS], "2")],
-    ids=[*(name for name, *_ in WAYS), "agg in format 2"],
+    [
+        *(
+            pytest.param(name, ways, "1", id=name, marks=pytest.mark.long if name in LONG else ())
+            for name, *ways in WAYS
+        ),
+        pytest.param(
+            "agg", [ROCKS, ROCKS, ROCKS], "2", id="agg in format 2", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_a_query_goes_on_at_other_parallelisms(
     spark: SparkSession,

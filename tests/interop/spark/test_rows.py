@@ -105,9 +105,9 @@ def storable(struct: T.DataType) -> T.StructType:
     "conf",
     [
         {},
-        {"spark.sql.codegen.wholeStage": "false"},
+        pytest.param({"spark.sql.codegen.wholeStage": "false"}, marks=pytest.mark.long),
         {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"},
-        {"spark.sql.adaptive.enabled": "false"},
+        pytest.param({"spark.sql.adaptive.enabled": "false"}, marks=pytest.mark.long),
     ],
     ids=["default", "by-row", "interpreted", "not-adaptive"],
 )

@@ -49,7 +49,12 @@ def start(
 
 
 @pytest.mark.parametrize(
-    ("form", "provider", "steps"), [("parquet", "hdfs", (4, 5, 6)), ("delta", "rocksdb", (4,))]
+    ("form", "provider", "steps"),
+    [
+        ("parquet", "hdfs", (4, 5)),
+        pytest.param("parquet", "hdfs", (4, 5, 6), marks=pytest.mark.long),
+        ("delta", "rocksdb", (4,)),
+    ],
 )
 def test_sinks_have_each_row_once_over_an_export_and_restarts(
     spark: SparkSession, tmp_path: Path, form: str, provider: Provider, steps: tuple[int, ...]
