@@ -4,11 +4,11 @@ It follows ``DefaultVertexParallelismAndInputInfosDecider`` of Flink 2.3, which 
 scheduler calls once the inputs of a vertex are complete:
 
 1. The first guess is the number of bytes that are not broadcast, divided by the bytes per task,
-within the bounds.
+   within the bounds.
 2. Each input is cut into contiguous ranges by bytes (``parallelism.py``). The number of ranges *is*
-the parallelism, so it may differ from the guess.
-3. Inputs whose keys must meet are cut together, and a skewed subpartition may be split
-(``skew.py``). The other inputs are then cut for this parallelism.
+   the parallelism, so it may differ from the guess.
+3. Inputs whose keys must meet are cut together, and a skewed subpartition may be split. The other
+   inputs are then cut for this parallelism.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def parse_document(
     this release reads.
     """
     # This does not use sealed(), because copying a manifest of up to 100 MB would take long. The
-    # bytes are also hashed only once: the checksum of the whole continues from that of the body.
+    # bytes are also hashed only once: the checksum of the whole continues from the body's.
     seal, seen = raw[-SEAL_BYTES:], hashlib.sha256(memoryview(raw)[:-SEAL_BYTES])
     own = seal == _seal(seen.hexdigest())
     seen.update(seal)

@@ -397,7 +397,7 @@ def listed_files(
         return file_list.listed(state, table, lists, packed=packed)
 
 
-# The names that a document may contain: only those that its writer would create.
+# The names that a document may contain: only names that its writer would create.
 #
 # A document may have been written by anybody, so its names are not trusted. A state's table must be
 # in its operator's folder, and a data file must have the name of such a file. Such names cannot

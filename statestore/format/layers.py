@@ -131,16 +131,15 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 # A *span* (the key groups of one base file) is folded if its changes are more than ``share`` of its
 # base rows. Spans with the greatest share are folded first, up to about ``bytes_per_checkpoint`` of
 # base files at a time. A span above ``most_share`` is always folded. Spans that would soon be
-# folded are folded together with others: their leftovers in a layer are between live rows, and
-# would be read until the whole layer is gone.
+# folded are folded together with such a span: the rows that a fold leaves behind in a layer are
+# between live rows, and are read with these until the whole layer is gone.
 #
 # A job compacts in the background. If that does not keep up, or the process ends after each
 # checkpoint, changes become *overdue*: the changes of a span whose share is above twice
 # ``most_share``, and layers once twice ``merge_layers`` of them wait for their first merge. Then
-# each checkpoint folds about twice as many change rows as it writes, so the backlog shrinks. (An
-# LSM tree stalls its writers for the same reason.) So a restore reads at most ``1 + 2 *
-# most_share`` times the rows of the bases, plus the changes that arrive until an overdue span is
-# folded.
+# each checkpoint folds about twice as many change rows as it writes, so the backlog shrinks. An LSM
+# tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 * most_share``
+# times the rows of the bases, plus the changes that arrive until an overdue span is folded.
 
 
 @dataclass(frozen=True)

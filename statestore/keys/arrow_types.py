@@ -1,6 +1,6 @@
 """The key type that each Arrow type is hashed as.
 
-The names are those of Java and Flink SQL. They are recorded with a state and determine its hashes.
+The names come from Java and Flink SQL. They are recorded with a state and determine its hashes.
 The table lists the default key type of each column type, and the other types that ``key_types`` can
 name for it:
 
@@ -395,7 +395,7 @@ def _unsupported(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeErr
     )
 
 
-# Murmur3-x86-32 over arrays: one step per 32-bit word, all rows at once.
+# Murmur3-x86-32 over arrays: one step per 32-bit word, for all rows together.
 #
 # The algorithm is Austin Appleby's, in the public domain. The caller supplies the seed, and mixes
 # in the length in bytes before it calls :func:`finish`.
@@ -497,7 +497,7 @@ def polynomials(units: Hashes, ends: npt.NDArray[np.int64]) -> Hashes:
     """Return ``sum(unit * 31 ** (units after it))`` of every span.
 
     31 has an inverse modulo 2**32, so one running sum of ``unit / 31 ** position`` serves all
-    spans. The difference of two running sums, times a power of 31, is a span's hash. There is no
+    spans. The difference of two running sums, times a power of 31, is a span's hash. It needs no
     loop over lengths.
     """
     rising, inverses = powers(len(units) + 1)

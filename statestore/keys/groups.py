@@ -1,6 +1,6 @@
 """Key groups: their number, the key group of a hash, and the subtask that owns a key group.
 
-The rules are those of Flink 2.3's ``KeyGroupRangeAssignment`` and ``KeyGroupRange``. The max
+The rules follow Flink 2.3's ``KeyGroupRangeAssignment`` and ``KeyGroupRange``. The max
 parallelism of a restored job follows ``StateAssignmentOperation``. Invariant I2: for every
 parallelism up to max parallelism, the ranges tile ``0 .. max - 1`` in order, none is empty, and
 their sizes differ by at most one. ``subtask_of`` and ``range_of`` are inverse. For ``i =
@@ -64,7 +64,7 @@ def effective_max_parallelism(
 ) -> int:
     """Return the max parallelism of a job restored at ``parallelism``.
 
-    The rules are those of Flink's ``StateAssignmentOperation``.
+    The rules follow Flink's ``StateAssignmentOperation``.
 
     ``stored`` has the max parallelism of each operator in the snapshot. None stands for an operator
     without state, which is ignored. (In Flink such an operator can reset the value, an accident of
@@ -195,7 +195,7 @@ class KeyGroupRange:
         return f"{self.first}..{self.last}"
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """Return the key groups that are in both ranges; None if there are none."""
+        """Return the key groups that are in both ranges; None without any."""
         # Most often one range contains the other.
         if other.first <= self.first and self.last <= other.last:
             return self

@@ -84,8 +84,8 @@ def key_hash(
 
     ``key_type`` is one name, or a sequence of names for a composite key (a tuple). Without it the
     Python type determines the key type: str String, int Long, float Double, bool Boolean, Decimal
-    BigDecimal, date LocalDate, time LocalTime, datetime Instant if it has a time zone and
-    LocalDateTime otherwise, timedelta Duration, UUID, tuple TupleN, list List, dict Map. For
+    BigDecimal, date LocalDate, time LocalTime, timedelta Duration, UUID, tuple TupleN, list List,
+    dict Map. A datetime is an Instant if it has a time zone, and a LocalDateTime otherwise. For
     flink-sql the names are SQL types.
 
     Raises NullKeyError for None (java, pyflink), UnsupportedTypeError for a type that has no stable

@@ -1,9 +1,9 @@
 """``hashCode()`` of the Java objects that Flink uses as keys, computed for Python values.
 
-The rules are Java's own for the types below, those of Flink 2.3's ``Tuple0..25``, and its
-``Row.hashCode`` (``RowUtils.deepHashCode``) for rows. Results are signed 32-bit ints. Keys that
-Flink refuses are refused here: arrays and enums have an identity hash, which differs in every JVM.
-Inside a Row, arrays are hashed by content, as in Flink.
+The rules are Java's own for the types below. Tuples follow Flink 2.3's ``Tuple0..25``, and rows its
+``Row.hashCode`` (``RowUtils.deepHashCode``). Results are signed 32-bit ints. Keys that Flink
+refuses are refused here: arrays and enums have an identity hash, which differs in every JVM. Inside
+a Row, arrays are hashed by content, as in Flink.
 """
 
 from __future__ import annotations

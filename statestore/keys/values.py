@@ -154,7 +154,7 @@ def duration_nanos(name: str, value: object) -> int:
 
 # The Java types that a key is hashed as, by the names that callers pass and states record.
 #
-# A name is that of the Java class: ``Long``, ``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``,
+# A name is the name of the Java class: ``Long``, ``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``,
 # ``Tuple2<String, Long>``, ``Row<UUID, List<Long>>``, ``byte[]``. Case and the JDK's package names
 # are ignored. Short names (``int``, ``string``, ``sql_timestamp``) mean the same as in Python. The
 # parts of a composite without parts (``Row``) are inferred from the column or value.
@@ -220,7 +220,7 @@ class JavaType:
 
 @lru_cache(maxsize=256)
 def java_type(text: str) -> JavaType:
-    """Parse the name of a type; InvalidArgumentError listing the names if there is no such type."""
+    """Parse the name of a type; InvalidArgumentError listing the names if it does not exist."""
     tokens, at = [], 0
     while match := _TOKEN.match(text, at):
         tokens.append(match[1])

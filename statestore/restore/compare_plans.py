@@ -178,8 +178,8 @@ def compare_plans(
 ) -> Comparison:
     """Return a comparison of the plans of several parallelisms, at least one.
 
-    ``hosts`` maps each host to its number of slots. Raises InvalidArgumentError if there are no
-    plans, if the rate is not above 0, or if the hosts have fewer slots than a parallelism has
+    ``hosts`` maps each host to its number of slots. Raises InvalidArgumentError if no plans are
+    given, if the rate is not above 0, or if the hosts have fewer slots than a parallelism has
     subtasks.
     """
     if not plans:

@@ -7,10 +7,10 @@ row groups are pruned by their key groups and by the minimum and maximum values 
 The consumer's thread reads the rows, not a thread of Arrow. Arrow's threads read ahead even if the
 consumer has stopped. If the program ends first, Arrow waits for such a thread forever.
 
-A state with changes, or one that hides expired rows, is merged as in a restore, again for every
-scan, a run of key groups at a time. Nothing is cached. In addition to the selected columns, it
-reads the columns that identify rows or contain their expiry time, of the key groups that can match.
-Row groups of the base are pruned in the same way; changes are read completely.
+A state with changes, or one that hides expired rows, is merged as in a restore. Every scan merges
+it again, one run of key groups at a time, and nothing is cached. In addition to the selected
+columns, it reads the columns that identify rows or contain their expiry time, of the key groups
+that can match. Row groups of the base are pruned in the same way; changes are read completely.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Choose the host for each subtask of a restore, so that it finds its state in the local cache.
 
 It is for users who start the consumers themselves. The input is hosts and their slots, the output
-is a host for each subtask. The rules are those of Flink's adaptive scheduler or of its default
-scheduler (:mod:`statestore.flink.slots`). A host here corresponds to a task manager in Flink. The
-last location of a subtask is the host that has most of its bytes.
+is a host for each subtask. The rules follow Flink's adaptive scheduler or its default scheduler
+(:mod:`statestore.flink.slots`). A host here corresponds to a task manager in Flink. The last
+location of a subtask is the host that has most of its bytes.
 
 As in Flink, slots are placed, not operators. Subtask i of every operator in a slot sharing group
 runs in the i-th slot of that group, so chained operators always stay together. Without a job graph

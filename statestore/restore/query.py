@@ -119,10 +119,10 @@ def run_query(
 ) -> pa.RecordBatchReader:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
-    With a clock, ``now_ms``, views omit the expired rows of states that hide them. With ``verify``
-    the SHA-256 of each file is checked before its first row is read. A stream that is not read to
-    its end is closed when it is deleted, or when the program ends. Values that Arrow cannot
-    represent exactly, such as TIMETZ and INTERVAL, are returned as text.
+    If the clock ``now_ms`` is given, views omit the expired rows of states that hide them. With
+    ``verify`` the SHA-256 of each file is checked before its first row is read. A stream that is
+    not read to its end is closed when it is deleted, or when the program ends. Values that Arrow
+    cannot represent exactly, such as TIMETZ and INTERVAL, are returned as text.
 
     The query stops ``time_limit_s`` seconds after this call, if DuckDB needs more than
     ``memory_limit_bytes``, or soon after another thread sets ``cancelled``.

@@ -273,8 +273,8 @@ class RestoredKeyedState:
     def to_spark(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i has exactly subtask i's rows; no shuffle.
 
-        With a local cache, Spark is asked to run a subtask on the host that cached its files when
-        they were written. If Spark runs it elsewhere, the subtask reads from the store.
+        If there is a local cache, Spark is asked to run a subtask on the host that cached its files
+        when they were written. If Spark runs it elsewhere, the subtask reads from the store.
 
         Returns:
             The DataFrame, in the store's Spark session.

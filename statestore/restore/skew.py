@@ -1,4 +1,4 @@
-"""Skewed key groups: those with several times the even share.
+"""Skewed key groups: key groups with several times the even share.
 
 A key group is never divided. So the heaviest one is a lower bound for the largest subtask, at any
 parallelism and with any ranges.
@@ -106,7 +106,7 @@ def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...],
     """Return up to ``most`` key groups with the most rows, and the rows of the next one.
 
     The key groups are pairs (key group, rows), most rows first. The rows of the next one are 0 if
-    there is none. Key groups without rows are omitted.
+    it does not exist. Key groups without rows are omitted.
     """
     weights = weights_of([entry], Weight.ROWS)
     first = nlargest(most + 1, enumerate(weights), key=lambda one: (one[1], -one[0]))

@@ -27,7 +27,7 @@ from statestore.storage.requests import (
 __all__ = ["S3Storage", "attempts_of", "delta_settings", "patient", "s3a_settings"]
 
 
-# s3fs's options for a bucket, converted to those of Hadoop's ``s3a`` for Spark's own access.
+# s3fs's options for a bucket, converted to options of Hadoop's ``s3a`` for Spark's own access.
 #
 # The settings contain secrets. They go into the Hadoop configuration of a running Spark, for this
 # bucket only. They never go into Spark's own configuration, which is displayed, logged and listed.
