@@ -12,9 +12,9 @@ a map          grouping key, user key
 timers         grouping key, expiration                expiration, grouping key
 =============  ======================================  =========================================
 
-With a TTL, a value is followed by its expiration time, and ``$ttl_`` has this time and the key of
-the row. A list has a single such row, with the earliest time of its elements. This time is also in
-``$min_``, and the list's length is in ``$count_``.
+If there is a TTL, a value is followed by its expiration time. ``$ttl_`` has this time and the key
+of the row. A list has a single such row, with the earliest time of its elements. This time is also
+in ``$min_``, and the list's length is in ``$count_``.
 
 The sources are these classes of Spark: StateStoreColumnFamilySchemaUtils and
 TransformWithStateKeyValueRowSchemaUtils define the schemas of the families. ValueStateImplWithTTL,
@@ -52,8 +52,8 @@ def own_families(part: Part) -> frozenset[str]:
 def families_of(part: Part, columns: StoreColumns, rows: DataFrame, partitions: int) -> DataFrame:
     """Return the rows of all families of a variable, from the rows of its state.
 
-    The columns are those of :class:`FamilyColumns`, except that ``owner``, the state partition of a
-    row, replaces the key columns.
+    The columns are the same as in :class:`FamilyColumns`, except that ``owner``, the state
+    partition of a row, replaces the key columns.
     """
     structs = columns.to_structs(rows, columns.owner(partitions).alias(OWNER))
     names = [f"f{at}" for at in range(len(columns.key))]
