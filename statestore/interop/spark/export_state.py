@@ -1,7 +1,8 @@
-"""``statestore spark export``: a checkpoint location that Spark continues from.
+"""``statestore spark export``: write a checkpoint location from which Spark continues.
 
-The micro-batch keeps its number, and the query its id. So a micro-batch that was planned and not
-done runs again with the same data, and a sink that counts micro-batches takes it for the same one.
+The micro-batch keeps its number, and the query keeps its id. So a micro-batch that was planned but
+not finished runs again with the same data, and a sink that tracks micro-batch numbers recognizes
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _GREATEST = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedStore:
-    """One of Spark's stores: rows by partition, and bytes of their keys and values."""
+    """One of Spark's stores: its rows by partition, and the bytes of their keys and values."""
 
     operator: str
     store: str
@@ -71,9 +72,10 @@ class ExportedStore:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedCheckpoint:
-    """What was written for Spark, or with ``dry_run`` what would be.
+    """The written location (with ``dry_run``, the location that would be written).
 
-    ``left_out`` is what the location lacks of the checkpoint, or of the source of that.
+    ``left_out`` is state of the checkpoint, or of the checkpoint's source, that the location does
+    not have.
     """
 
     store: str
@@ -102,45 +104,51 @@ def export_checkpoint(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ExportedCheckpoint:
-    """Make a checkpoint location of a checkpoint that was imported from one.
+    """Write an imported checkpoint as a Spark checkpoint location.
 
-    All rows are written for the new number of partitions, read back by Spark's own reader, and
-    compared by number, digest and place. Only then can Spark start with the location.
+    All rows are written for the new number of partitions. Then Spark's own reader reads them back,
+    and their number, digest and partitions are compared. Only after that can Spark start with the
+    location.
 
-    A micro-batch that was planned and not done runs again from here. A sink that has it already and
-    skips it, as one of files or Delta does, also skips its state, and the next micro-batch fails.
-    Then start the query with its old location, until that micro-batch is done, and import anew.
+    A micro-batch that was planned but not finished runs again from this location. If a sink, such
+    as
+    a file or Delta sink, already has it, the sink skips it together with its state, and the next
+    micro-batch fails. In this case start the query with its old location until that micro-batch is
+    finished, and import again.
 
     Args:
         spark: a session of Spark Classic.
         store: the store; it was opened with the same session.
         location: a new path or URL.
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
-        provider: ``hdfs`` or ``rocksdb``; by default the one that the query had.
+        provider: ``hdfs`` or ``rocksdb``; by default the provider of the imported query.
         checkpoint: the id, ``latest``, or a savepoint's name.
-        progress: the checkpoint location of the ``StatefulQuery`` that went on with the state
-            after its import, if one did.
-        leave_out: what the location lacks on purpose: ``operator`` or ``operator/state``, of what
-            the checkpoint lacks of its source, and of states that are none of the query's.
-        dry_run: says which rows and bytes each partition would get; nothing is written.
-        storage_options: options for fsspec, with which the location, and ``progress``, are reached.
-        on_progress: is called with the number of stores that are done, of how many, and the next.
+        progress: the checkpoint location of the ``StatefulQuery`` that continued with the state
+            after its import, if there is one.
+        leave_out: state to leave out of the location: ``operator`` or ``operator/state``. It must
+            name the state of the source that the checkpoint does not have, and all states that do
+            not belong to the query.
+        dry_run: report the rows and bytes of each partition, without writing anything.
+        storage_options: options for fsspec, to access the location and ``progress``.
+        on_progress: a callback that receives the number of finished stores, the total, and the next
+            store.
 
     Returns:
-        What was written; bytes are those of files, and of keys and values for a dry run.
+        The written stores. Their bytes are file sizes, or for a dry run the sizes of keys and
+        values.
 
     Raises:
-        InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
-            provider that cannot be, a location that is not empty, or within another or a store, or
-            another ``progress`` than that of the state.
-        LeftOutStateError: for such state that ``leave_out`` does not name.
-        StateNotFoundError: for a name in ``leave_out`` of no such state.
-        CommitConflictError: when another export is being written there, or did not finish.
-        MissingDependencyError: when the state needs Spark's rewriter, and this Spark has none.
-        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import, and
-            for changed variables of a store that cannot be made anew.
-        CorruptionError: when Spark does not read back what was written; it stays unusable.
-        StateStoreError: as ``store.restore``, and when the location cannot be written.
+        InvalidArgumentError: if the checkpoint was not imported, ``partitions`` or ``provider`` is
+            invalid, the location is not empty or is inside of another location or a store, or
+            ``progress`` does not belong to the state.
+        LeftOutStateError: for such missing state that ``leave_out`` does not name.
+        StateNotFoundError: for a name in ``leave_out`` that matches no such state.
+        CommitConflictError: if another export to the location is running or did not finish.
+        MissingDependencyError: if the state needs Spark's rewriter, and this Spark has none.
+        UnsupportedTypeError: for rows that are kept as bytes and differ from the imported rows, and
+            for changed variables of a store that cannot be rebuilt.
+        CorruptionError: if Spark reads back something else; the location stays unusable.
+        StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
     if type(partitions) is not int or not 1 <= partitions <= _GREATEST:
         raise InvalidArgumentError(
@@ -181,9 +189,9 @@ def export_checkpoint(
 def _left_out(
     manifest: Manifest, record: QueryRecord, named: Collection[str]
 ) -> tuple[LeftOutState, ...]:
-    """Return what the location will lack, if the user named all of it.
+    """Return the state that the location will not have, if the user named all of it.
 
-    Errors are those of :func:`export_checkpoint`.
+    Raises the errors of :func:`export_checkpoint`.
     """
     own = {(one.uid, one.state) for one in record.stores}
     others = (
@@ -217,7 +225,7 @@ def _write(
     shape: tuple[int, Provider],
     told: _Told,
 ) -> tuple[ExportedStore, ...]:
-    """Write the location, prove it, and let Spark use it; return what is in it."""
+    """Write and verify the location, and then unblock it for Spark; return its contents."""
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
     written, ids = CheckpointLocation(target.storage), None
@@ -248,7 +256,7 @@ def _write(
 
 
 class _Told:
-    """Tells how far it is."""
+    """Reports the progress in stores."""
 
     def __init__(self, tell: Callable[[float, float, str], None] | None, total: int) -> None:
         self._tell, self._total, self._done = tell, total, 0
@@ -287,7 +295,7 @@ def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
 def _for_spark(
     logs: Mapping[str, bytes], shape: tuple[int, Provider], location: str
 ) -> dict[str, bytes]:
-    """Return the files of the location, but those of state and what is done."""
+    """Return the files of the location, except state files and commits."""
     partitions, provider = shape
     found = {}
     for name, content in logs.items():
@@ -306,7 +314,7 @@ def _for_spark(
 
 
 def _operator_for_spark(name: str, content: bytes, partitions: int, location: str) -> bytes:
-    """Return what describes an operator. Where it names files of schemas, it does so wholly."""
+    """Return the metadata of an operator; its schema files are named by absolute paths."""
     version, document = content.split(b"\n", 1)
     operator = json.loads(document)
     for one in operator["stateStoreInfo"]:
@@ -321,7 +329,7 @@ def _operator_for_spark(name: str, content: bytes, partitions: int, location: st
 def _commit(
     logs: Mapping[str, bytes], batch: int, ids: Mapping[int, list[list[str]]] | None
 ) -> bytes:
-    """Return what says that the micro-batch is done, with the ids of what was written, if any."""
+    """Return the commit log entry of the micro-batch, with the state ids if there are any."""
     _, *lines = logs[f"commits/{batch}"].split(b"\n")
     document = json.loads(lines[0]) if lines and lines[0] else {}
     document.pop("stateUniqueIds", None)
@@ -339,7 +347,7 @@ def _proved(
     batch: int,
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
-    """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
+    """Return rows and bytes by partition; CorruptionError if they differ from a state."""
     found = []
     with reading(spark, written, batch):
         for store in stores:
@@ -370,7 +378,7 @@ def _seen(
     part: ImportedStore,
     partitions: int,
 ) -> Seen:
-    """Return what Spark reads back; CorruptionError when rows lie in wrong partitions."""
+    """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions."""
     rows = stored_rows(spark, written.spark_url, batch, part)
     seen = seen_in_spark(rows, part.columns, partitions)
     if seen.misplaced:

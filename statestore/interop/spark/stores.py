@@ -1,8 +1,9 @@
-"""Which states each of Spark's stores is made of, and which ones an export refuses.
+"""Select the states from which each of Spark's stores is written, and refuse unsupported ones.
 
-Most stores are made of one state. That of a transformWithState is kept twice: as Spark's bytes, and
-as the states of its variables. The bytes are written as they are, unless a variable was changed, or
-a key of it purged; then all families are made anew of the variables, and the bytes play no part.
+Most stores are written from one state. The store of a transformWithState is kept twice: as Spark's
+bytes, and as the states of its variables. The bytes are written unchanged, unless a variable was
+changed or one of its keys was purged. In this case all families are rebuilt from the variables, and
+the bytes are not used.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ State = tuple[ImportedStore, RestoredKeyedState]
 
 @dataclass(frozen=True)
 class StoreStates:
-    """One of Spark's stores, and the state of its rows; or those of its ``variables``, of which it
-    is made anew.
+    """One of Spark's stores with the state of its rows.
+
+    If ``variables`` is not empty, the store is rebuilt from the states of its variables instead.
     """
 
     one: ImportedStore
@@ -38,7 +40,7 @@ class StoreStates:
     variables: tuple[State, ...] = ()
 
     def rows(self, partitions: int) -> DataFrame:
-        """Return its rows as Spark's bytes, in as many Spark partitions as Spark's state has."""
+        """Return its rows as Spark's bytes, with one Spark partition per state partition."""
         columns = self.one.columns
         if not self.variables:
             return columns.to_bytes(self.state.to_spark(), partitions)
@@ -51,7 +53,7 @@ class StoreStates:
 
     @property
     def proofs(self) -> tuple[State, ...]:
-        """The states that Spark has to read back, row by row."""
+        """The states that Spark must read back, row by row."""
         return self.variables or ((self.one, self.state),)
 
 
@@ -61,8 +63,9 @@ def stores_of(
     """Return the stores of a query's operators.
 
     Raises:
-        UnsupportedTypeError: for one that cannot be written for a provider, for bytes that are not
-            those that were imported, and for changed variables of a store that cannot be made anew.
+        UnsupportedTypeError: for a store that cannot be written for the provider, for bytes that
+            differ from the imported bytes, and for changed variables if the store cannot be
+            rebuilt.
     """
     return tuple(
         _store(restored, record, one, provider) for one in record.stores if not one.is_view
@@ -72,8 +75,8 @@ def stores_of(
 def is_rewritten(record: QueryRecord, provider: Provider) -> bool:
     """Return whether only Spark's own rewriter can write the state.
 
-    It can only be written so for RocksDB, where keys are laid out for scans, and where each file
-    has an id, in the second format of checkpoints.
+    This is the case for RocksDB, if keys have a special encoding for scans, or if each file has an
+    id, in the second format of checkpoints.
     """
     if provider != "rocksdb":
         return False
@@ -115,7 +118,7 @@ def _changed(
     store: ImportedStore,
     families: RestoredKeyedState,
 ) -> tuple[State, ...]:
-    """Return the variables of a transformWithState if one was changed, else none."""
+    """Return the variables of a transformWithState if one was changed, otherwise nothing."""
     variables = tuple(
         (one, restored.keyed(one.uid, one.state))
         for one in record.stores
