@@ -1,13 +1,13 @@
-"""Writes a state as RocksDB's files, by the class of Spark's own that changes its partitions.
+"""Write state as RocksDB files with Spark's own class for changing the number of partitions.
 
-Spark's StateRewriter reads each store of a checkpoint, gives the rows to a function, and writes
-what that returns as a whole new version of the store. The function here returns other rows: those
-of the caller. So Spark itself writes every byte, with the key encoding of each operator, and
-nothing of its formats is known here.
+Spark's StateRewriter reads each store of a checkpoint, passes the rows to a function, and writes
+the function's result as a complete new version of the store. The function in this module ignores
+the input and returns the caller's rows. So Spark itself writes every byte, with the key encoding of
+each operator. This module does not depend on Spark's file formats.
 
-What the rewriter reads is never used but for its schema, and never computed. It comes from a
+Only the schema of the rewriter's input is used; the input is never computed. It comes from a
 skeleton: a folder with a committed batch and the schemas, but no state. The new checkpoint cannot
-be that folder, as its own commit has to come last.
+be that folder, because its own commit must be written last.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _PARAMETERS: Final = (
     "scala.Option",  # the function
     "scala.Option",  # logs of the checkpoint to write
 )
-# Folders below state/<operator> that say what is stored, and hold nothing that is.
+# Folders below state/<operator> that describe the state, and contain no rows.
 _DESCRIBING: Final = frozenset({"_metadata", "_stateSchema"})
-_ERRORS: Final = (Py4JError, PySparkException)  # PySpark has its own for some of the JVM's errors
+_ERRORS: Final = (Py4JError, PySparkException)  # PySpark converts some errors of the JVM
 
 _Store = tuple[int, str]  # operator, and name of the store
 
@@ -66,40 +66,44 @@ _Store = tuple[int, str]  # operator, and name of the store
 def rewrite(
     spark: SparkSession, *, location: str, batch: int, frames: Mapping[_Store, DataFrame]
 ) -> Mapping[int, list[list[str]]] | None:
-    """Write the state that a query finds after ``batch``, in a checkpoint that has none yet.
+    """Write the state of a query after ``batch`` to a checkpoint that has no state yet.
 
-    The checkpoint has to have the offsets of ``batch``, and metadata and schemas of its operators,
-    with the new number of partitions and the new provider. Its commit is not written: until the
-    caller adds it, the checkpoint is none. After an error the folder is of no more use.
+    The checkpoint must already have the offsets of ``batch``, and the metadata and schemas of its
+    operators, with the new number of partitions and the new provider. The commit is not written.
+    Until the caller writes it, the checkpoint is not valid. After an error the folder cannot be
+    used again.
 
-    Whether a state is identified by ids (format 2 of checkpoints) is what the session's
-    configuration says, as for a query.
+    The session's configuration determines whether state has ids (format 2 of checkpoints), as it
+    does for a query.
 
     Args:
-        spark: A session of Spark 4.2 that is no Spark Connect.
+        spark: A session of Spark 4.2, but not Spark Connect.
         location: The checkpoint's folder.
-        batch: The last batch that is done; the state is written as version ``batch + 1``.
-        frames: The rows of each store, by operator id and name of the store. Their columns are
-            ``key_bytes`` and ``value_bytes``, and ``column_family_name`` where a store has several
-            families. Each Spark partition becomes the state partition of the same number, with its
-            rows in their order.
+        batch: The last finished batch; the state is written as version ``batch + 1``.
+        frames: The rows of each store, by operator id and store name. Their columns are
+            ``key_bytes`` and ``value_bytes``, and also ``column_family_name`` if a store has
+            several
+            families. Each Spark partition becomes the state partition with the same number. The
+            order of its rows stays.
 
     Returns:
-        With format 2, the ids that the commit has to name: of each operator a list of its
-        partitions, of each of these a list with one id for each store. Else None.
+        With format 2, the state ids for the commit. Each operator has a list of its partitions, and
+        each partition a list with one id for each store. Otherwise None.
 
     Raises:
-        MissingDependencyError: This Spark has no such rewriter.
-        InvalidArgumentError: ``frames`` has not just the stores of the checkpoint.
-        SchemaMismatchError: A frame has not the columns of its store.
-        ParallelismError: A frame has not as many partitions as its operator.
+        MissingDependencyError: This version of Spark does not have the rewriter.
+        InvalidArgumentError: ``frames`` does not have exactly the stores of the checkpoint.
+        SchemaMismatchError: A frame does not have the columns of its store.
+        ParallelismError: A frame does not have the number of partitions of its operator.
         IncompatibleStateError: The provider of the checkpoint is not RocksDB.
-        StorageError: Spark failed; the message names operator and store.
+        StorageError: Spark failed; the message has the operator and the store.
     """
     check_spark(spark)
     session: Any = spark
-    # Both start what the JVM calls: the first in Python, in threads that end with the process, and
-    # once, as foreachBatch does; the second in Spark, where stores say that they were written.
+    # Both calls start servers that the JVM needs. The first starts py4j's callback server in
+    # Python,
+    # once per process with daemon threads, as foreachBatch does. The second starts Spark's
+    # coordinator, to which stores report what they wrote.
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     session.streams  # noqa: B018
     with TemporaryDirectory(prefix="statestore-") as folder:
@@ -113,9 +117,9 @@ def rewrite(
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Raise MissingDependencyError unless this Spark has the rewriter that is known here.
+    """Raise MissingDependencyError unless this Spark has the supported version of the rewriter.
 
-    It is no public class: each release may change it.
+    The rewriter is not a public class, so each release may change it.
     """
     refuse_connect(spark, "writing the state of a query")
     session: Any = spark
@@ -140,18 +144,19 @@ def check_spark(spark: SparkSession) -> None:
 
 
 class _Given:
-    """The function that the rewriter calls for each store: a ``scala.Function1``, called by the
-    JVM in the thread that waits for the rewriter.
+    """The function that the rewriter calls for each store, a ``scala.Function1``.
+
+    The JVM calls it in the thread that waits for the rewriter.
     """
 
     def __init__(self, session: Any, rows: Mapping[_Store, DataFrame]) -> None:
-        self.store: _Store | None = None  # which is being written
-        self.error: Exception | None = None  # Python's own, of which the JVM keeps the text alone
+        self.store: _Store | None = None  # the store that is being written
+        self.error: Exception | None = None  # the Python error; the JVM keeps only its text
         self._session = session
         self._rows = dict(rows)
 
     def apply(self, read: Any) -> Any:
-        """Return the rows for the store that ``read`` is the schema of."""
+        """Return the rows for the store whose schema is ``read``."""
         try:
             return self._apply(read)
         except Exception as error:
@@ -161,20 +166,20 @@ class _Given:
     def _apply(self, read: Any) -> Any:
         options = read.queryExecution().analyzed().collectLeaves().head().options()
         self.store = int(options.get("operatorId")), str(options.get("storeName"))
-        # The rewriter uses no row of it after this, so nothing keeps the plan of the rows.
+        # The rewriter does not use these rows again, so there is no need to keep their plan.
         frame = self._rows.pop(self.store)
         key = StructType.fromJson(json.loads(read.schema().json()))[_KEY].dataType
-        # The rewriter's rows have the key that they are shuffled by, and it does not read it.
+        # The rewriter's rows must have the shuffle key, but the rewriter does not read it.
         whole = frame.select(F.lit(None).cast(key).alias(_KEY), *_COLUMNS)
         wanted, found = read.schema().catalogString(), whole._jdf.schema().catalogString()
         if wanted != found:
             raise SchemaMismatchError(f"{_named(self.store)} takes rows of {wanted}, not {found}")
-        # With the schema as it was read, since Spark compares also what may be null.
+        # The result must have the schema of ``read``, because Spark also compares nullability.
         rows = whole._jdf.queryExecution().toRdd()
         return self._session._jsparkSession.internalCreateDataFrame(rows, read.schema(), False)
 
     class Java:
-        """What py4j asks for."""
+        """The interface declaration for py4j."""
 
         implements: ClassVar = ["scala.Function1"]
 
@@ -209,7 +214,7 @@ def _run(
 
 
 def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> dict[_Store, int]:
-    """Copy what describes the state into ``folder``, as if ``batch`` were committed there.
+    """Copy the metadata and schemas of the state to ``folder``, with ``batch`` as committed.
 
     Returns:
         The number of partitions of each store.
@@ -254,7 +259,7 @@ def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None
 
 
 def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
-    """Return the frame with its columns in order, as the rows that its plan gives."""
+    """Return the frame with its columns in order, as an RDD of its plan's rows."""
     if _FAMILY not in frame.columns:
         frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
     if not set(_COLUMNS) <= set(frame.columns):
@@ -267,7 +272,7 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
         found_partitions = int(rows.getNumPartitions())
     except _ERRORS as error:
         raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
-    if found_partitions not in (partitions, 1):  # one where an operator has no key to shuffle by
+    if found_partitions not in (partitions, 1):  # 1 if an operator has no shuffle key
         raise ParallelismError(
             f"{_named(store)} has {partitions} partitions; the rows for it are in "
             f"{found_partitions}: repartition them"
@@ -277,7 +282,7 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
 
 
 def _uri(path: Path) -> str:
-    """Return what Hadoop takes for a local path, whatever its default; it knows no escapes."""
+    """Return Hadoop's URI of a local path, independent of its default; it does not unescape."""
     return f"file://{path}"
 
 
@@ -286,7 +291,7 @@ def _named(store: _Store) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """Return the innermost cause that the JVM gives, or the first line of the error."""
+    """Return the innermost cause in the JVM, or the first line of the error."""
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception
         while cause.getCause() is not None:
