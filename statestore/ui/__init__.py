@@ -1,6 +1,6 @@
 """A store in a browser: ``statestore ui`` serves it, ``statestore report`` writes it as one file.
 
-Every page is made of what the library returns, by HTML templates; pictures are Vega-Lite
-specifications, drawn here, so that a browser gets SVG and runs no chart library. Nothing here
-changes a store.
+HTML templates render the results of the library. Charts are Vega-Lite specifications, which are
+rendered on the server. So a browser gets SVG and needs no chart library. Nothing here changes a
+store.
 """

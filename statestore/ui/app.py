@@ -1,9 +1,9 @@
-"""The pages over HTTP. Nothing here changes a store.
+"""Serve the pages over HTTP. Nothing here changes a store.
 
-Off this machine every request needs the token. Names of other hosts and requests of other sites'
-pages are refused, so that no page of another site reaches a store through a browser. A browser is
-told to load nothing from elsewhere and to run no script but ours. SQL runs only by POST, with a
-token that a page of this server has.
+If the server is reachable from other machines, every request needs the token. Requests for other
+host names and from pages of other sites are refused, so that another site cannot reach a store
+through a browser. The content security policy forbids all resources and scripts from elsewhere. SQL
+runs only by POST, with a token that pages of this server contain.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ POLICY: Final = "; ".join(
 _HEADERS: Final = (
     ("content-security-policy", POLICY),
     ("x-content-type-options", "nosniff"),
-    # Without a referrer a browser would say "null" for the origin of our own form.
+    # Without a referrer, a browser would send "null" as the origin of the server's own form.
     ("referrer-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
@@ -105,7 +105,7 @@ _TOO_MANY: Final = "as many queries are running as may run at once; try again in
 _RETRY_SECONDS: Final = "5"
 _SHUTDOWN_SECONDS: Final = 0.5
 _MOST_NUMBER: Final = 2**63 - 1
-"""The greatest checkpoint id, and more than any other number in a URL means."""
+"""The greatest checkpoint id; it also limits all other numbers in a URL."""
 _TYPES: Final = {"ui.js": "text/javascript", "ui.css": "text/css"}
 
 Query = Mapping[str, str]
@@ -120,9 +120,9 @@ def application(
 ) -> Starlette:
     """Return the pages of a store as an ASGI application.
 
-    ``hosts`` are the names under which it may be asked for, ``*`` for any; with a ``token``
-    each request has to bring it, in ``?token=`` once and then as a cookie. ``limits`` are those of
-    SQL. The attribute ``state.queries`` has the queries that run.
+    ``hosts`` are the accepted host names, ``*`` for any. If there is a ``token``, each request must
+    have it: first as ``?token=``, and then as a cookie. ``limits`` apply to SQL. The attribute
+    ``state.queries`` has the running queries.
     """
     queries = RunningQueries(limits.concurrent)
     pages: dict[str, Callable[[Request, Query], View]] = {
@@ -181,13 +181,14 @@ def serve(
     limits: QueryLimits,
     say: Callable[[str], None],
 ) -> None:
-    """Serve a store until the process is told to stop; ``say`` hears where.
+    """Serve a store until the process is stopped; ``say`` receives the URL.
 
-    Queries are cancelled then, and other pages are cut off after half a second. Threads that still
-    read for them may be left.
+    When the server stops, it cancels queries, and aborts other requests after half a second.
+    Threads
+    that still read for them may continue.
 
-    Raises InvalidArgumentError for a host of other machines without a token, and when the port
-    cannot be had.
+    Raises InvalidArgumentError if ``host`` is reachable from other machines and there is no token,
+    or if the port is not available.
     """
     if not is_local(host) and not token:
         raise InvalidArgumentError(f"{host} is not this machine alone: give a token")
@@ -209,16 +210,17 @@ def serve(
         ) from error
     at = f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
-    with listening, suppress(KeyboardInterrupt):  # the way to end it
+    with listening, suppress(KeyboardInterrupt):  # Ctrl-C ends the server
         say(f"{store.url}: http://{at}:{listening.getsockname()[1]}/{query}")
         _Server(config, app.state.queries).run(sockets=[listening])
 
 
 def host_names(host: str) -> tuple[str, ...]:
-    """Return the names in a URL under which a server that listens on ``host`` may be asked for.
+    """Return the accepted host names of a server that listens on ``host``.
 
-    A name of another site that leads here (DNS rebinding) is not one of them. On all addresses any
-    name may be meant; there the token protects, which a browser does not send under another name.
+    A name of another site that resolves to this server (DNS rebinding) is not accepted. A server on
+    all addresses accepts every name. There the token protects the store, because a browser does not
+    send the cookie for another name.
     """
     if host in _ANY_ADDRESS:
         return ("*",)
@@ -226,7 +228,7 @@ def host_names(host: str) -> tuple[str, ...]:
 
 
 def is_local(host: str) -> bool:
-    """Return whether an address is reached from this machine alone."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -237,7 +239,7 @@ def _page(
     store: StateStore, made: Callable[[Request, Query], View]
 ) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
-        """Return the page, or its main part alone when the script of a page asks for it."""
+        """Return the page, or only its main part if the script of a page requests it."""
         layout = "part.html" if request.headers.get("x-part") else "page.html"
         return _response(store, lambda: made(request, request.query_params), layout=layout)
 
@@ -252,7 +254,7 @@ def _response(
     layout: str = "page.html",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a view as a response; for an error the page that says it, with the error's status."""
+    """Return a view as a response; for an error, its page and HTTP status."""
     try:
         view = made()
     except StateStoreError as error:
@@ -261,7 +263,7 @@ def _response(
 
 
 def _error_view(error: StateStoreError) -> tuple[View, int]:
-    """Return the page that says an error, and its status."""
+    """Return the page for an error, and its HTTP status."""
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     return View("Not shown", "error.html", {"problem": str(error)}), status
 
@@ -269,7 +271,7 @@ def _error_view(error: StateStoreError) -> tuple[View, int]:
 def _sql_runner(
     store: StateStore, queries: RunningQueries, limits: QueryLimits
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return what runs the statement that a form sends."""
+    """Return a function that runs the statement of a form."""
 
     async def run_sql(request: Request) -> Response:
         which, form = _which(request), await read_form(request)
@@ -314,7 +316,7 @@ def _which(request: Request) -> str:
 
 
 def _newest(store: StateStore) -> str | None:
-    """Return the newest checkpoint as text: a script's numbers are exact up to 2^53 only."""
+    """Return the newest checkpoint as text: JavaScript numbers are exact only up to 2^53."""
     number = newest(store)
     return None if number is None else str(number)
 
@@ -333,14 +335,14 @@ def _number(query: Query, name: str) -> int | None:
 
 
 class _Headers:
-    """Adds the headers that every answer has."""
+    """Adds the common headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Stand around an application."""
+        """Wrap an application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does."""
+        """Call the application, and add the headers to its response."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -352,14 +354,14 @@ class _Headers:
 
 
 class _OwnPagesOnly:
-    """Refuses requests of other sites' pages."""
+    """Refuses requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does, or with 403."""
+        """Call the application, or respond with 403."""
         if scope["type"] == "http":
             request = Request(scope)
             reason = foreign_reason(request.method, request.headers)
@@ -371,30 +373,30 @@ class _OwnPagesOnly:
 
 
 class _Server(uvicorn.Server):
-    """A server that cancels its queries at the first Ctrl-C, to end soon."""
+    """A server that cancels its queries at the first Ctrl-C, so that it stops soon."""
 
     def __init__(self, config: uvicorn.Config, queries: RunningQueries) -> None:
-        """Take the queries that may run."""
+        """Store the running queries."""
         super().__init__(config)
         self._queries = queries
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
+        """Start to stop."""
         self._queries.cancel_all()
-        # A page that is cut off from now on is not an error.
+        # A request that is aborted from now on is not an error.
         logging.getLogger("uvicorn.error").disabled = True
         super().handle_exit(sig, frame)
 
 
 class _WithToken:
-    """Lets requests through that bring the token; a link with it leaves it as a cookie."""
+    """Accepts requests with the token; a link with the token sets it as a cookie."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        """Stand around an application."""
+        """Wrap an application."""
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does, or with 401."""
+        """Call the application, or respond with 401."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

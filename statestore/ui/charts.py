@@ -1,8 +1,8 @@
-"""Pictures of a store: Vega-Lite specifications of plain values, drawn as SVG.
+"""Charts of a store: Vega-Lite specifications of plain values, rendered as SVG.
 
-Each mark says in words what it stands for (``description``): screen readers read it, and the page
-shows it under the pointer. Text has the colour of the page around it, light or dark; the other
-colours are Okabe and Ito's, which the colour-blind can tell apart.
+Each mark has a text (``description``) for screen readers, which the page also shows as a tooltip.
+Text has the color of the page around it, light or dark. The other colors are from Okabe and Ito's
+palette, which is suitable for color-blind readers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _CHECKPOINT: Final = {
 def phases(rows: Rows, order: Sequence[str], marks: Rows) -> Markup:
     """Return durations stacked by phase: rows of ``checkpoint``, ``phase``, ``ms`` and ``text``.
 
-    The height of a bar is the sum of its phases: give phases that follow one another.
-    ``marks`` are savepoints and pins, of ``checkpoint`` and ``text``, drawn below the bars.
+    The height of a bar is the sum of its phases, so phases must not overlap. ``marks`` are
+    savepoints and pins with ``checkpoint`` and ``text``; they are drawn below the bars.
     """
     ordered = [row | {"at": order.index(row["phase"])} for row in map(dict, rows)]
     stacked = {
@@ -148,7 +148,8 @@ def heat(rows: Rows, what: str) -> Markup:
 
 def flow(bands: Rows, labels: Rows, height: int) -> Markup:
     """Return bands from left to right: rows of ``band``, ``x`` (0 to 1), ``low``, ``high``,
-    ``moves`` and ``text``; ``labels`` are of ``x``, ``y`` and ``label``.
+    ``moves``
+    and ``text``. Rows of ``labels`` have ``x``, ``y`` and ``label``.
     """
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-0.12, 1.12]}}
     y: dict[str, Any] = {"type": "quantitative", "axis": None, "scale": {"reverse": True}}
@@ -177,5 +178,5 @@ def flow(bands: Rows, labels: Rows, height: int) -> Markup:
 
 
 def _svg(spec: Mapping[str, Any]) -> Markup:
-    # Vega escapes what is text in it.
+    # Vega escapes all text in the specification.
     return Markup(vl_convert.vegalite_to_svg({"width": WIDTH, **spec, "config": _CONFIG}))

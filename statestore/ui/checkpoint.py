@@ -1,4 +1,4 @@
-"""One checkpoint: its job graph, its states, and of each state files, key groups and hot keys."""
+"""The pages for one checkpoint: job graph, states, and a state's files, key groups and hot keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ACROSS: Final = 3
 
 
 def checkpoint(store: StateStore, which: int | str) -> View:
-    """Return what a checkpoint holds; CheckpointNotFoundError or CorruptionError."""
+    """Return the contents of a checkpoint; CheckpointNotFoundError or CorruptionError."""
     manifest = store.manifest(which)
     number = manifest.checkpoint_id
     facts = {
@@ -41,7 +41,7 @@ def checkpoint(store: StateStore, which: int | str) -> View:
 def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
     """Return a state's columns, layout, layers, files, and a heat map of its key groups.
 
-    StateNotFoundError or CheckpointNotFoundError when there is none.
+    Raises StateNotFoundError or CheckpointNotFoundError if it does not exist.
     """
     manifest = store.manifest(which)
     entry = manifest.find(uid, name)
@@ -62,7 +62,7 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
 
 
 def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> View:
-    """Return the skewed key groups and the keys with most rows of a keyed state."""
+    """Return a keyed state's skewed key groups, and the keys with the most rows."""
     number = store.manifest(which).checkpoint_id
     report = store.inspect.skew(uid, name, checkpoint=which)
     facts = {"operator": next(iter(report.operators), None), "factor": report.factor}
@@ -114,7 +114,7 @@ def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
 
 @dataclass(frozen=True)
 class Box:
-    """An operator of the drawing: its corner, its lines of text, and its state."""
+    """An operator in the drawing: its corner, its title, and its lines of text."""
 
     x: int
     y: int
@@ -135,7 +135,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Operators from left to right; ``is_graph`` tells whether the job's edges are known."""
+    """Operators from left to right; ``is_graph`` is true if the job's edges are known."""
 
     width: int
     height: int
@@ -164,7 +164,7 @@ def _drawn(manifest: Manifest) -> Drawing:
 
 
 def _ranked(graph: JobGraph) -> dict[str, tuple[int, int]]:
-    """Return column and line of each operator: behind all of its inputs."""
+    """Return the column and line of each operator; its column is after all of its inputs."""
     columns: dict[str, int] = {}
     used: dict[int, int] = {}
     places = {}

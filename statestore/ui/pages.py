@@ -1,6 +1,6 @@
-"""HTML of a view: a template and its facts; and how numbers, bytes and times are written.
+"""Render a view as HTML with a template, and format numbers, sizes and times.
 
-Every value is escaped by the templates, unless it is a picture of ``charts.py``.
+The templates escape every value, except the pictures of ``charts.py``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["View", "static", "written"]
 
 @dataclass(frozen=True)
 class View:
-    """What a page shows: its title, the template, and the facts for it.
+    """The content of a page: its title, its template, and the data for it.
 
-    ``tab`` is the entry of the menu that it belongs to, ``checkpoint`` the one that it is about.
+    ``tab`` is the page's entry in the menu, ``checkpoint`` the checkpoint that it shows.
     """
 
     title: str
@@ -39,13 +39,13 @@ class View:
 
 
 def written(view: View, store: str, *, layout: str = "page.html") -> str:
-    """Return the HTML of a view, in a layout: ``page.html``, or ``part.html`` for its main part."""
+    """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one."""
     template = _environment().get_template(view.template)
     return template.render(view=view, store=store, layout=layout, release=__version__, **view.facts)
 
 
 def static(name: str) -> str:
-    """Return the text of the style or the script."""
+    """Return the content of the style sheet or the script."""
     return (files("statestore.ui") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -72,7 +72,7 @@ def _environment() -> Environment:
 
 
 def _time(milliseconds: int) -> Markup:
-    """Return a moment in UTC, which the page's script writes in the zone of the reader."""
+    """Return a time in UTC; the page's script converts it to the reader's time zone."""
     text = when(milliseconds)
     stamp = text.removesuffix(" UTC").replace(" ", "T") + "Z"
     return Markup('<time datetime="{}">{}</time>').format(stamp, text)

@@ -1,4 +1,4 @@
-"""What is asked of a store: a key, two checkpoints side by side, SQL."""
+"""The pages for queries: look up a key, compare two checkpoints, and run SQL."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from statestore.ui.pages import View
 __all__ = ["ROWS", "QueryLimits", "SqlAnswer", "compare", "history", "key", "sql", "sql_answer"]
 
 ROWS: Final = 1000
-"""The most rows of an answer to SQL."""
+"""The maximum number of rows of an SQL answer."""
 
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """Limits of the SQL on the pages.
+    """Limits for the SQL on the pages.
 
     Attributes:
         time_limit_s: Seconds that a query may take; None for no limit.
-        memory_bytes: What DuckDB may use for a query, in bytes.
-        concurrent: How many queries run at once.
+            memory_bytes: DuckDB's memory limit for a query, in bytes.
+            concurrent: The maximum number of concurrent queries.
     """
 
     time_limit_s: float | None
@@ -38,7 +38,7 @@ _GROUPS: Final = 100
 
 
 def key(store: StateStore, which: int | str, text: str = "") -> View:
-    """Return the rows of a key in all states; of no key the form to ask for one."""
+    """Return the rows of a key in all states; without a key, the form to enter one."""
     manifest = store.manifest(which)
     facts: dict[str, Any] = {
         "text": text,
@@ -55,7 +55,7 @@ def key(store: StateStore, which: int | str, text: str = "") -> View:
 
 
 def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> View:
-    """Return what a key had in a state at each kept checkpoint, newest first."""
+    """Return the values of a key in a state at each kept checkpoint, newest first."""
     number = store.manifest(which).checkpoint_id
     found = store.inspect.history(key_of(text), uid, name)
     facts = {"text": text, "uid": uid, "name": name, "history": found[::-1]}
@@ -63,7 +63,7 @@ def history(store: StateStore, which: int | str, text: str, uid: str, name: str)
 
 
 def compare(store: StateStore, a: str = "", b: str = "") -> View:
-    """Return what tells two checkpoints apart; of none the form to choose them."""
+    """Return the differences between two checkpoints; without two, the form to choose them."""
     ids = store.checkpoints()
     facts: dict[str, Any] = {"a": a, "b": b, "ids": ids[-200:][::-1], "found": None}
     if a and b:
@@ -91,7 +91,7 @@ def sql(
     answer: SqlAnswer | None = None,
     problem: str = "",
 ) -> View:
-    """Return the form for SQL and what a query can name.
+    """Return the form for SQL, with the views that a query can use.
 
     Args:
         store: The store.
@@ -135,7 +135,7 @@ def sql_answer(
 
 
 def _first(answer: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of an answer, one more than are shown; the rest is not read."""
+    """Yield one row more than is shown, to detect whether there are more; read no others."""
     left = ROWS + 1
     for batch in answer:
         columns = [shown_values(column, of_duckdb=True) for column in batch.slice(0, left).columns]

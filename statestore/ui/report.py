@@ -1,4 +1,4 @@
-"""A store as one HTML file, which needs no network: what ``statestore ui`` shows, at one moment."""
+"""Write a snapshot of a store as one HTML file: the pages of ``statestore ui``, without network."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def write_report(
     against: int | str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> int:
-    """Write the report, whole or not at all; return its bytes.
+    """Write the report atomically, and return its size in bytes.
 
-    It has the newest checkpoints, the one that is named with its largest states, a restore of it
-    at each of some parallelisms, and what tells it from checkpoint ``against``, whose rows are
-    read for that. ``progress`` hears how many parts are done, and of how many.
+    It shows the newest checkpoints, the given checkpoint with its largest states, and a restore of
+    it at several parallelisms. With ``against``, it also shows the differences from that
+    checkpoint,
+    for which the rows of both are read. ``progress`` receives the number of finished parts and the
+    total.
 
-    Raises InvalidArgumentError when the file cannot be written, and what the parts raise.
+    Raises InvalidArgumentError if the file cannot be written, and the errors of the parts.
     """
     manifest = store.manifest(which)
     largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)[:_STATES]
@@ -68,7 +70,7 @@ def write_report(
 
 
 def _steps(parallelism: int, most: int) -> list[int]:
-    """Return some parallelisms around the one that a checkpoint has, ascending."""
+    """Return some parallelisms around the parallelism of a checkpoint, ascending."""
     near = range(max(1, parallelism - 3), parallelism + 4)
     far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
     return sorted({one for one in (*near, *far) if 1 <= one <= most})[:_PARALLELISMS]

@@ -1,10 +1,11 @@
-"""Refuse requests of other sites' pages, and run the SQL of our own pages.
+"""Refuse requests from pages of other sites, and run the SQL of this server's own pages.
 
-A browser sends requests to this server for any page that asks for it, with the user's cookies. It
-says in ``Sec-Fetch-Site`` and ``Origin`` whose page that is. A link from elsewhere that a user
-follows is accepted; it only shows a page.
+A page of another site can make a browser send requests to this server, with the user's cookies. The
+browser sets ``Sec-Fetch-Site`` and ``Origin`` to the page that caused the request. If a user
+follows
+a link from elsewhere, the request is accepted, because it only shows a page.
 
-Few queries run concurrently. A query stops when its client leaves.
+The number of concurrent queries is limited. A query stops when its client disconnects.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["RunningQueries", "TooManyQueriesError", "foreign_reason", "read_form
 T = TypeVar("T")
 
 _MOST_FORM_BYTES = 1_000_000
-_OWN_SITES = ("same-origin", "none")  # "none": typed, or opened from a bookmark
+_OWN_SITES = ("same-origin", "none")  # "none": a typed URL, or a bookmark
 
 
 def foreign_reason(method: str, headers: Mapping[str, str]) -> str | None:
@@ -53,7 +54,7 @@ def _is_followed_link(method: str, headers: Mapping[str, str]) -> bool:
         method == "GET"
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
-        and "sec-purpose" not in headers  # a prefetch, which no user has asked for
+        and "sec-purpose" not in headers  # a prefetch, which the user did not ask for
     )
 
 
@@ -62,10 +63,11 @@ class TooManyQueriesError(Exception):
 
 
 class RunningQueries:
-    """The queries that run now.
+    """The currently running queries.
 
     Attributes:
-        form_token: What a form must send, so that only a page of this server can run a query.
+            form_token: The token that a form must send, so that only pages of this server run
+                queries.
     """
 
     def __init__(self, concurrent: int) -> None:
@@ -76,14 +78,14 @@ class RunningQueries:
         self._cancellations: set[threading.Event] = set()
 
     def is_token(self, text: str) -> bool:
-        """Return whether a form sent the token."""
+        """Return whether a form sent the right token."""
         return hmac.compare_digest(text.encode(), self.form_token.encode())
 
     async def run(self, request: Request, function: Callable[[threading.Event], T]) -> T:
-        """Return the function's result, from another thread.
+        """Run the function in another thread and return its result.
 
-        The event that the function gets is set when the client leaves or the server stops. Raises
-        TooManyQueriesError, and what the function raises.
+        The function receives an event, which is set when the client disconnects or the server
+        stops. Raises TooManyQueriesError, and the errors of the function.
         """
         if not self._free:
             raise TooManyQueriesError
@@ -104,13 +106,13 @@ class RunningQueries:
             self._free += 1
 
     def cancel_all(self) -> None:
-        """Cancel what runs."""
+        """Cancel all running queries."""
         for cancelled in [*self._cancellations]:
             cancelled.set()
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the last of each name.
+    """Return the fields of a form; if a name occurs several times, the last value.
 
     Raises HTTPException for a text that is not UTF-8 (400), and for a form of more than 1 MB (413).
     """

@@ -1,7 +1,7 @@
-"""A restore at another parallelism, before it is made: who reads what, and what moves.
+"""Show a restore at another parallelism before it runs: the reads of each subtask, and the moves.
 
-Key groups flow from the subtasks that had them to those that would read them; the elements of
-operator state are dealt as Flink deals them.
+Key groups flow from their old subtasks to the subtasks that would read them. The elements of
+operator state are distributed according to Flink's rules.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from statestore.ui.pages import View
 __all__ = ["RATE", "highest", "rescale"]
 
 RATE: Final = 100_000_000
-"""Bytes that a subtask reads in a second, unless it is said."""
+"""The default read rate of a subtask, in bytes per second."""
 
 _SUBTASKS: Final = 64
 _DRAWN: Final = 256
 _RUNS: Final = 6
 _STEPS: Final = 12
-_SPACE: Final = 0.3  # of the height, between subtasks
+_SPACE: Final = 0.3  # the share of the height that is left between subtasks
 
 
 def highest(manifest: Manifest) -> int:
-    """Return the highest parallelism that a restore may have."""
+    """Return the highest possible parallelism of a restore."""
     return min((entry.state.max_parallelism for entry in manifest.keyed), default=32_768)
 
 
@@ -44,8 +44,9 @@ def rescale(
     balance: Weight | None = None,
     rate: int = RATE,
 ) -> View:
-    """Return what a restore at a parallelism would move and read; ParallelismError above the max
-    parallelism.
+    """Return what a restore at a parallelism would move and read.
+
+    Raises ParallelismError above the max parallelism.
     """
     manifest = store.manifest(which)
     number = manifest.checkpoint_id
@@ -68,8 +69,9 @@ def rescale(
 
 
 def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], int, Any]]:
-    """Yield the operators of one picture, their max parallelism, and the picture: None where there
-    are too many subtasks to draw.
+    """Yield the operators that share a picture, their max parallelism, and the picture.
+
+    The picture is None if there are too many subtasks to draw.
     """
     alike: dict[tuple[Any, Any], list[str]] = {}
     for operator in plan.operators:
@@ -117,7 +119,7 @@ def _picture(
 
 
 def _heights(ranges: Sequence[KeyGroupRange]) -> Any:
-    """Return what places a key group's border at a height from 0 to 1, subtasks apart."""
+    """Return a function from a key group's border to a height from 0 to 1, with gaps."""
     groups = ranges[-1].last + 1
     space = _SPACE / max(len(ranges) - 1, 1) if len(ranges) > 1 else 0.0
     scale = (1 - _SPACE if len(ranges) > 1 else 1.0) / groups
@@ -125,7 +127,7 @@ def _heights(ranges: Sequence[KeyGroupRange]) -> Any:
 
 
 def _dealt(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
-    """Yield each operator state, and which of its elements each subtask would read."""
+    """Yield each operator state, with the elements that each subtask would read."""
     plans = {
         uid: redistribution_of(manifest, uid, parallelism)
         for uid in {entry.state.uid for entry in manifest.operator}

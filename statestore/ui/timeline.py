@@ -1,4 +1,4 @@
-"""The checkpoints of a store: how long they took, what they wrote, how their states grew."""
+"""The page with a store's checkpoints: durations, written bytes, and the growth of states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from statestore.ui.pages import View
 __all__ = ["SHOWN", "newest", "timeline"]
 
 SHOWN: Final = 50
-"""How many checkpoints a page has: only their manifests are read."""
+"""The number of checkpoints on a page; only their manifests are read."""
 
 _STATES = 7
 _PHASES = tuple(
@@ -33,7 +33,7 @@ _PHASES = tuple(
 
 @dataclass(frozen=True)
 class _Line:
-    """A checkpoint of the table; without a manifest the error says why."""
+    """A row of the table of checkpoints; ``error`` is set if the manifest cannot be read."""
 
     checkpoint_id: int
     manifest: Manifest | None
@@ -43,13 +43,14 @@ class _Line:
 
 
 def newest(store: StateStore) -> int | None:
-    """Return the number of the newest checkpoint, None when there is none."""
+    """Return the id of the newest checkpoint, None if there is none."""
     return max(store.checkpoints(), default=None)
 
 
 def timeline(store: StateStore, before: int | None = None) -> View:
-    """Return the newest checkpoints, or the newest below a number; StorageError when the store
-    cannot be reached.
+    """Return the newest checkpoints, or the newest below an id.
+
+    Raises StorageError if the store cannot be reached.
     """
     ids = store.checkpoints()
     older = [one for one in ids if before is None or one < before]
@@ -82,7 +83,7 @@ def _line(
     try:
         return _Line(number, store.manifest(number), None, savepoints, pins)
     except CheckpointNotFoundError:
-        return None  # it expired since the list was made
+        return None  # it expired after the list was made
     except (CorruptionError, FormatVersionError) as error:
         return _Line(number, None, error, savepoints, pins)
 
@@ -123,7 +124,7 @@ def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
 
 
 def _sizes(found: Sequence[_Line]) -> list[dict[str, Any]]:
-    """Return the bytes of the largest states of the newest checkpoint at each, and of the rest."""
+    """Return, by checkpoint, the sizes of the newest checkpoint's largest states, and the rest."""
     sizes: dict[int, Counter[str]] = {}
     for line in found:
         assert line.manifest is not None
