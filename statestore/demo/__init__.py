@@ -1,4 +1,4 @@
-"""The main demo: a stateful job is stopped half-way, rescaled from 4 to 7, and proved unharmed."""
+"""The main demo: stop a stateful job half-way, rescale it from 4 to 7, and verify its state."""
 
 from statestore.demo.story import run
 

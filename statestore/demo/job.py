@@ -1,12 +1,12 @@
-"""The stateful job: what is known of each aircraft, folded from micro-batches of flights.
+"""The stateful job: it aggregates the state of each aircraft from micro-batches of flights.
 
-Three keyed states under one operator, by tail number: a value (``totals``), a map (``routes``) and
-a list (``recent``, the last five flights). Flights without a tail number have no key; they are
-counted by source partition (``unkeyed``), in union state beside the source's offsets.
+One operator has three keyed states, by tail number: a value (``totals``), a map (``routes``) and a
+list (``recent``, the last five flights). Flights without a tail number have no key. They are
+counted by source partition (``unkeyed``), in union state like the source's offsets.
 
-Folding is union and aggregate, so that it does not matter where one micro-batch ends and the next
-begins. Of flights that depart in the same minute the later by (partition, offset) is the later: a
-total order, so "the last five" is one answer.
+An update is a union followed by an aggregation, so the result does not depend on the boundaries of
+micro-batches. Flights that depart in the same minute are ordered by (partition, offset). This is a
+total order, so that "the last five" is well-defined.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ __all__ = [
 
 # How far each source subtask reads in each micro-batch: pure functions from offsets to offsets.
 #
-# The subtasks run at different speeds, and a subtask shares its speed among its partitions, as
-# consumers do. So when the job is stopped its partitions have been read to different depths, none
-# to its end: restoring anything but the exact offsets loses flights, or counts them twice.
-
+# Subtasks run at different speeds, and a subtask divides its speed among its partitions, as
+# consumers do. So when the job stops, its partitions are read to different depths, and none to its
+# end. A restore with any other offsets would lose flights, or count them twice.
 
 # Four subtasks read half of the input in three micro-batches.
 _WEIGHTS = (3, 4, 5, 6)
@@ -62,19 +61,19 @@ BATCHES_TO_HALF = 3
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one micro-batch reads: of each partition from its start up to, without, its stop."""
+    """The range of a micro-batch: each partition from its start to its stop (exclusive)."""
 
     starts: Mapping[int, int]
     stops: Mapping[int, int]
 
     @property
     def rows(self) -> int:
-        """Flights in it."""
+        """The number of flights in it."""
         return sum(self.stops[partition] - start for partition, start in self.starts.items())
 
 
 def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> list[list[int]]:
-    """Return for each source subtask the partitions that it reads, as Flink's Kafka source does."""
+    """Return the partitions of each source subtask, assigned as in Flink's Kafka source."""
     pairs = [(TOPIC, partition) for partition in partitions]
     return [[partition for _, partition in mine] for mine in assign_partitions(pairs, parallelism)]
 
@@ -82,7 +81,7 @@ def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> li
 def micro_batches(
     starts: Mapping[int, int], ends: Mapping[int, int], parallelism: int, limit: int
 ) -> list[MicroBatch]:
-    """Return the micro-batches from ``starts`` on that read ``limit`` flights, or all there are."""
+    """Return micro-batches for the next ``limit`` flights after ``starts``, or all of the rest."""
     batches = []
     here = dict(starts)
     while limit > 0 and here != ends:
@@ -96,13 +95,13 @@ def micro_batches(
 def _stops(
     here: Mapping[int, int], ends: Mapping[int, int], parallelism: int, limit: int
 ) -> dict[int, int]:
-    """Return where a micro-batch of at most ``limit`` flights ends."""
+    """Return the end offsets of a micro-batch of at most ``limit`` flights."""
     stops = dict(here)
     speeds = _speeds(sum(ends.values()), parallelism)
     for mine, speed in zip(partitions_by_subtask(ends, parallelism), speeds, strict=True):
         left = speed
         for others, partition in zip(range(len(mine), 0, -1), mine, strict=True):
-            share = -(-left // others)  # rounded up: what one leaves, the next one takes
+            share = -(-left // others)  # rounded up; the next partition takes any unused share
             taken = min(share, ends[partition] - here[partition], limit)
             stops[partition] += taken
             left -= taken
@@ -111,7 +110,7 @@ def _stops(
 
 
 def _speeds(flights: int, parallelism: int) -> Iterator[int]:
-    """Yield for each source subtask the flights that it reads in a micro-batch, at least 1."""
+    """Yield the flights that each source subtask reads in a micro-batch, at least 1."""
     weight = -(-flights // (2 * BATCHES_TO_HALF * sum(_WEIGHTS)))
     for subtask in range(parallelism):
         yield max(1, weight * _WEIGHTS[subtask % len(_WEIGHTS)])
@@ -137,13 +136,13 @@ class States:
         return {"totals": self.totals, "routes": self.routes, "recent": self.recent}
 
     def computed(self) -> States:
-        """Return the states with their rows computed and kept, so that plans do not grow."""
+        """Compute and keep the rows of all states, so that query plans do not grow."""
         return States(*(state.localCheckpoint() for state in self.by_name().values()))
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job between two micro-batches; ``unkeyed`` counts what has no key, by partition."""
+    """The job between two micro-batches; ``unkeyed`` counts flights without a key, by partition."""
 
     parallelism: int
     states: States | None
@@ -152,7 +151,7 @@ class Job:
 
     @property
     def consumed(self) -> int:
-        """Flights read since the job was first started."""
+        """The number of flights read since the job was first started."""
         return sum(self.offsets.values())
 
 
@@ -199,7 +198,7 @@ def fold(before: States | None, rows: DataFrame) -> States:
 
 
 def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
-    """Commit states and offsets as one checkpoint; return its number."""
+    """Commit states and offsets as one checkpoint; return its id."""
     assert job.states is not None
     states = job.states
     how: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
@@ -213,7 +212,7 @@ def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
 
 
 def elements(job: Job) -> dict[str, list[list[dict[str, str | int]]]]:
-    """Return what each source subtask reports into each operator state: offsets and counts."""
+    """Return the elements of each source subtask by operator state: offsets and counts."""
     assigned = partitions_by_subtask(job.offsets, job.parallelism)
     return {
         "offsets": [
@@ -228,12 +227,13 @@ def elements(job: Job) -> dict[str, list[list[dict[str, str | int]]]]:
 
 
 def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
-    """Return the job as the checkpoint has it, each subtask asked for its own part."""
+    """Restore the job from a checkpoint; each subtask reads its own part."""
     restored = store.restore(checkpoint=checkpoint, parallelism=parallelism)
     offsets: dict[int, int] = {}
     unkeyed: dict[int, int] = {}
     for subtask in range(parallelism):
-        # Union state: every subtask gets every element, and keeps those of its own partitions.
+        # Union state: every subtask gets all elements, and keeps the elements of its own
+        # partitions.
         for each in source_offsets(restored.operator(SOURCE, "offsets").subtask(subtask)):
             if subtask_of(each.topic, each.partition, parallelism) == subtask:
                 offsets[each.partition] = each.offset
@@ -246,7 +246,7 @@ def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
 
 
 def _last(flights: DataFrame) -> DataFrame:
-    """Return the last flights of each aircraft, the oldest of them at position 0."""
+    """Return the last flights of each aircraft, with the oldest at position 0."""
     of_aircraft = Window.partitionBy(KEY)
     order = ("departure", "partition", "offset")
     newest_first = of_aircraft.orderBy(*(F.col(name).desc() for name in order))

@@ -3,10 +3,11 @@ r"""A Spark job with state: orders from Kafka, totals per customer, one checkpoi
     spark-submit --master spark://host:7077 statestore/demo/orders.py \
         --store s3://bucket/prefix --bootstrap host:9092 --topic orders --parallelism 4
 
-A run restores the newest checkpoint at its own parallelism, reads what came after the offsets in it
-(in the first run everything), brings the totals up to date, and takes the next checkpoint: all
-totals in the first one, and then only those that changed. Credentials come from the environment of
-driver and executors. The last line on stdout is one JSON document that says what was done.
+A run restores the newest checkpoint at its own parallelism and reads the orders after the
+checkpoint's offsets. The first run reads all orders. Then the run updates the totals and takes the
+next checkpoint. The first checkpoint has all totals, and later ones only the changed totals.
+Credentials come from the environment of driver and executors. The last line on stdout is a JSON
+document with the results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PerSubtask = tuple[tuple[SourceOffset, ...], ...]
 
 @dataclass(frozen=True)
 class Source:
-    """A topic, and the broker that has it."""
+    """A topic, and the broker where it is."""
 
     spark: SparkSession
     bootstrap: str
@@ -56,8 +57,9 @@ class Source:
         return rows.select("topic", "partition", "offset", order.alias("order"))
 
     def ends(self, start: str) -> tuple[SourceOffset, ...]:
-        """Return where each partition ends that has orders after ``start``: what comes later is
-        left to the next run.
+        """Return the current end of each partition that has orders after ``start``.
+
+        Orders after these ends are read by the next run.
         """
         last = self.read(start).groupBy("topic", "partition").agg(F.max("offset").alias("offset"))
         ends = [source_offset(row) for row in last.collect()]
@@ -65,7 +67,7 @@ class Source:
 
 
 def run(source: Source, store: StateStore, parallelism: int) -> dict[str, Any]:
-    """Do one run; return what was restored, read and written."""
+    """Run the job once; return the restored, read and written parts."""
     old = _newest(store, parallelism)
     begun = _restored_offsets(old, parallelism)
     known = [offset for offsets in begun for offset in offsets]
@@ -106,7 +108,7 @@ def _newest(store: StateStore, parallelism: int) -> RestoredCheckpoint | None:
 
 
 def _restored(old: RestoredCheckpoint | None) -> dict[str, Any] | None:
-    """Return what each subtask restored, counted where it did: Spark partition i is subtask i."""
+    """Return the restored rows by subtask; Spark partition i is subtask i."""
     if old is None:
         return None
     rows = old.keyed(UID, STATE).to_spark().groupBy(F.spark_partition_id().alias("subtask"))
@@ -119,7 +121,7 @@ def _restored(old: RestoredCheckpoint | None) -> dict[str, Any] | None:
 
 
 def _restored_offsets(old: RestoredCheckpoint | None, parallelism: int) -> PerSubtask:
-    """Return the offsets that each subtask goes on from."""
+    """Return the offsets at which each subtask continues."""
     if old is None:
         return ((),) * parallelism
     state = old.operator(SOURCE, OFFSETS)
@@ -127,7 +129,7 @@ def _restored_offsets(old: RestoredCheckpoint | None, parallelism: int) -> PerSu
 
 
 def _moved(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
-    """Return the offsets after a run; a partition that nobody reads yet gets a subtask."""
+    """Return the offsets after a run; a new partition is assigned to a subtask."""
     new = {(end.topic, end.partition): end for end in ends}
     moved = [
         [new.pop((offset.topic, offset.partition), offset) for offset in offsets]
@@ -139,7 +141,7 @@ def _moved(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
 
 
 def _put(checkpoint: Any, come: DataFrame, old: RestoredCheckpoint | None) -> None:
-    """Write the totals: all of them in the first checkpoint, later those of who has ordered."""
+    """Write the totals: all of them in the first checkpoint, later only changed customers."""
     if old is None:
         checkpoint.keyed(UID, STATE, come, key="customer", max_parallelism=MAX_PARALLELISM)
         return
@@ -147,7 +149,7 @@ def _put(checkpoint: Any, come: DataFrame, old: RestoredCheckpoint | None) -> No
     before = state.select("customer", *(F.col(name).alias(f"old_{name}") for name in _ADDED))
     added = [(F.col(n) + F.coalesce(F.col(f"old_{n}"), F.lit(0))).alias(n) for n in _ADDED]
     changed = come.join(before, "customer", "left").select("customer", *added, "last_id")
-    # By number: what changed since the checkpoint that was restored, whatever came after it.
+    # By id: the changes are relative to the restored checkpoint, even if there is a newer one.
     checkpoint.changes(UID, STATE, changed, base=old.checkpoint_id, key="customer")
 
 
@@ -160,7 +162,7 @@ def _sum(offsets: PerSubtask) -> int:
 
 def _executors(spark: SparkSession) -> int:
     context: Any = spark.sparkContext._jsc.sc()
-    return int(context.getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+    return int(context.getExecutorMemoryStatus().size()) - 1  # without the driver
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

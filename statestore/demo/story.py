@@ -1,11 +1,11 @@
-"""``statestore demo``: half of the flights at parallelism 4, the rest at 7, and the proof.
+"""``statestore demo``: half of the flights at parallelism 4, the rest at 7, and the verification.
 
-In DIR it leaves ``flights`` (the input), ``store`` (two checkpoints) and ``uninterrupted`` (the
-store of the run without a stop). A DIR that holds anything already is left as it is, and the demo
-works in its first free sub-directory ``demo-2``, ``demo-3``, …; nothing is ever deleted.
+The demo leaves three entries in DIR: ``flights`` (the input), ``store`` (with its checkpoints) and
+``uninterrupted`` (the store of a run without a stop). If DIR is not empty, it is not changed. The
+demo then uses the first free subdirectory ``demo-2``, ``demo-3``, …. Nothing is ever deleted.
 
-DIR may be the URL of a prefix in a bucket: the stores lie there, and the input on this machine for
-as long as the demo runs.
+DIR can also be the URL of a prefix in a bucket. Then the stores are there, and the input is in a
+temporary directory on this machine while the demo runs.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 
-# What the demo prints: the story on stdout, its progress on stderr.
+# The output of the demo: results on stdout, progress on stderr.
 #
-# On a terminal the progress is a bar that goes away again; elsewhere it is a line per step, so that
-# a log says what was done and how long it took. With ``output="json"`` the story is one document at
-# the end.
+# On a terminal the progress is a temporary bar. Otherwise it is a line per step, so that a log
+# shows
+# all steps and their durations. With ``output="json"`` the result is one document at the end.
 
 
 Cell = int | float | str
@@ -76,7 +76,7 @@ OUTPUTS = ("text", "json")
 
 
 class Teller:
-    """Prints; use it as a context, so that an error leaves no bar on the terminal.
+    """Prints the output; as a context manager it removes the bar after an error.
 
     ``pen`` has the characters that stdout can show.
 
@@ -98,7 +98,7 @@ class Teller:
             TimeElapsedColumn(),
             console=stderr,
             transient=True,
-            # Rich would send stdout the bar's way, to stderr.
+            # By default Rich would redirect stdout to the bar's console, which is stderr.
             redirect_stdout=False,
             redirect_stderr=False,
             disable=not stderr.is_interactive,
@@ -118,13 +118,13 @@ class Teller:
         self._show(False)
 
     def expect(self, steps: int) -> None:
-        """Say how many steps there will be, counting those that are done."""
+        """Set the total number of steps, including the finished ones."""
         self._steps = steps
         self._bar.update(self._task, total=steps)
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Show that ``what`` is being done, and when it is, that it is."""
+        """Show ``what`` as the current step, and count it when the block ends."""
         began = time.monotonic()
         self._bar.update(self._task, description=what)
         yield
@@ -140,7 +140,7 @@ class Teller:
 
     def table(self, columns: Sequence[str], rows: Iterable[Iterable[Cell]]) -> None:
         """Print a table: words on the left, numbers on the right with thousands separators."""
-        # Not rich's: that one folds what is wider than the terminal, and pads lines with blanks.
+        # Rich's table would wrap rows that are wider than the terminal, and pad lines with blanks.
         lines = [list(row) for row in rows]
         cells = [list(columns), *([_text(cell) for cell in line] for line in lines)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -157,13 +157,13 @@ class Teller:
         self._print(head, *body, Text())
 
     def key_groups(self, max_parallelism: int, *parallelisms: int) -> None:
-        """Draw which subtask has which key groups, a line for each parallelism."""
+        """Draw the key groups of each subtask, with a line for each parallelism."""
         width = min(self._out.width, DRAWING_WIDTH) - len(INDENT)
         lines = key_group_bars(max_parallelism, parallelisms, width=width, pen=self.pen)
         self._print(*(Text(INDENT + line) for line in lines), Text())
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """Print the story as a document, when that is the output."""
+        """Print the results as a JSON document, if this is the chosen output."""
         if self._json:
             print(json.dumps(content, indent=2))
 
@@ -176,7 +176,7 @@ class Teller:
         self._show(True)
 
     def _show(self, wanted: bool) -> None:
-        # A bar that is off still ends with an empty line in some releases of rich.
+        # In some releases of Rich, even a disabled bar prints an empty line at its end.
         if not self._bar.disable:
             (self._bar.start if wanted else self._bar.stop)()
 
@@ -191,10 +191,10 @@ def _text(cell: Cell) -> str:
             return cell
 
 
-# The proof: the states of the interrupted job against those of a run that was never interrupted.
+# The verification compares the states of the interrupted job with a run that was never interrupted.
 #
 # Every state is compared twice: row by row, and by the digests in the two manifests. The rows are
-# the proof; the digests show that a manifest alone says the same.
+# the proof. The digests show that the manifests alone are sufficient for a comparison.
 
 
 Elements = Sequence[Sequence[Mapping[str, object]]]
@@ -202,7 +202,7 @@ Elements = Sequence[Sequence[Mapping[str, object]]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One state: rows in the checkpoint, rows that only one side has, and both digests in hex."""
+    """The comparison of one state: its rows, the rows of one side only, and both hex digests."""
 
     state: str
     rows: int
@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether rows and digests are the same."""
+        """Whether the rows and the digests are equal."""
         return self.differing_rows == 0 and self.digest == self.uninterrupted_digest
 
 
@@ -221,8 +221,8 @@ def compare(
 ) -> list[Comparison]:
     """Return one comparison per state of the checkpoint.
 
-    The rows are read from the checkpoint in ``store`` and compared with those that
-    ``uninterrupted`` computed; ``reference`` holds the snapshot of it, for the digests alone.
+    The rows of the checkpoint in ``store`` are compared with the rows that ``uninterrupted``
+    computed. ``reference`` has the snapshot of this job; only its digests are used.
     """
     assert uninterrupted.states is not None
     restored = store.restore(checkpoint=checkpoint, parallelism=uninterrupted.parallelism)
@@ -247,7 +247,7 @@ def compare(
 
 
 def differing_rows(left: DataFrame, right: DataFrame) -> int:
-    """Return how many rows only one of two DataFrames has; a row that occurs twice counts twice."""
+    """Return how many rows only one of two DataFrames has, counting duplicates."""
     side = "side"
     both = left.withColumn(side, F.lit(1)).unionByName(right.withColumn(side, F.lit(-1)))
     surplus = both.groupBy(*left.columns).agg(F.sum(side).alias(side)).where(F.col(side) != 0)
@@ -256,7 +256,7 @@ def differing_rows(left: DataFrame, right: DataFrame) -> int:
 
 
 def _differing_elements(left: Elements, right: Elements) -> int:
-    """Return at how many places, subtask and position, two operator states differ."""
+    """Return at how many places (subtask and position) two operator states differ."""
     found = {(subtask, at): e for subtask, mine in enumerate(left) for at, e in enumerate(mine)}
     wanted = {(subtask, at): e for subtask, mine in enumerate(right) for at, e in enumerate(mine)}
     return sum(found.get(place) != wanted.get(place) for place in found.keys() | wanted.keys())
@@ -265,13 +265,13 @@ def _differing_elements(left: Elements, right: Elements) -> int:
 OLD_PARALLELISM = 4
 NEW_PARALLELISM = 7
 TABLE_FORMAT = "delta"
-# Beside the micro-batches: flights, Spark, writing, 3 snapshots, plan, restore, reference, proof.
+# Besides micro-batches: flights, Spark, writing, 3 snapshots, plan, restore, reference, proof.
 OTHER_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A line of the table at the end: a checkpoint of the demo's store."""
+    """A row of the final table: a checkpoint of the demo's store."""
 
     checkpoint: int
     parallelism: int
@@ -285,7 +285,7 @@ class Taken:
 
 @dataclass
 class Demo:
-    """What the acts of the story share; ``facts`` become the JSON document."""
+    """The shared data of the demo's parts; ``facts`` become the JSON document."""
 
     teller: Teller
     spark: SparkSession
@@ -300,8 +300,8 @@ class Demo:
         return self._open("store", TABLE_FORMAT)
 
     def reference(self) -> StateStore:
-        """Return the store of the job that is not stopped."""
-        # Digests are of rows: those of the other table format and of fewer files are the same.
+        """Return the store of the job that runs without a stop."""
+        # Digests depend only on rows, not on the table format or the number of files.
         return self._open("uninterrupted", "parquet")
 
     def consume(self, job: Job, batches: Sequence[MicroBatch]) -> Job:
@@ -313,7 +313,7 @@ class Demo:
         return job
 
     def snapshot(self, job: Job, layout: str = "partitioned") -> int:
-        """Take a checkpoint, and note it for the table at the end."""
+        """Take a checkpoint, and record it for the final table."""
         began = time.monotonic()
         with self.teller.step(f"parallelism {job.parallelism}, snapshot, {layout}"):
             number = snapshot(self.store(), job, layout)
@@ -341,12 +341,14 @@ def run(
     flights_per_month: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Tell the whole story; return 0 when the states are equal, 1 when they are not.
+    """Run the whole demo; return 0 if the states are equal, 1 if they are not.
 
-    ``place`` is a directory, or the URL of a prefix in a bucket, which ``storage_options`` are for.
-    ``output`` is text or json; ``flights_per_month`` takes the first so many flights of each month
-    only. Raises MissingDependencyError without the flights, a fitting Java or Delta's jar,
-    StorageError when the directory cannot be made, and what snapshot and restore raise.
+    ``place`` is a directory, or the URL of a prefix in a bucket, for which ``storage_options`` are
+    used. ``output`` is text or json. ``flights_per_month`` limits the flights of each month to the
+    first ones. Raises MissingDependencyError if the flights, a suitable Java version or Delta's jar
+    is
+    missing, StorageError if the directory cannot be created, and the errors of snapshot and
+    restore.
     """
     began = time.monotonic()
     with Teller(output) as teller, ExitStack() as until_the_end:
@@ -376,7 +378,7 @@ def run(
 
 
 def _fresh(directory: Path, teller: Teller) -> Path:
-    """Return ``directory`` when it is new or empty, else a new directory in it."""
+    """Return ``directory`` if it is new or empty, otherwise a new directory in it."""
     try:
         if not directory.exists() or not any(directory.iterdir()):
             directory.mkdir(parents=True, exist_ok=True)
@@ -393,7 +395,7 @@ def _fresh(directory: Path, teller: Teller) -> Path:
 
 
 def _fresh_prefix(url: str, storage_options: Mapping[str, Any] | None, teller: Teller) -> str:
-    """Return ``url`` when nothing lies there, else a new prefix below it."""
+    """Return ``url`` if it is empty, otherwise a new prefix below it."""
     names = itertools.chain([url], (f"{url}/demo-{number}" for number in itertools.count(2)))
     mine = next(name for name in names if open_storage(name, storage_options).is_empty())
     if mine != url:
@@ -405,7 +407,7 @@ def _first_half(demo: Demo) -> int:
     half = demo.log.rows // 2
     job = start(demo.log, OLD_PARALLELISM)
     batches = micro_batches(job.offsets, demo.log.ends, OLD_PARALLELISM, half)
-    # With what is left after them, as the offsets will say again, but for the bar's length.
+    # The later batches are computed in advance for the length of the bar; the offsets repeat them.
     later = micro_batches(batches[-1].stops, demo.log.ends, NEW_PARALLELISM, demo.log.rows)
     demo.teller.expect(OTHER_STEPS + len(batches) + len(later))
     job = demo.consume(job, batches)
@@ -486,7 +488,7 @@ def _proof(demo: Demo, checkpoint: int) -> bool:
 
 
 def _uninterrupted(demo: Demo) -> Job:
-    """Return what one run over the input alone comes to: no micro-batches, no store."""
+    """Compute the state of a single run over the whole input, without micro-batches or a store."""
     rows = demo.log.read(demo.spark, demo.log.starts, demo.log.ends)
     keyed = fold(None, rows.where(F.col(KEY).isNotNull())).computed()
     counts = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
