@@ -1,4 +1,4 @@
-"""A folder that counts what is opened and read in it: how a restore touches files (I8)."""
+"""A local storage that counts opened files and reads, to verify what a restore reads (I8)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ __all__ = ["CountingStorage"]
 
 
 class CountingStorage(LocalStorage):
-    """A local storage; ``opened`` counts, per name, how often a file was opened to be read, and
-    ``bytes_read`` what was read of all of them; ``ranges`` has each part that was read.
+    """A local storage that counts reads.
 
-    With several ``streams`` it is read as an object store is, by ranges.
+    ``opened`` counts by name how often a file was opened for reading. ``bytes_read`` is the total
+    of all bytes that were read. ``ranges`` has each part that was read. With several ``streams`` it
+    is read by ranges, like an object store.
     """
 
     def __init__(self, url: str, streams: int = 1) -> None:
-        """Take a path; nothing is counted yet."""
+        """Open a path, with all counts at zero."""
         super().__init__(url)
         self.streams = streams
         self.ranges: list[tuple[str, int, int]] = []
@@ -37,7 +38,7 @@ class CountingStorage(LocalStorage):
         return data
 
     def count(self, name: str, start: int, data: bytes) -> None:
-        """Count what was read of a file."""
+        """Count a part of a file that was read."""
         self.ranges.append((name, start, start + len(data)))
         self.bytes_read += len(data)
 
@@ -49,7 +50,7 @@ class CountingStorage(LocalStorage):
 
 
 class _CountedFile:
-    """An open file; what has no call of its own goes to the file behind."""
+    """An open file that counts reads; it forwards all other methods to the wrapped file."""
 
     def __init__(self, file: BinaryIO, storage: CountingStorage, name: str) -> None:
         self._file, self._storage, self._name = file, storage, name

@@ -1,4 +1,4 @@
-"""A storage that fails at a chosen call: what does a backend, or a job, do when its disk breaks?
+"""A storage that fails at a chosen call, to test backends and jobs with broken storage.
 
 ::
 
@@ -8,14 +8,14 @@
         with pytest.raises(StorageError):
             take(StateStore.over(storage))
 
-Calls are counted from 1, in the order in which they are made: those of the storage, and the
-``write``, ``read`` and ``close`` of the files that it opens (seeking touches nothing). The same run
-makes the same calls, so a fault at a number is the same fault again; what a command asks for
-side by side changes places among itself. A pickled copy counts on by
-itself from where the original was.
+Calls are numbered from 1, in their order. Calls of the storage are counted, and ``write``, ``read``
+and ``close`` of the files that it opens. A seek is not counted. The same run makes the same calls,
+so a fault at a number is reproducible. Only calls that a command makes concurrently can change
+places. A pickled copy continues the count of the original independently.
 
-A fault of a kind that a call cannot meet lets it pass: a full disk does not stop a read. Errors
-come out as a file system's do: StorageError from the storage, OSError from an open file.
+If a call cannot have the fault, it succeeds: a full disk does not affect a read. Errors are those
+of
+a file system: StorageError from the storage, OSError from an open file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CHANGING = (*_WRITING, "delete", "renew")
 
 
 class FaultKind(Enum):
-    """What happens at the call."""
+    """The effect of a fault on a call."""
 
     ERROR = "an input/output error, before anything is done"
     FULL = "the disk is full: every call that needs room fails"
@@ -79,16 +79,16 @@ _MET_BY = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault at call number ``at``; a lasting one also at every call after it."""
+    """A fault at call number ``at``; a lasting fault also affects all later calls."""
 
     at: int
     kind: FaultKind
     lasting: bool = False
     seconds: float = 0.01
-    """How long a delayed call waits."""
+    """The duration of a delayed call."""
 
     def strikes(self, call: Call) -> bool:
-        """Return whether this call meets the fault."""
+        """Return whether the fault affects this call."""
         reached = call.number >= self.at if self.lasting else call.number == self.at
         return reached and call.operation in _MET_BY.get(self.kind, (call.operation,))
 
@@ -103,14 +103,14 @@ class Call:
 
 
 def calls_of(storage: Storage, run: Callable[[Storage], Any]) -> tuple[Call, ...]:
-    """Run once without a fault and return every call in order; ``len`` of it is the last number."""
+    """Run once without a fault and return all calls in order."""
     watched = FaultyStorage(storage)
     run(watched)
     return watched.calls
 
 
 class FaultyStorage:
-    """Another storage, with at most one fault; it can be pickled when the other one can."""
+    """A wrapper of another storage, with at most one fault; picklable if the other storage is."""
 
     def __init__(self, storage: Storage, fault: Fault | None = None) -> None:
         """Wrap a storage; without a fault, calls are only counted."""
@@ -125,7 +125,7 @@ class FaultyStorage:
         return tuple(self._calls)
 
     def arm(self, fault: Fault | None) -> None:
-        """Take another fault, or none; its ``at`` counts from the next call on."""
+        """Set another fault, or none; its ``at`` is relative to the next call."""
         with self._lock:
             later = fault and replace(fault, at=len(self._calls) + fault.at)
             self._fault = later
@@ -160,11 +160,11 @@ class FaultyStorage:
         return self._call("listed", folder, lambda: self._storage.listed(folder))
 
     def is_empty(self) -> bool:
-        """Return whether nothing lies here yet."""
+        """Return whether there are no files yet."""
         return self._call("is_empty", "", self._storage.is_empty)
 
     def folder_above(self, name: str) -> str | None:
-        """Return the other storage's answer."""
+        """Return the result of the other storage."""
         return self._call("folder_above", name, lambda: self._storage.folder_above(name))
 
     def delete(self, name: str) -> None:
@@ -176,16 +176,16 @@ class FaultyStorage:
         return self._call("size", name, lambda: self._storage.size(name))
 
     def renew(self, old: str, new: str) -> bool:
-        """Give a file a new name as well."""
+        """Give a file an additional name."""
         return self._call("renew", new, lambda: self._storage.renew(old, new))
 
     def open_write(self, name: str) -> NewFile:
-        """Return a file to write, whose calls count too."""
+        """Return a file for writing, whose calls are counted too."""
         opened = self._call("open_write", name, lambda: self._storage.open_write(name))
         return cast(NewFile, _FaultyFile(opened, name, self))
 
     def open_read(self, name: str) -> BinaryIO:
-        """Return a file to read, whose calls count too."""
+        """Return a file for reading, whose calls are counted too."""
         opened = self._call("open_read", name, lambda: self._storage.open_read(name))
         return cast(BinaryIO, _FaultyFile(opened, name, self))
 
@@ -195,11 +195,11 @@ class FaultyStorage:
         self._call("sync", ", ".join(some), lambda: self._storage.sync(some), wrong=None)
 
     def native_path(self, name: str) -> str | None:
-        """Return None: all files are opened here, where their calls are counted."""
+        """Return None, so that all files are opened here, where their calls are counted."""
         return None
 
     def spark_url(self, name: str) -> str:
-        """Return the other storage's URL; what Spark does there is not counted."""
+        """Return the other storage's URL; Spark's calls with it are not counted."""
         return self._storage.spark_url(name)
 
     def hadoop_settings(self) -> dict[str, str]:
@@ -207,7 +207,7 @@ class FaultyStorage:
         return self._storage.hadoop_settings()
 
     def delta_options(self) -> dict[str, str]:
-        """Return the other storage's options; what delta-rs does there is not counted."""
+        """Return the other storage's options; calls of delta-rs are not counted."""
         return self._storage.delta_options()
 
     def _call(self, operation: str, name: str, do: Callable[[], T], wrong: Any = None) -> T:
@@ -215,9 +215,9 @@ class FaultyStorage:
             return cast(T, self.meet(operation, name, do, wrong))
 
     def meet(self, operation: str, name: str, do: Callable[[], Any], wrong: Any = None) -> Any:
-        """Count a call and do it, unless the fault strikes; ``wrong`` is what a wrong answer is.
+        """Count a call and make it, unless it has the fault; ``wrong`` is the wrong result.
 
-        Raises the fault's OSError; this is what the files that are open here call.
+        Open files of this storage call this method. Raises the OSError of the fault.
         """
         with self._lock:
             call = Call(len(self._calls) + 1, operation, name)
@@ -234,7 +234,7 @@ class FaultyStorage:
             case FaultKind.ANSWER_WRONG:
                 return wrong
             case FaultKind.ANSWER_LOST:
-                with suppress(OSError, StorageError):  # an answer that is lost as well
+                with suppress(OSError, StorageError):  # its error is lost as well
                     _drop(do())
             case FaultKind.TRUNCATED:
                 raise _Truncated
@@ -242,13 +242,13 @@ class FaultyStorage:
 
     @property
     def kills(self) -> bool:
-        """Whether the next call is the one at which the process dies."""
+        """Whether the process will be killed at the next call."""
         fault, number = self._fault, len(self._calls) + 1
         return fault is not None and fault.kind is FaultKind.KILLED and fault.at == number
 
 
 def _drop(answer: Any) -> None:
-    """Let go of a file that was opened, and that nobody hears of."""
+    """Close a file that was opened, but is not returned."""
     if hasattr(answer, "abandon"):
         answer.abandon()
     elif hasattr(answer, "close"):
@@ -256,11 +256,11 @@ def _drop(answer: Any) -> None:
 
 
 class _Truncated(Exception):
-    """From the middle of this write on, nothing reaches the file."""
+    """Raised in a write whose second half, and all later data, do not reach the file."""
 
 
 class _FaultyFile:
-    """An open file; what has no call of its own goes to the file behind."""
+    """An open file with counted calls; it forwards all other methods to the wrapped file."""
 
     def __init__(self, raw: Any, name: str, storage: FaultyStorage) -> None:
         self._raw, self._name, self._storage = raw, name, storage
@@ -298,7 +298,7 @@ class _FaultyFile:
         return length
 
     def close(self) -> None:
-        """Close the file; a close that fails leaves it closed, as the system's does."""
+        """Close the file; even if this fails, it is closed, as with the operating system."""
         if self._raw.closed:
             return
         try:

@@ -1,7 +1,7 @@
-"""A store as a dictionary: what it must answer, by the pure functions of the package alone.
+"""A model of a store in plain dictionaries, which computes the expected results.
 
-It is the oracle of the property tests: slow, small, and without files, Arrow or numpy. Rows and
-elements are dictionaries of plain Python values.
+It is the oracle of the property tests: slow, small, and without files, Arrow or NumPy. It uses only
+the pure functions of the package. Rows and elements are dictionaries of plain Python values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDE = Context(prec=60)
-# What a Python value does not say by itself.
+# Types that cannot be derived from a Python value.
 _JAVA_NAMES = {"byte": "byte", "short": "short", "integer": "int", "float": "float"}
 
 
@@ -64,7 +64,7 @@ class ReferenceKeyed:
         )
 
     def subtask(self, subtask: int, parallelism: int) -> list[dict[str, Any]]:
-        """Return the rows of one subtask, each with its ``key_group``, in order of that (I2)."""
+        """Return the rows of one subtask with their ``key_group``, ordered by key group (I2)."""
         assignment = KeyGroupAssignment(
             max_parallelism=self.state.max_parallelism, parallelism=parallelism
         )
@@ -73,14 +73,14 @@ class ReferenceKeyed:
         return sorted(own, key=lambda row: int(row[KEY_GROUP]))
 
     def get(self, key: Sequence[Any]) -> list[Row]:
-        """Return the rows that have these values in the key columns."""
+        """Return the rows with these values in the key columns."""
         names = self.state.key
         wanted = canonical(list(key))
         return [row for row in self.rows if canonical([row[name] for name in names]) == wanted]
 
     @property
     def digest(self) -> int:
-        """The digest of all rows, by the definition in ``format/digest.py`` (I7)."""
+        """The digest of all rows, as defined in ``format/digest.py`` (I7)."""
         return rows_digest(self.rows, self.state.schema)
 
 
@@ -94,14 +94,14 @@ class ReferenceOperator:
 
 @dataclass(frozen=True)
 class ReferenceCheckpoint:
-    """The states of one checkpoint by (uid, name), and the parallelism it was taken at."""
+    """The states of one checkpoint by (uid, name), and its parallelism."""
 
     parallelism: int
     keyed: Mapping[tuple[str, str], ReferenceKeyed] = field(default_factory=dict)
     operator: Mapping[tuple[str, str], ReferenceOperator] = field(default_factory=dict)
 
     def elements(self, uid: str, name: str, subtask: int, parallelism: int) -> tuple[Row, ...]:
-        """Return what one new subtask gets; the states of an operator are dealt together (I11)."""
+        """Return the elements of one new subtask; an operator's states move together (I11)."""
         old: list[dict[str, tuple[Any, Sequence[Row]]]] = [{} for _ in range(self.parallelism)]
         for (of, state), known in self.operator.items():
             if of == uid:
@@ -111,10 +111,11 @@ class ReferenceCheckpoint:
 
 
 class ReferenceStore:
-    """Checkpoints by id; an id is never used again, also when its checkpoint has expired (I6).
+    """Checkpoints by id; an id is never reused, even after its checkpoint has expired (I6).
 
-    ``savepoints`` are ids by name, ``pins`` pairs of an id and the end of the lease by token. What
-    they name is kept even after it has expired (I9).
+    ``savepoints`` are ids by name. ``pins`` are pairs of an id and the end of the lease, by token.
+    A
+    checkpoint with a savepoint or pin is kept even after it has expired (I9).
     """
 
     def __init__(self) -> None:
@@ -126,27 +127,27 @@ class ReferenceStore:
         self.last_id = 0
 
     def commit(self, checkpoint: ReferenceCheckpoint, checkpoint_id: int | None = None) -> int:
-        """Keep a checkpoint under the next id, or the one given; return its id."""
+        """Store a checkpoint under the next id, or under ``checkpoint_id``; return its id."""
         wanted = self.last_id + 1 if checkpoint_id is None else checkpoint_id
         self.last_id = max(self.last_id, wanted)
         self.visible[wanted] = checkpoint
         return wanted
 
     def expire(self, checkpoint_id: int) -> None:
-        """Hide a checkpoint for ever; KeyError when it is not visible."""
+        """Hide a checkpoint permanently; KeyError if it is not visible."""
         self.expired[checkpoint_id] = self.visible.pop(checkpoint_id)
 
     def surplus(self, retain: int) -> set[int]:
-        """Return the ids that are visible, and not among the newest."""
+        """Return the visible ids, except the newest ``retain``."""
         return set(sorted(self.visible)[:-retain])
 
     def held(self, now_ms: int) -> set[int]:
-        """Return the ids that a savepoint, or a pin whose lease is not over, holds."""
+        """Return the ids that are held by a savepoint, or by a pin whose lease has not ended."""
         pinned = {number for number, until_ms in self.pins.values() if until_ms > now_ms}
         return pinned | set(self.savepoints.values())
 
     def kept(self, now_ms: int) -> dict[int, ReferenceCheckpoint]:
-        """Return what must be readable: whatever is visible or held."""
+        """Return the checkpoints that must be readable: all visible or held ones."""
         held = self.held(now_ms)
         return self.visible | {n: one for n, one in self.expired.items() if n in held}
 
@@ -157,10 +158,10 @@ class ReferenceStore:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value that is hashable, and equal for equal stored values alone.
+    """Return a hashable value that is equal only for equal stored values.
 
-    NaN is NaN, and 0.0 is not -0.0. An array is a list, a struct a dictionary, a map a list of
-    pairs, as Arrow gives them.
+    NaN equals NaN, and 0.0 differs from -0.0. As in Arrow's Python values, an array is a list, a
+    struct a dictionary, and a map a list of pairs.
     """
     match value:
         case float():
@@ -173,14 +174,14 @@ def canonical(value: Any) -> Any:
 
 
 def rows_digest(rows: Sequence[Row], schema: Schema) -> int:
-    """Return the digest of rows by its definition, their values given as Python has them."""
+    """Return the digest of rows, which have Python values, by its definition."""
     return combine(
         hash_row({f.name: _plain(row[f.name], f.type) for f in schema.fields}) for row in rows
     )
 
 
 def _typed(value: Any, data_type: DataType) -> Any:
-    """Return a key value wrapped so that it is hashed as its column is."""
+    """Wrap a key value so that it is hashed as its column is."""
     if value is None:
         return None
     if isinstance(data_type, str):
@@ -191,7 +192,7 @@ def _typed(value: Any, data_type: DataType) -> Any:
 
 
 def _plain(value: Any, data_type: DataType) -> Any:
-    """Return a value as the definition of the digest takes it."""
+    """Convert a value to the form that the definition of the digest uses."""
     if value is None:
         return None
     if isinstance(data_type, str):

@@ -1,4 +1,4 @@
-"""Conformance suites: a backend's test inherits one, gives a fixture, and has all of its tests.
+"""Conformance suites: a backend's test inherits a suite and its tests, and provides a fixture.
 
 ::
 
@@ -31,22 +31,22 @@ ASTRAY = (
     *("/", "/a/b", "//a/b", "a//b", "a/b/", "/etc/hostname"),
     *("C:/a", "c:a", "Z:", "a\\b", "..\\a", "\\\\host\\a", "a\x00b", "\x00"),
 )
-"""Names that lead out of a store, or that two systems would take for two files."""
+"""Names that are outside of a store, or that two systems could treat as different files."""
 
 _PAYLOAD = 64 * 1024
 
 
 class StorageSuite:
-    """What every :class:`~statestore.storage.Storage` keeps; ``storage`` is one that is empty."""
+    """The guarantees of every :class:`~statestore.storage.Storage`; ``storage`` must be empty."""
 
     writers = 8
-    """Processes that race for one name."""
+    """The number of processes that race for a name."""
 
     races = 120
-    """Names that they race for, one after another."""
+    """The number of names for which they race, one after another."""
 
     renews = True
-    """Whether it gives a small file a second name; where not, callers copy the bytes."""
+    """Whether it can give a small file a second name; if not, callers copy the bytes."""
 
     @pytest.fixture
     def storage(self) -> Storage:
@@ -54,46 +54,46 @@ class StorageSuite:
         raise NotImplementedError
 
     def test_what_is_put_is_read(self, storage: Storage) -> None:
-        """Any bytes, also none."""
+        """This holds for any bytes, including none."""
         for name, data in (("a", b""), ("b/c", b"\x00\xff\r\n"), ("b/d", bytes(1_000_000))):
             assert storage.put_if_absent(name, data)
             assert storage.read(name) == data
             assert storage.size(name) == len(data)
 
     def test_a_name_is_put_once(self, storage: Storage) -> None:
-        """I4: the second writer is told so, and changes nothing."""
+        """I4: the second writer gets False, and changes nothing."""
         assert storage.put_if_absent("checkpoints/1.json", b"first")
         assert not storage.put_if_absent("checkpoints/1.json", b"second")
         assert storage.read("checkpoints/1.json") == b"first"
 
     def test_a_name_can_be_put_again_after_it_was_deleted(self, storage: Storage) -> None:
-        """The storage remembers no names; that ids never return is the catalog's business (I6)."""
+        """The storage does not remember names; the catalog never reuses ids (I6)."""
         storage.put_if_absent("a", b"first")
         storage.delete("a")
         assert storage.put_if_absent("a", b"second")
         assert storage.read("a") == b"second"
 
     def test_nothing_lies_above(self, storage: Storage) -> None:
-        """Nor does a file in the folder itself lie above it."""
+        """A file in the folder itself does not count as above it."""
         storage.put_if_absent("here.json", b"x")
         assert storage.folder_above("here.json") is None
 
     def test_a_missing_file_is_not_found(self, storage: Storage) -> None:
-        """In an empty storage, and beside a file whose name begins the same way."""
+        """This holds in an empty storage, and next to a file whose name has the same prefix."""
         for name in ("a", "folder/a"):
             _nothing_at(storage, name)
         storage.put_if_absent("folder/ab", b"x")
         _nothing_at(storage, "folder/a")
 
     def test_list_names_all_files_below_a_folder_sorted(self, storage: Storage) -> None:
-        """Of this folder alone, not of one whose name begins the same way."""
+        """Files of another folder whose name has the same prefix are not listed."""
         for name in ("a/2", "a/b/c=1/3", "a/10", "ab/1", "b"):
             storage.put_if_absent(name, b"x")
         assert storage.list("a") == ("a/10", "a/2", "a/b/c=1/3")
         assert storage.list("a/b") == ("a/b/c=1/3",)
 
     def test_a_listing_may_say_length_and_time(self, storage: Storage) -> None:
-        """Of all files below a folder, sorted by name; the time is that of the last write."""
+        """It has all files below a folder, sorted by name, with the time of the last write."""
         assert storage.listed("a") == ()
         before = time.time_ns() // 1_000_000
         for name, length in (("a/2", 2), ("a/b/c=1/3", 0), ("a/.10", 10), ("ab/1", 1)):
@@ -105,13 +105,13 @@ class StorageSuite:
             "ab/1",
             *(item.name for item in found),
         }
-        # Clocks differ, and some file systems count whole seconds.
+        # Clocks differ, and some file systems have a resolution of whole seconds.
         assert all(before - 5_000 <= item.modified_ms <= after + 5_000 for item in found)
         storage.delete("a/2")
         assert [item.name for item in storage.listed("a")] == ["a/.10", "a/b/c=1/3"]
 
     def test_list_sees_every_change_at_once(self, storage: Storage) -> None:
-        """Nothing is remembered from the listing before."""
+        """A listing is never cached."""
         assert storage.list("a") == ()
         storage.put_if_absent("a/1", b"x")
         assert storage.list("a") == ("a/1",)
@@ -122,18 +122,18 @@ class StorageSuite:
         assert storage.list("a") == ("a/2",)
 
     def test_list_of_a_missing_folder_is_empty(self, storage: Storage) -> None:
-        """Also below a folder that exists."""
+        """This also holds below a folder that exists."""
         storage.put_if_absent("a/1", b"x")
         assert storage.list("nowhere") == storage.list("a/nowhere") == ()
 
     def test_it_is_empty_until_something_lies_in_it(self, storage: Storage) -> None:
-        """At any depth."""
+        """This holds for files at any depth."""
         assert storage.is_empty()
         storage.put_if_absent("a/b/c", b"x")
         assert not storage.is_empty()
 
     def test_delete_removes_one_file_and_minds_no_missing_one(self, storage: Storage) -> None:
-        """Twice is as once."""
+        """A second delete has no effect."""
         for name in ("a/1", "a/2"):
             storage.put_if_absent(name, b"x")
         for name in ("a/1", "a/1", "nowhere/at/all"):
@@ -141,7 +141,7 @@ class StorageSuite:
         assert storage.list("a") == ("a/2",)
 
     def test_a_written_file_is_read_back(self, storage: Storage) -> None:
-        """In several pieces, from the middle too; durable after :meth:`Storage.sync`."""
+        """This holds for several pieces, and for a seek, after :meth:`Storage.sync`."""
         pieces = [bytes([number]) * 300_000 for number in range(4)]
         with storage.open_write("t/key_group=7/x.parquet") as file:
             for piece in pieces:
@@ -154,7 +154,7 @@ class StorageSuite:
             assert file.read(2) == b"\x01\x02"
 
     def test_a_renewed_file_has_two_names_and_is_young(self, storage: Storage) -> None:
-        """The new name outlives the old one, and no collection takes it for old."""
+        """The new name stays after the old one is deleted, and has a new modification time."""
         with storage.open_write("t/old") as file:
             file.write(b"some bytes")
         path = storage.native_path("t/old")
@@ -176,7 +176,7 @@ class StorageSuite:
     def test_a_file_that_is_left_by_an_error_does_not_appear(
         self, storage: Storage, size: int
     ) -> None:
-        """I5: nothing is there before it is closed, nothing after an error, and nothing stays."""
+        """I5: a file appears only when it is closed, and an error leaves nothing."""
         with suppress(ZeroDivisionError), storage.open_write("t/a") as file:
             file.write(bytes(size))
             _nothing_at(storage, "t/a")
@@ -194,7 +194,7 @@ class StorageSuite:
         assert storage.read("t/a") == b"whole"
 
     def test_what_a_killed_writer_left_is_listed_and_can_be_deleted(self, storage: Storage) -> None:
-        """I9: it is hidden; its name is free."""
+        """I9: the leftover file is hidden, and its final name is free."""
         file = storage.open_write("t/a")
         file.write(bytes(9_000_000))
         (left,) = storage.listed("")
@@ -207,7 +207,7 @@ class StorageSuite:
         _nothing_at(storage, "t/a")
 
     def test_a_range_ends_where_the_file_ends(self, storage: Storage) -> None:
-        """Any part, also beyond the end; several threads may ask at once."""
+        """This holds for any range, even beyond the end, and for concurrent reads."""
         storage.put_if_absent("a", b"0123456789")
         wanted = [(0, 10), (3, 5), (8, 11), (10, 12), (99, 100), (4, 4)]
         with ThreadPoolExecutor(len(wanted)) as pool:
@@ -216,7 +216,7 @@ class StorageSuite:
         assert storage.streams >= 1
 
     def test_names_of_a_store_are_kept_as_they_are(self, storage: Storage) -> None:
-        """Whatever a file system or a URL may find special in them."""
+        """This includes characters that are special in a file system or a URL."""
         names = ["a=1/~20~E2.parquet", "a=1/b-c_d.x~2F"]
         for name in names:
             storage.put_if_absent(name, name.encode())
@@ -225,7 +225,7 @@ class StorageSuite:
 
     @pytest.mark.parametrize("name", ASTRAY, ids=ascii)
     def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage, name: str) -> None:
-        """Whatever it is asked to do there; and nothing is read, made or removed."""
+        """This holds for all methods, and nothing is read, created or deleted."""
         storage.put_if_absent("a/b", b"x")
         calls: tuple[Callable[[str], object], ...] = (
             storage.read,
@@ -249,15 +249,15 @@ class StorageSuite:
         assert storage.read("a/b") == b"x"
 
     def test_it_can_be_pickled(self, storage: Storage) -> None:
-        """A worker process has the same storage."""
+        """A worker process gets the same storage."""
         storage.put_if_absent("a", b"x")
         copy: Storage = pickle.loads(pickle.dumps(storage))
         assert copy.url == storage.url
         assert copy.read("a") == b"x"
 
     def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
-        """I4, I5: processes race for names; whoever finds a name finds all of its bytes."""
-        # Not forked from here: Arrow's threads do not survive that.
+        """I4, I5: processes race for names; a name that exists always has all of its bytes."""
+        # Not with fork: Arrow's threads do not survive it.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         barrier = context.Barrier(self.writers)
@@ -293,7 +293,7 @@ def _name(race: int) -> str:
 
 
 def _write(storage: Storage, number: int, races: int, barrier: Any, results: Any) -> None:
-    """Race for each name; report the names won, and whatever was wrong."""
+    """Race for each name; report the names won, and all problems."""
     won, problems = [], []
     for race in range(races):
         try:

@@ -1,4 +1,4 @@
-"""The conformance suite of state tables: inherit it, give it a ``store``, and every test must pass.
+"""The conformance suite for state tables. A backend's test inherits it and provides a ``store``.
 
 ::
 
@@ -32,7 +32,7 @@ MAX_PARALLELISM = 32
 
 
 class StateTableSuite:
-    """What a table of either format promises, through the front door."""
+    """The guarantees of a table of either format, tested through the public API."""
 
     @pytest.fixture
     def store(self) -> StateStore:
@@ -48,7 +48,7 @@ class StateTableSuite:
     def test_restore_conserves_rows_at_every_parallelism(
         self, store: StateStore, users: Any
     ) -> None:
-        """I7: the subtasks together hold each written row once, in Spark and in Arrow."""
+        """I7: the subtasks together have each written row once, in Spark and in Arrow."""
         take(store, users)
         wanted = rows_of(users)
         for parallelism in (1, 3, 4, 32):
@@ -59,7 +59,7 @@ class StateTableSuite:
     def test_each_row_lies_in_the_subtask_that_owns_its_key_group(
         self, store: StateStore, users: Any
     ) -> None:
-        """I1, I2: Spark partition i and Arrow subtask i hold what the formulas give subtask i."""
+        """I1, I2: Spark partition i and Arrow subtask i have the rows that the formulas assign."""
         take(store, users)
         for parallelism in (3, 4, 32):
             owners = KeyGroupAssignment(max_parallelism=MAX_PARALLELISM, parallelism=parallelism)
@@ -85,7 +85,7 @@ class StateTableSuite:
     def test_the_data_source_reads_the_same(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """``spark.read.format("keyed_state")`` gives the rows and Spark partitions of a restore."""
+        """``spark.read.format("keyed_state")`` has the rows and Spark partitions of a restore."""
         take(store, users)
         source = spark.read.format("keyed_state").option("store", store.url)
         source = source.option("operator", "totals").option("state", "total")
@@ -105,7 +105,7 @@ class StateTableSuite:
             assert arrow_rows(state, 5) == rows_of(frame), name
 
     def test_a_list_keeps_its_order(self, store: StateStore, spark: SparkSession) -> None:
-        """Rows of one key come back by position, whatever order they were written in."""
+        """Rows of one key are returned by position, regardless of the order of the written rows."""
         rows = [("a", 2, "third"), ("b", 0, "x"), ("a", 0, "first"), ("a", 1, "second")]
         frame = spark.createDataFrame(rows, "user string, position int, item string")
         with store.snapshot(parallelism=2) as checkpoint:
@@ -123,14 +123,14 @@ class StateTableSuite:
         assert restored.get("user-001") == []
 
     def test_older_checkpoints_stay_readable(self, store: StateStore, users: Any) -> None:
-        """I4: a new checkpoint changes nothing of the ones before it."""
+        """I4: a new checkpoint does not change the previous ones."""
         take(store, users)
         take(store, users.withColumn("total", F.col("total") + 1).where("total > 100"))
         first = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
         assert spark_rows(first.to_spark()) == rows_of(users)
 
     def test_publishing_again_changes_nothing(self, store: StateStore, users: Any) -> None:
-        """A retried publish of the same checkpoint and files finds the first one's version."""
+        """A retried publish of the same checkpoint and files returns the version of the first."""
         take(store, users)
         entry = store.manifest().keyed[0]
         assert publish(store, entry, 1) == entry.table
@@ -139,14 +139,14 @@ class StateTableSuite:
     def test_files_that_arrow_wrote_are_published_alike(
         self, store: StateStore, users: Any
     ) -> None:
-        """The port takes files from any writer: the same rows, written without Spark."""
+        """The interface accepts files of any writer: the same rows, written without Spark."""
         take(store, users.toArrow())
         assert arrow_rows(store.restore(parallelism=3).keyed("totals", "total"), 3) == rows_of(
             users
         )
 
     def test_digests_do_not_depend_on_the_writer(self, store: StateStore, users: Any) -> None:
-        """I7: parallelism, engine and order of the rows leave the digest alone."""
+        """I7: the digest does not depend on parallelism, engine or the order of rows."""
         take(store, users, parallelism=1)
         take(store, users.orderBy(F.col("total").desc()), parallelism=7)
         take(store, users.toArrow())
@@ -154,7 +154,7 @@ class StateTableSuite:
         assert len(digests) == 1
 
     def test_null_keys_are_refused_with_their_number(self, store: StateStore, users: Any) -> None:
-        """A null key has no key group: nothing is visible, and no file is left."""
+        """A null key has no key group: nothing becomes visible, and no file is left."""
         holes = users.withColumn("user", F.when(F.col("total") % 100 != 0, F.col("user")))
         with pytest.raises(errors.NullKeyError, match="50 rows") as caught:
             take(store, holes)
@@ -162,13 +162,13 @@ class StateTableSuite:
         assert store.checkpoints() == ()
 
     def test_duplicates_are_refused_by_name(self, store: StateStore, users: Any) -> None:
-        """Two rows with one key in a value state are found before anything is visible."""
+        """Two rows with the same key in a value state are detected before anything is visible."""
         with pytest.raises(errors.DuplicateKeyError, match=r"state 'total'.*user-007"):
             take(store, users.union(users.where("user = 'user-007'")))
         assert store.checkpoints() == ()
 
     def test_a_failing_job_makes_nothing_visible(self, store: StateStore, users: Any) -> None:
-        """I4: an exception in the block commits nothing, and the checkpoint before it stays."""
+        """I4: an exception in the block commits nothing, and the previous checkpoint stays."""
         take(store, users)
         with pytest.raises(ZeroDivisionError):
             take_and_fail(store, users.where("total > 5"))
@@ -176,7 +176,7 @@ class StateTableSuite:
         assert spark_rows(store.restore().keyed("totals", "total").to_spark()) == rows_of(users)
 
     def test_operator_state_is_dealt_by_its_mode(self, store: StateStore) -> None:
-        """I7: split once, union in full to each, broadcast one copy to each."""
+        """I7: each split element goes to one subtask, union and broadcast elements go to all."""
         elements = [[{"n": 1}, {"n": 2}], [{"n": 3}, {"n": 4}]]
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.split("op", "split", elements)
@@ -192,7 +192,7 @@ class StateTableSuite:
 
 
 def take(store: StateStore, rows: Any, parallelism: int = 4) -> None:
-    """Take a checkpoint of one value state."""
+    """Take a checkpoint with one value state."""
     with store.snapshot(parallelism=parallelism) as checkpoint:
         write(checkpoint, rows)
 
@@ -205,12 +205,12 @@ def take_and_fail(store: StateStore, rows: Any) -> None:
 
 
 def write(checkpoint: Any, rows: Any) -> None:
-    """Write the one value state of most tests."""
+    """Write the value state that most tests use."""
     checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=MAX_PARALLELISM)
 
 
 def publish(store: StateStore, entry: Any, checkpoint_id: int) -> Any:
-    """Publish an entry's files as the store's backend does."""
+    """Publish an entry's files like the store's backend does."""
     return open_table(entry.table.format, store.parts.storage).publish(entry, checkpoint_id)
 
 
@@ -252,21 +252,21 @@ def rows_of(frame: Any) -> Counter[str]:
 
 
 def spark_rows(frame: Any) -> Counter[str]:
-    """Return a restored DataFrame's rows as a multiset, ``key_group`` left out."""
+    """Return a restored DataFrame's rows as a multiset, without ``key_group``."""
     return rows_of(frame.drop("key_group"))
 
 
 def arrow_rows(restored: Any, parallelism: int) -> Counter[str]:
-    """Return the rows of all subtasks, read without Spark, as a multiset."""
+    """Return the rows of all subtasks as a multiset, read without Spark."""
     tables: list[pa.Table] = [restored.to_arrow(i).read_all() for i in range(parallelism)]
     return as_multiset(pa.concat_tables(tables).drop_columns(["key_group"]).to_pylist())
 
 
 def placed(frame: Any) -> Counter[str]:
-    """Return the rows of a DataFrame with the Spark partition that each lies in."""
+    """Return the rows of a DataFrame with the Spark partition of each row."""
     return rows_of(frame.withColumn("at", F.spark_partition_id()))
 
 
 def as_multiset(rows: Iterable[dict[str, Any]]) -> Counter[str]:
-    """Return rows with the names in order, so that column order does not count."""
+    """Return rows as a multiset, independent of the order of columns."""
     return Counter(repr(sorted(row.items())) for row in rows)
