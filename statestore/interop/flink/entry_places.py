@@ -155,7 +155,7 @@ class _Entries:
 
 
 def _whole(data: memoryview, begins: _Places) -> _Entries:
-    """Return the entries that would begin at ``begins``, without those that go past the end."""
+    """Return the entries that would begin at ``begins``, except entries that go past the end."""
     most = len(data) - _LENGTH_BYTES
     lengths: npt.NDArray[np.uint32] = np.ndarray(max(most + 1, 0), ">u4", data, strides=(1,))
     middles = begins + _LENGTH_BYTES + lengths[begins]
