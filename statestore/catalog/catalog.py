@@ -62,8 +62,7 @@ class _StoreDocument(Struct, frozen=True):
 
 
 class CommittedManifest:
-    """The last manifest that an opened store committed, so that its next checkpoint need not parse
-    it.
+    """The last manifest that an opened store committed, which its next checkpoint can reuse.
 
     The document is still read from the store. The manifest is used only if its bytes are equal.
     """
@@ -176,8 +175,7 @@ class Catalog:
         return self._table_format
 
     def layout(self, wanted: str | None) -> str | None:
-        """Return the default layout of keyed states: the store's, or ``wanted``; None without
-        either.
+        """Return the default layout of keyed states: the store's, or ``wanted``, or None.
 
         Raises InvalidArgumentError if the store remembers another layout than ``wanted``.
         """
@@ -231,8 +229,7 @@ class Catalog:
             raise self._not_found(checkpoint_id, ids)
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a manifest by id, ``"latest"``, or the name of a savepoint, as :meth:`outline`
-        does.
+        """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`outline` does.
 
         Raises CheckpointNotFoundError that lists the existing checkpoints, or
         MalformedManifestError.
@@ -292,8 +289,7 @@ class Catalog:
         self._committed.keep(raw, manifest)
 
     def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
-        """Put a state's list of files as a separate document under a new name; return the new
-        entry.
+        """Put a state's list of files as a separate document; return the new entry.
 
         ``packed`` is the flag of a layer of changes.
         """

@@ -148,9 +148,7 @@ class Fence:
         return generation, self._storage.read(writer_path(generation)) if generation else b""
 
     def follow(self, before: Claim) -> Claim | None:
-        """Claim the generation after an unreadable but known claim; None if it is already
-        claimed.
-        """
+        """Claim the generation after an unreadable but known claim; None if it is taken."""
         with self._lock:
             return self._put(before.generation + 1, before)
 

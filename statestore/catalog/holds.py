@@ -82,8 +82,7 @@ class Holds:
         return found
 
     def put_savepoint(self, savepoint: Savepoint, *, visible: Callable[[], object]) -> None:
-        """Keep a checkpoint under a name; ``visible`` raises if the checkpoint is no longer
-        visible.
+        """Keep a checkpoint under a name; ``visible`` raises if it is no longer visible.
 
         Then the savepoint is deleted again. If the name already holds the same checkpoint, nothing
         happens. Raises InvalidArgumentError if the name is invalid, if it holds another checkpoint,

@@ -485,9 +485,7 @@ def _aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
 
 
 def _spread(inputs: _Inputs, limit: int, bounds: _Bounds, options: Options) -> dict[int, Groups]:
-    """Cut all-to-all inputs: first those whose keys must meet, together, then each of the
-    others.
-    """
+    """Cut all-to-all inputs: together if their keys must meet, and then one by one."""
     joined = {number: one for number, one in inputs.items() if one.inter_correlated}
     alone = {number: one for number, one in inputs.items() if not one.inter_correlated}
     found: dict[int, Groups] = {}

@@ -373,9 +373,7 @@ class JobGraph:
         return self.nodes[self.position(name)]
 
     def position(self, name: str) -> int:
-        """Return an operator's index in creation order, from 0; raises the errors of
-        :meth:`node`.
-        """
+        """Return an operator's index in creation order, from 0; see :meth:`node` for errors."""
         if name not in self._positions:
             raise InvalidArgumentError(
                 f"no operator {name!r}: {close_match(name, self._positions)}"

@@ -212,9 +212,7 @@ class Operators:
         return operator_id(label) if node is None else self._ids[node.name]
 
     def ids_of(self, label: str) -> frozenset[str]:
-        """Return the ids under which an operator's state may be stored: its own and its
-        ``uid_hash``.
-        """
+        """Return the ids that an operator's state may have: its own and its ``uid_hash``."""
         node = self._by_label.get(label)
         other = () if node is None or node.uid_hash is None else (node.uid_hash,)
         return frozenset({self.id_of(label), *other})

@@ -190,8 +190,7 @@ class Partitioner:
         return (self.channel(channels, index=index, key=key),)
 
     def started(self, channels: int, generator: Random | None = None) -> Partitioner:
-        """Return a copy with the random values that Flink draws at set-up; itself without such
-        values.
+        """Return a copy with drawn random values, or itself if it needs none.
 
         Every source subtask draws its own values. Raises the errors of :meth:`channel`.
         """
@@ -351,9 +350,7 @@ class KeyGroup(Partitioner):
                 )
 
     def max_at(self, parallelism: int) -> int:
-        """Return the given max parallelism, or the derived one of a consumer with this
-        parallelism.
-        """
+        """Return the given max parallelism, or the one derived from a parallelism."""
         derived = default_max_parallelism(parallelism)
         return derived if self.max_parallelism is None else self.max_parallelism
 

@@ -61,9 +61,7 @@ _TREES_FROM = 64
 
 
 def stored_order(names: Iterable[str]) -> list[str]:
-    """Return the iteration order of one old subtask's states: a HashMap of their size, after
-    puts.
-    """
+    """Return the iteration order of one old subtask's states: a HashMap filled by put."""
     stored = list(names)
     needed = -(-len(stored) * 4 // 3)
     buckets: list[list[str]] = [[] for _ in range(1 << (needed - 1).bit_length())]
@@ -146,9 +144,7 @@ _Lists = Sequence[Mapping[str, tuple[_Mode, Sequence[T]]] | None]
 
 
 class Run(NamedTuple):
-    """Consecutive elements of one old subtask's list, from ``first`` up to but excluding
-    ``stop``.
-    """
+    """Consecutive elements of an old subtask's list: positions ``first`` to ``stop`` - 1."""
 
     subtask: int
     first: int
@@ -219,8 +215,7 @@ class RedistributionPlan:
         }
 
     def handed(self, subtask: int) -> dict[str, tuple[Run, ...]]:
-        """Return what Flink gives to one new subtask: like :meth:`runs`, with both broadcast
-        copies.
+        """Return what Flink gives to a new subtask: like :meth:`runs`, with both copies.
 
         Flink gives two copies if only some subtasks reported a broadcast state and the parallelism
         is unchanged: the subtask's own copy, and a redistributed one.

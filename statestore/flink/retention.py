@@ -303,8 +303,7 @@ class Discarded(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The snapshots kept after the job, the ids to delete, ascending, and the mark for shared
-    files.
+    """The snapshots kept after the job, the ids to delete, and the mark for shared files.
 
     Pass ``release_below`` to ``SharedFiles.release``. It is the smallest kept id, or 2**63 - 1 if
     no snapshot is kept.
@@ -392,8 +391,9 @@ class Retention:
 
 
 def deletes_at_end(setting: ExternalizedRetention | str, how: JobEnd | str) -> bool:
-    """Return whether kept checkpoints are deleted when the job ends, as in
-    ``CheckpointProperties``.
+    """Return whether kept checkpoints are deleted when the job ends.
+
+    It follows ``CheckpointProperties``.
 
     NO_EXTERNALIZED_CHECKPOINTS always deletes them. DELETE_ON_CANCELLATION keeps them only for a
     failed job. RETAIN_ON_CANCELLATION deletes them only if the job finished. Raises

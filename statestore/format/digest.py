@@ -145,9 +145,7 @@ class RescaleProof:
 
     @property
     def together(self) -> RowSet:
-        """The rows of all subtasks; with copies, the first copy that differs from the stored
-        rows.
-        """
+        """The rows of all subtasks; with copies, the first one that differs from ``stored``."""
         if self.copies:
             return next((found for found in self.subtasks if found != self.stored), self.stored)
         return RowSet(

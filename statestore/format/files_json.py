@@ -156,9 +156,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         return [self.hosts[at] for at in self.host]
 
     def _indexes(self, digests: Sequence[int], packed: bool) -> list[GroupIndex]:
-        """Return the index of each file; its key groups must add up to the file's rows and
-        digest.
-        """
+        """Return the index of each file, which must add up to the file's rows and digest."""
         if self.group_rows is None or self.group_digests is None:
             raise ValueError("'group_rows' or 'group_digests' is missing")
         columns = (self.path, self.first, self.last, self.rows, digests)

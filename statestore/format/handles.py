@@ -77,9 +77,7 @@ class GroupIndex(Struct, frozen=True, gc=False):
         return len(self.rows) // 8
 
     def rows_in(self, first: int, stop: int) -> int:
-        """Return the rows of the key groups from index ``first`` up to but not including
-        ``stop``.
-        """
+        """Return the rows of the key groups from index ``first`` to ``stop`` - 1."""
         return sum(unpack_from(f"<{stop - first}Q", self.rows, 8 * first))
 
     def digest_in(self, first: int, stop: int) -> int:
@@ -141,9 +139,7 @@ class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
         return KeyedStateSlice(self, key_groups, index.rows_in(first, stop))
 
     def group_bytes(self) -> list[int]:
-        """Return each key group's share of the file's bytes; without an index, all bytes for
-        each.
-        """
+        """Return each key group's share of the file's bytes; all bytes without an index."""
         if self.index is None:
             return [self.size_bytes] * len(self.key_groups)
         size_bytes, rows = self.size_bytes, max(self.rows, 1)

@@ -25,9 +25,7 @@ _FILE_BYTES, _KEY_GROUP_BYTES = 250, 22
 
 
 class Totals(NamedTuple):
-    """The totals of some data files; ``digest`` is the order-independent digest of their rows
-    (I7).
-    """
+    """The totals of some data files; ``digest`` is independent of their order (I7)."""
 
     files: int
     rows: int

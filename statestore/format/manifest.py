@@ -157,16 +157,12 @@ class KeyedEntry:
 
     @property
     def digest(self) -> int:
-        """The order-independent digest of all rows in its files; without layers the state's
-        (I7).
-        """
+        """The order-independent digest of all rows in its files (I7)."""
         return self._totals.digest
 
     @cached_property
     def _totals(self) -> Totals:
-        """The totals of all data files; cached, because a checkpoint needs old layers' many
-        times.
-        """
+        """The totals of all data files; cached, because old layers' are needed often."""
         every = (totals_of(self.handles), *(layer.entry._totals for layer in self.layers))
         files, rows, size_bytes, digests = zip(*every, strict=True)
         return Totals(sum(files), sum(rows), sum(size_bytes), combine(digests))

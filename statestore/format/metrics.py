@@ -77,9 +77,7 @@ class PhaseTimes:
     put_ms: Count | None = None
 
     def items(self) -> tuple[tuple[str, int], ...]:
-        """Return the name (``begin``) and ms of each phase, in order; ``put`` only if it is
-        known.
-        """
+        """Return the name (``begin``) and ms of each phase, in order, without unknown ones."""
         known = ((one.name.removesuffix("_ms"), getattr(self, one.name)) for one in fields(self))
         return tuple((name, spent) for name, spent in known if spent is not None)
 

@@ -161,9 +161,7 @@ def tombstone_path(checkpoint_id: int) -> str:
 
 
 def file_list_path(checkpoint_id: int, token: str, number: int) -> str:
-    """Return the name of list ``number`` of data files of the attempt with this unique
-    ``token``.
-    """
+    """Return the name of an attempt's list ``number``; its ``token`` is unique."""
     return f"{FILES}/{_digits(checkpoint_id)}-{token}-{number:x}.json"
 
 

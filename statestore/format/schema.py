@@ -104,9 +104,7 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def type_of(self, name: str) -> DataType:
-        """Return the type of a column; InvalidArgumentError listing the columns if it is
-        unknown.
-        """
+        """Return the type of a column; InvalidArgumentError listing the columns."""
         for field in self.fields:
             if field.name == name:
                 return field.type

@@ -91,9 +91,7 @@ def tuple_hashes(fields: Sequence[Hashes]) -> Hashes:
 
 
 def fixed_width(array: pa.Array, dtype: Any) -> Array:
-    """Return the values of a fixed-width array without copying; a null slot has an arbitrary
-    value.
-    """
+    """Return the values of a fixed-width array without copying; null slots are arbitrary."""
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(len(array), dtype)

@@ -76,9 +76,7 @@ def sql_hashes(columns: Sequence[pa.Array], names: Sequence[str]) -> Hashes:
 
 
 def _header(columns: Sequence[pa.Array]) -> list[_U64s]:
-    """Return the null bits in words of 64: bit i + 8 for column i. The first byte is the row kind,
-    0.
-    """
+    """Return the null bits in words of 64: bit i + 8 for column i, after the row kind 0."""
     rows, count = len(columns[0]), len(columns)
     words = [np.zeros(rows, np.uint64) for _ in range((count + 71) // 64)]
     for index, column in enumerate(columns):
@@ -138,9 +136,7 @@ def _simple_slot(array: pa.Array, sql_type: SqlType) -> _U64s:
 
 
 def _integer(array: pa.Array, name: str) -> _U64s:
-    """Return two's complement in the bytes of the type, the other bytes zero (not
-    sign-extended).
-    """
+    """Return two's complement in the bytes of the type, the other bytes zero."""
     values = fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
     bits: _U64s = values.view(np.uint64)
     size = _SIZES[name]

@@ -121,8 +121,7 @@ def check_key_type(
     hash_scheme: str = DEFAULT_HASH_SCHEME,
     key_type: str | None = None,
 ) -> str:
-    """Return the name of the type that a key column is hashed as: "Long", "BigDecimal(10,2)",
-    "INT".
+    """Return the name of the hashed type of a key column: "Long", "BigDecimal(10,2)".
 
     ``key_type`` requests another type than the column's own. Raises UnsupportedTypeError, which
     says what to do, if the column cannot be a key or cannot be hashed as that type;
@@ -246,9 +245,7 @@ def _check_width(data_type: pa.DataType) -> None:
 
 
 def _own(data_type: pa.DataType) -> JavaType | None:
-    """Return the default Java type of a column, without its parts; None if Java has no such
-    type.
-    """
+    """Return the default Java type of a column, without its parts; None without one."""
     types = pa.types
     if types.is_decimal128(data_type):
         return JavaType("BigDecimal", digits=(data_type.precision, data_type.scale))

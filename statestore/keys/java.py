@@ -303,9 +303,7 @@ def _deep(value: object, key_type: AnyType = None) -> int:
 
 
 def _rescaled(value: object, kind: JavaType) -> object:
-    """Return a decimal with the scale of its type if the type has one; any other value
-    unchanged.
-    """
+    """Return a decimal with the scale of its type; any other value unchanged."""
     if kind.digits is None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):

@@ -62,9 +62,7 @@ class RangeAssignment:
         return self.ranges()[subtask]
 
     def subtask_of(self, key_group: int) -> int:
-        """Return the subtask that owns a key group; ParallelismError if the group does not
-        exist.
-        """
+        """Return the owner of a key group; ParallelismError if the group does not exist."""
         if not 0 <= key_group < self.max_parallelism:
             raise ParallelismError(
                 f"key group {key_group} does not exist: they are 0..{self.max_parallelism - 1}"

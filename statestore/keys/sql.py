@@ -148,9 +148,7 @@ def binary_row(values: Sequence[object], types: Sequence[str]) -> bytes:
 
 
 def sql_row_hash(row: bytes) -> int:
-    """Return ``BinaryRowData.hashCode()``: Murmur3-x86-32 with seed 42, of a multiple of 4
-    bytes.
-    """
+    """Return ``BinaryRowData.hashCode()``: Murmur3-x86-32 with seed 42, of whole words."""
     h = 42
     for (word,) in struct.iter_unpack("<I", row):
         k = word * 0xCC9E2D51 & _U32
@@ -164,9 +162,7 @@ def sql_row_hash(row: bytes) -> int:
 
 
 def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
-    """Return the eight fixed bytes as a little-endian number, and the bytes for the variable
-    part.
-    """
+    """Return the eight fixed bytes as a little-endian number, and the variable part."""
     name = sql_type.name
     if name in _INTEGER_BYTES:
         bits = 8 * _INTEGER_BYTES[name]

@@ -70,9 +70,7 @@ class Prices:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Prices:
-        """Return the prices of a table; InvalidArgumentError for an unknown name or invalid
-        price.
-        """
+        """Return the prices of a table; InvalidArgumentError for an invalid name or price."""
         known = {field.name for field in fields(cls)}
         for name, value in table.items():
             if name not in known:
@@ -327,9 +325,7 @@ def _noise(one: Compared) -> float:
 def _first(
     options: Sequence[Compared], key: Callable[[Compared], float], noise: float = 0.0
 ) -> tuple[Compared, str]:
-    """Return the best of the about equal options, and a note for the reason if there are
-    several.
-    """
+    """Return the best of the about equal options, and a note if there are several."""
     least = min(map(key, options))
     alike = [one for one in options if key(one) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))

@@ -163,9 +163,7 @@ class _Scan:
         return False
 
     def _is_placed(self, name: str) -> bool:
-        """Return whether a column is not in the files: the key group, if the folder's name has
-        it.
-        """
+        """Return whether a column is only in the folder's name, as the key group may be."""
         entry = self.entry
         return (
             name == KEY_GROUP

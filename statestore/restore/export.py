@@ -180,9 +180,7 @@ def _clear_inside(folder: Path) -> None:
 
 
 def _noted(folder: Path) -> Files | None:
-    """Return the list of files; None if the folder does not exist or was not created by a
-    restore.
-    """
+    """Return the list of files; None for a folder that no restore created."""
     try:
         noted: Any = json.loads((folder / _LIST).read_text())
     except FileNotFoundError:

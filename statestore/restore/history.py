@@ -361,8 +361,7 @@ def as_of(
     *,
     now_ms: int | None,
 ) -> RowStream:
-    """Return a keyed state at checkpoint ``a`` joined with the same state at ``b``; see
-    :func:`joined`.
+    """Return a keyed state at checkpoint ``a`` joined with the same at ``b``; see :func:`joined`.
 
     Rows that expired by ``now_ms`` (default: this machine's clock) are omitted on both sides.
     Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError if the two cannot be

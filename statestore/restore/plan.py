@@ -243,9 +243,7 @@ class RestorePlan:
 
     @property
     def read_amplification(self) -> float | None:
-        """The read amplification of all operators together; see
-        :attr:`OperatorPlan.read_amplification`.
-        """
+        """The ratio of :attr:`OperatorPlan.read_amplification` over all operators."""
         return _amplification([*self._subtasks()], sum(plan.base_rows for plan in self.operators))
 
     def _subtasks(self) -> Iterator[SubtaskPlan]:
@@ -346,8 +344,7 @@ def plan_restore(
     ranges: Mapping[str, RangeAssignment] | None = None,
     local: Collection[str] = frozenset(),
 ) -> RestorePlan:
-    """Return the plan of restoring a checkpoint at ``parallelism``, for all operators or per
-    operator.
+    """Return the plan of restoring a checkpoint at one parallelism, or at one per operator.
 
     A mapping leaves out the operators that it does not name. ``local`` has the names of the files
     with a copy on this host. With ``balance``, ranges of key groups are cut by their weight.

@@ -303,8 +303,7 @@ class RestoredKeyedState:
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of key groups, whatever subtask owns them; otherwise like
-        :meth:`to_arrow`.
+        """Return the rows of key groups of any subtask; otherwise like :meth:`to_arrow`.
 
         Raises:
             ParallelismError: if a key group does not exist.

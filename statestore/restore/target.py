@@ -73,8 +73,7 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreTarget:
-    """The target of a restore: ``parallelism`` subtasks of each operator, or the operators of
-    ``graph``.
+    """The target of a restore: a ``parallelism``, or the operators of a ``graph``.
 
     ``parallelism`` None keeps the checkpoint's parallelism. ``"auto"`` chooses it so that a subtask
     gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB). An operator whose max

@@ -69,24 +69,21 @@ class LiveTopic:
 class Policies:
     """What to do if stored offsets do not match the live topics; ``fail`` refuses all offsets.
 
-    new_partitions      A live partition has no stored offset. Read it from its ``earliest`` record,
-                        as Flink does with discovered partitions, so that no record is missed; or
-                        from
-                        its ``latest`` end.
-    removed_partitions  A stored partition or its whole topic no longer exists. ``retire`` drops the
-                        offset; unread records are lost.
+    new_partitions      A live partition has no stored offset. Read it from its ``earliest``
+                        record, as Flink does with discovered partitions, so that no record is
+                        missed; or from its ``latest`` end.
+    removed_partitions  A stored partition or its whole topic no longer exists. ``retire`` drops
+                        the offset; unread records are lost.
     recreated_topics    A topic's id differs from the id stored with the offset. It is another log
-    with
-                        the same name, so the offset is meaningless. Read the new log from its
-                        ``earliest`` or ``latest`` offset. Detected only if the offset has a
-                        ``topic_id``.
-    gap                 A stored offset is before the first record, because retention deleted unread
-                        records. Continue at the ``earliest`` record. The report counts the lost
-                        ones.
+                        with the same name, so the offset is meaningless. Read the new log from
+                        its ``earliest`` or ``latest`` offset. This is detected only if the offset
+                        has a ``topic_id``.
+    gap                 A stored offset is before the first record, because retention deleted
+                        unread records. Continue at the ``earliest`` record. The report counts the
+                        lost ones.
     rewind              A stored offset is beyond the end (an unclean leader election, or a
-    recreated
-                        topic that was not detected). Continue at the ``latest`` end, or read
-                        everything again from the ``earliest`` record.
+                        recreated topic that was not detected). Continue at the ``latest`` end, or
+                        read everything again from the ``earliest`` record.
 
     A recreated topic is not checked for gaps and rewinds. Raises :class:`InvalidArgumentError` for
     any other value.

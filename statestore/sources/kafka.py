@@ -56,8 +56,7 @@ _LETTERS = str.maketrans("+/", "-_")
 
 
 class KafkaCluster:
-    """The topics and consumer groups of the cluster at ``bootstrap``, host:port of one or more
-    brokers.
+    """The topics and consumer groups of a cluster; ``bootstrap`` is host:port of brokers.
 
     ``options`` are librdkafka's (``{"security.protocol": "SASL_SSL"}``). They never appear in
     messages. Each call takes at most ``seconds``.

@@ -187,9 +187,7 @@ def _reported_once(
 def _new_ones(
     elements: Iterable[object], found: dict[tuple[str, int], SourceOffset]
 ) -> Iterator[SourceOffset]:
-    """Yield the offsets of partitions that are not yet in ``found``, in order, and add them to
-    it.
-    """
+    """Yield the offsets of partitions that are not yet in ``found``, and add them to it."""
     for element in elements:
         new = source_offset(element)
         known = found.get((new.topic, new.partition))

@@ -67,8 +67,9 @@ class NewFile(Protocol):
 
 
 class Storage(Protocol):
-    """The file operations that a store needs. Names are relative, with ``/``; values can be
-    pickled.
+    """The file operations that a store needs.
+
+    Names are relative, with ``/``. Values can be pickled.
 
     A name that could lead out of the storage is refused with InvalidArgumentError before anything
     happens (see :func:`inside`). The empty name is the folder itself.
@@ -146,8 +147,7 @@ class Storage(Protocol):
 
 
 def inside(name: str) -> str:
-    """Return the name of a file; InvalidArgumentError if it is ambiguous or could leave its
-    storage.
+    """Return the name of a file; InvalidArgumentError if it could leave its storage.
 
     ``..``, an absolute path and a drive letter are examples of such names.
     """

@@ -111,9 +111,7 @@ class GoogleStorage(ObjectStorage):
         data: bytes | None = None,
         **parameters: Any,
     ) -> bytes:
-        """Return the body of an answer. gcsfs's own retries are not used: they wait for a
-        minute.
-        """
+        """Return the body of an answer, without gcsfs's own retries, which wait for a minute."""
         fs = self._fs
         base = fs.base.removesuffix("storage/v1/") + "upload/storage/v1/" if upload else fs.base
         if fs.requester_pays:

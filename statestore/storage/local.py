@@ -285,9 +285,7 @@ class LocalStorage:
                         yield entry.name if below == "." else f"{below}/{entry.name}"
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file; StorageError if it or one of its folders is a symbolic
-        link.
-        """
+        """Return the path of a file; StorageError if any part of it is a symbolic link."""
         relative = inside(name)
         if not self._follow_links:
             path = self.url

@@ -134,9 +134,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Return an object, or a range of it in one request; fewer bytes if the object is
-        shorter.
-        """
+        """Return an object, or a range of it, in one request; a short object gives less."""
 
     @abstractmethod
     def _put(self, key: str, data: bytes) -> None:
@@ -164,9 +162,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def _page(self, prefix: str, most: int, following: Any) -> Page:
-        """Return a page of objects with a key prefix; ``following`` is the previous page's
-        token.
-        """
+        """Return a page of objects with a key prefix; ``following`` is a page's token."""
 
     @abstractmethod
     def _begin(self, key: str) -> Upload:

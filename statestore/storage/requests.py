@@ -99,8 +99,7 @@ def advice_of(code: str, table: Mapping[str, Iterable[str]]) -> str | None:
 def object_errors(
     action: str, where: str, explain: Callable[[Exception, str], Failure]
 ) -> Iterator[None]:
-    """Convert any error of a request to a StorageError that names action, place, attempts and
-    advice.
+    """Convert any error of a request to a StorageError with action, place and advice.
 
     ``explain`` gets the error and the action. While reading, a missing object is a
     FileNotFoundError, but a missing bucket is not.
@@ -182,8 +181,7 @@ class Upload(Protocol):
 
 
 class ObjectWriter(io.RawIOBase):
-    """A new object that is sent in parts while it is written; it exists, complete, once it is
-    closed.
+    """A new object that is sent in parts while it is written; it exists once it is closed.
 
     fsspec's own file is not used: it completes the object when it is garbage-collected, even after
     an error.
@@ -236,8 +234,7 @@ class ObjectWriter(io.RawIOBase):
                 self._upload.complete(bytes(self._waiting))
 
     def abandon(self) -> None:
-        """Discard the object and its parts: they would otherwise stay on the server, unseen and
-        billed.
+        """Discard the object and its parts, which would otherwise stay unseen and billed.
 
         If the server cannot delete the parts now, a garbage collection or the server does it later.
         """
