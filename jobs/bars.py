@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Protocol
 
 from statestore.cli.output import progress_bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["StatesBar", "bar_of", "tasks_of"]
 

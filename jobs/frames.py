@@ -11,19 +11,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
-from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
 from jobs.places import SinkSettings, SourceSettings, SparkSettings
 from statestore.errors import SettingsError
+from statestore.extras import needs_extra
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import POSITION, SUBTASK
-from statestore.spark.session import spark_session
+
+with needs_extra("spark", "this job"):
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark import SparkContext
+    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    from statestore.spark.session import spark_session
 
 __all__ = [
     "element_rows",

@@ -22,12 +22,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pyspark.sql import DataFrame, SparkSession
 
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
@@ -38,6 +36,9 @@ from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
 from statestore.cli.arguments import graph_of
 from statestore.format.manifest import Entry, KeyedEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Restore", "main"]
 

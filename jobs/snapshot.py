@@ -17,12 +17,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from pyspark.sql import DataFrame
 
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
@@ -40,6 +38,9 @@ from statestore.errors import (
 )
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, Writer
 from statestore.snapshot.begin import CommittedCheckpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["Snapshot", "main"]
 

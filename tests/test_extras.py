@@ -74,6 +74,8 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
             "import statestore.interop.spark",
             "import statestore.interop.spark.location",
             "import statestore.testing.table_suite",
+            "import jobs.snapshot",
+            "import jobs.restore",
             "command('spark', 'show', url)",
             "command('spark', 'import', url, '--store', url)",
             "command('spark', 'export', url, 'x', '--shuffle-partitions', '2')",
