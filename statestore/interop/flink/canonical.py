@@ -204,7 +204,7 @@ def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Ite
         prefix: how many bytes of a key are its key group.
 
     Yields:
-        The next entries: about one block of them, or one larger entry.
+        The next entries, about one block at a time, or a single larger entry.
 
     Raises:
         DamagedFileError: if the bytes do not follow Flink's format.

@@ -56,8 +56,8 @@ class SavepointWriter:
         Args:
             header: the header of the stream.
             first: the first key group.
-            groups: the bytes of each key group from ``first`` on, in pieces. A key group without
-                entries has no piece.
+            groups: the bytes of each key group from ``first`` on, in chunks. A key group without
+                entries has no chunks.
 
         Returns:
             The handle.
@@ -84,7 +84,7 @@ class SavepointWriter:
         """Copy the operator state of a subtask without changes, and return its new handle.
 
         Args:
-            handle: the handle in the source savepoint, None if there is none.
+            handle: the handle in the source savepoint, or None.
             places: the locations of the source savepoint's files.
             title: the operator's name in messages.
 

@@ -1,7 +1,7 @@
-"""Entries of a canonical savepoint, made of a column of keys and one of values, and the bytes of
-key groups made of them (``FullSnapshotAsyncWriter``).
+"""Build the entries and key groups of a canonical savepoint from columns of keys and values
+(``FullSnapshotAsyncWriter``).
 
-A key group is written in pieces, so that it need not fit in memory.
+A key group is written in chunks, so that it does not need to fit in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 8 * 2**20
-"""Rows that become entries at a time, about."""
+"""The approximate size of the rows that are converted to entries at a time."""
 
 _END_OF_STATE = 0x80
 _END_OF_GROUP = b"\xff\xff"
@@ -53,9 +53,9 @@ Groups = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Entries of one state in one key group; the next run may have more of them.
+    """Entries of one state in one key group; the next run can have more of the same.
 
-    ``state`` is the state's place in the header. The last entry begins at ``last`` in ``data``.
+    ``state`` is the state's index in the header. The last entry begins at ``last`` in ``data``.
     """
 
     key_group: int
@@ -70,12 +70,12 @@ def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) -> Iterator[Run]:
-    """Yield entries in runs.
+    """Split entries into runs of the same key group and state.
 
     Args:
-        entries: the entries, in order of key group and state.
-        groups: the key group of each.
-        states: the place in the header of the state of each.
+        entries: the entries, ordered by key group and state.
+        groups: the key group of each entry.
+        states: the index of each entry's state in the header.
 
     Yields:
         The runs.
@@ -92,10 +92,10 @@ def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) ->
 def key_group_bytes(
     runs: Iterator[Run], max_parallelism: int, *, is_compressed: bool = False
 ) -> Iterator[Iterator[bytes]]:
-    """Yield the bytes of each key group, in pieces; a key group without entries has none.
+    """Yield the bytes of each key group, in chunks; a key group without entries has no chunks.
 
-    The pieces of a key group have to be taken before the next one is asked for. ``runs`` are in
-    order of key group and state.
+    The caller must consume the chunks of a key group before it asks for the next key group. The
+    ``runs`` must be ordered by key group and state.
     """
     found = groupby(runs, attrgetter("key_group"))
     coming = next(found, None)
@@ -136,17 +136,17 @@ def _sizes(array: pa.Array) -> pa.Array:
 
 
 class EntrySort:
-    """Brings entries into order of key group and state; use it in a ``with`` block.
+    """Sorts entries by key group and state; use it in a ``with`` block.
 
-    Entries that do not fit the memory are sorted in a temporary folder.
+    Entries that do not fit in memory are spilled to a temporary folder.
     """
 
-    # An entry's place is its state's place in the header, and how many entries came before it.
+    # The sort key "place" has the state's index in the upper bits and a running number below.
     _COUNT_BITS = 47
     _SCHEMA = pa.schema({KEY_GROUP: pa.int32(), "place": pa.int64(), "entry": BYTES})
 
     def __init__(self, max_parallelism: int, memory_bytes: int) -> None:
-        """Sort entries of so many key groups in about so much memory."""
+        """Sort entries of ``max_parallelism`` key groups in about ``memory_bytes`` of memory."""
         self._order = KeyedState(
             uid="savepoint",
             name="entries",
@@ -162,7 +162,7 @@ class EntrySort:
         self._count = 0
 
     def __enter__(self) -> EntrySort:
-        """Return it."""
+        """Return the sort itself."""
         self._stack.enter_context(self._sort)
         return self
 
@@ -172,7 +172,7 @@ class EntrySort:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Delete what is on disk."""
+        """Delete the spilled files."""
         self._stack.close()
 
     def add(self, entries: pa.Array, groups: Groups, state: int) -> None:

@@ -45,8 +45,8 @@ def entry_places(
     """Return the positions of the keys and values of a state.
 
     Args:
-        reader: the position of the first entry.
-        key_group: the key group with which keys begin, which is not checked.
+        reader: a reader at the first entry.
+        key_group: the key group with which keys begin; it is not checked.
         prefix: how many bytes of a key are its key group.
         is_whole: whether the reader has all bytes of the state. If False, only the entries that are
             complete in the reader are returned.
@@ -55,7 +55,7 @@ def entry_places(
         The positions.
 
     Raises:
-        DamagedFileError: if an entry goes past the end of all bytes.
+        DamagedFileError: if ``is_whole`` and an entry goes past the end.
     """
     found = [_followed(reader, reader.at, _FEW, is_whole)]
     head = key_group.to_bytes(prefix, "big")

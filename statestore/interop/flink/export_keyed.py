@@ -1,8 +1,8 @@
-"""The keyed states of an operator, on their way out of a store into the stream of a savepoint.
+"""Read the keyed states of an operator from a store, as entries of a savepoint's stream.
 
-A key group of the stream has the entries of one state after those of another. So rows are read by
-chunk of key groups, state after state, and a chunk's entries are in memory. A key group that is
-larger than a chunk is read a piece at a time. If rows change their key groups, the entries of all
+In the stream, a key group has the entries of all states, one state after another. So rows are read
+in chunks of key groups, state by state, and the entries of one chunk are in memory. A key group
+that is larger than a chunk is read in parts. If rows change their key groups, the entries of all
 states are sorted, on disk if they do not fit in memory.
 """
 
@@ -37,14 +37,14 @@ from statestore.restore.restored import RestoredCheckpoint
 __all__ = ["CHUNK_BYTES", "ExportedKeyed"]
 
 CHUNK_BYTES = 32 * 2**20
-"""Entries of a chunk of key groups that are in memory, about."""
-_PARQUET = 4  # as many times as large are rows in memory, about
+"""The approximate size of a chunk's entries in memory."""
+_PARQUET = 4  # an estimate of how much larger rows are in memory than in Parquet
 _NOTHING = RowSet(0, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """Some entries of a state, the rows that they are made of, and how many are in which group."""
+    """Entries of a state, with the totals of their rows and the row count by key group."""
 
     place: int
     entries: pa.Array
@@ -58,7 +58,7 @@ class _Entries:
 
 
 class ExportedKeyed:
-    """The keyed states of an operator as runs of entries, and what was seen of their rows."""
+    """The keyed states of an operator as runs of entries, with running totals of their rows."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ExportedKeyed:
         memory_bytes: int,
         told: Callable[[int], None],
     ) -> None:
-        """Read the states of a checkpoint; ``told`` gets numbers of rows."""
+        """Open the states of a checkpoint; ``told`` is called with numbers of written rows."""
         self._plan, self._memory_bytes, self._told = plan, memory_bytes, told
         self._states = [restored.keyed(plan.uid, one.state.name) for one in plan.keyed]
         self._most = plan.share.max_parallelism
@@ -76,13 +76,13 @@ class ExportedKeyed:
         self._group_rows = np.zeros(self._most, np.int64)
 
     def rows_of(self, part: KeyGroupRange) -> int:
-        """Return the number of rows of a subtask, once all runs were taken."""
+        """Return the number of rows of a subtask, after all runs were consumed."""
         return int(self._group_rows[part.first : part.last + 1].sum())
 
     def runs(self, stack: ExitStack) -> Iterator[Run]:
-        """Return all entries, in order of key group and state.
+        """Return all entries, ordered by key group and state.
 
-        What is sorted on disk is deleted when ``stack`` is closed.
+        Spilled files are deleted when ``stack`` is closed.
         """
         plans = self._plan.keyed
         if not any(one.is_bytes or one.state.max_parallelism != self._most for one in plans):
@@ -96,9 +96,9 @@ class ExportedKeyed:
         return sort.runs()
 
     def done(self) -> tuple[RowSet, ...]:
-        """Return what was written of each state; CorruptionError where that is not what is stored.
+        """Return the totals of each state; CorruptionError if they differ from the recorded ones.
 
-        A state with a time to live is compared where no row of it can have expired.
+        A state with a TTL is compared only if none of its rows can have expired.
         """
         for state, seen in zip(self._states, self._stored, strict=True):
             known = state.entry.contents
@@ -135,7 +135,7 @@ class ExportedKeyed:
         for found in every:
             some.append(found)
             size += found.entries.nbytes
-            if size > 2 * CHUNK_BYTES:  # these key groups are larger than most
+            if size > 2 * CHUNK_BYTES:  # these key groups are larger than the average
                 half = chunk.first + len(chunk) // 2
                 some.clear()
                 yield from self._runs_of(KeyGroupRange(chunk.first, half - 1))
@@ -146,7 +146,7 @@ class ExportedKeyed:
         yield from merge(*(one.runs() for one in some), key=lambda run: (run.key_group, run.state))
 
     def _entries(self, place: int, key_groups: KeyGroupRange) -> Iterator[_Entries]:
-        """Yield the entries of a state in some stored key groups, some rows at a time."""
+        """Yield the entries of a state in some stored key groups, in parts."""
         plan = self._plan.keyed[place]
         for rows in self._rows(place, key_groups):
             if plan.is_bytes or plan.state.max_parallelism != self._most:
@@ -158,7 +158,7 @@ class ExportedKeyed:
             yield _Entries(place, entries, groups, stored, changed, group_rows)
 
     def _rows(self, place: int, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
-        """Yield stored rows in order, in pieces of which none has a part of a list."""
+        """Yield stored rows in order, in tables that never split a list."""
         reader, state = self._states[place].key_groups(key_groups), self._plan.keyed[place].state
         if state.kind is not StateKind.LIST:
             return _pieces(reader)
@@ -167,7 +167,7 @@ class ExportedKeyed:
 
 
 def _pieces(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Gather batches into tables of about ``PIECE_BYTES``."""
+    """Combine batches into tables of about ``PIECE_BYTES``."""
     held: list[pa.Table] = []
     size = 0
     for batch in batches:
@@ -182,7 +182,7 @@ def _pieces(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def _whole_lists(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of sorted tables, those that equal each other in some columns together."""
+    """Regroup sorted tables so that rows with equal values in ``names`` are in one table."""
     held: pa.Table | None = None
     for table in tables:
         rows = table if held is None else pa.concat_tables([held, table])
@@ -195,7 +195,7 @@ def _whole_lists(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[p
 
 
 def _in_new_groups(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> pa.Table:
-    """Return rows with their key groups among so many."""
+    """Return rows with their key groups for ``max_parallelism``."""
     [batch] = rows.combine_chunks().to_batches()
     groups = pa.array(groups_in_flink(batch, plan, max_parallelism), pa.int32())
     at = rows.schema.get_field_index(KEY_GROUP)

@@ -17,15 +17,15 @@ from statestore.interop.flink.streams import ByteSource
 __all__ = ["BLOCK_BYTES", "GroupBytes", "Window"]
 
 BLOCK_BYTES = 8 * 2**20
-"""Bytes that are read at a time. A smaller key group is read with one request."""
+"""The size of a block. A smaller key group is read with one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBytes:
     """The location of a key group: the bytes from ``start`` to ``stop``.
 
-    For a compressed key group, ``chunks`` gets the start of each chunk, in the file and in the
-    decompressed data, when all of it is read. Otherwise it is None.
+    For a compressed key group, ``chunks`` is filled during the first complete read: with the start
+    of each chunk, in the file and in the decompressed data. Otherwise it is None.
     """
 
     source: ByteSource
@@ -37,7 +37,7 @@ class GroupBytes:
     def window(self, begin: int = 0, end: int | None = None) -> Window:
         """Return the decompressed bytes from ``begin`` to ``end``, by default all of them.
 
-        A part of a compressed key group can be read only after all of it was read. Reading raises
+        A part of a compressed key group can be read only after a complete read. The window raises
         DamagedFileError if the file is truncated, or is not a valid Snappy stream.
         """
         if self.chunks is None:
@@ -52,7 +52,7 @@ class GroupBytes:
             yield self.source.read(at, min(at + BLOCK_BYTES, stop))
 
     def _unpacked(self, begin: int, end: int | None) -> Iterator[bytes]:
-        """Yield decompressed bytes in blocks, of which none is empty."""
+        """Yield decompressed bytes in blocks that are never empty."""
         assert self.chunks is not None, "they are compressed"
         parts = self._all_parts() if end is None else self._parts(begin, end)
         some: list[bytes] = []
@@ -86,7 +86,7 @@ class GroupBytes:
             upto += len(part)
 
     def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the place of each chunk in the file, and its decompressed bytes."""
+        """Yield the position of each chunk in the file, and its decompressed bytes."""
         left, at = b"", start
         for block in self._blocks(start, stop):
             data = left + block
@@ -101,10 +101,10 @@ class GroupBytes:
 
 
 class Window:
-    """A place in bytes that are read a block at a time: ``reader`` has those at hand."""
+    """A position in bytes that are loaded block by block; ``reader`` has the loaded bytes."""
 
     def __init__(self, blocks: Iterator[bytes], name: str, base: int) -> None:
-        """Read the first block, and one ahead."""
+        """Load the first block, and prefetch the next one."""
         self._blocks = blocks
         self._first = base
         self._next = next(blocks, None)
@@ -113,16 +113,16 @@ class Window:
 
     @property
     def is_last(self) -> bool:
-        """Whether all bytes that are left are at hand."""
+        """Whether all remaining bytes are loaded."""
         return self._next is None
 
     @property
     def place(self) -> int:
-        """The number of bytes before the reader."""
+        """The reader's position, relative to the beginning of the window."""
         return self.reader.base + self.reader.at - self._first
 
     def more(self) -> None:
-        """Read at least as many bytes as are at hand, if there are as many."""
+        """Load more bytes, so that the number of unread bytes at least doubles if possible."""
         left = bytes(self.reader.data[self.reader.at :])
         parts, size = [left], 0
         while self._next is not None and (not size or size < len(left)):
@@ -133,13 +133,13 @@ class Window:
         self.reader = Reader(b"".join(parts), self.reader.name, base=base)
 
     def need(self, count: int) -> Reader:
-        """Return the reader, with so many bytes at hand if there are as many."""
+        """Return the reader with at least ``count`` unread bytes, unless fewer remain."""
         while self.reader.left < count and not self.is_last:
             self.more()
         return self.reader
 
     def whole(self) -> Reader:
-        """Return the reader with all bytes at hand."""
+        """Return the reader with all remaining bytes loaded."""
         while not self.is_last:
             self.more()
         return self.reader

@@ -157,7 +157,7 @@ class KeyedPart:
             if number in wanted:
                 yield from found
             elif handle.is_savepoint:
-                deque(found, maxlen=0)  # only reading them finds where they end
+                deque(found, maxlen=0)  # the end of the entries is known only after reading them
             places.append((number, start, window.place))
         self.known[key_group] = (group, tuple(places))
 

@@ -26,7 +26,7 @@ _U32: Final = struct.Struct("<I")
 
 
 def whole_chunks(data: bytes) -> int:
-    """Return the number of bytes of the whole chunks at the beginning of ``data``."""
+    """Return the total length of the complete chunks at the beginning of ``data``."""
     at = stop = 0
     while stop <= len(data):
         at = stop
@@ -58,7 +58,7 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
 
 
 def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Encode pieces of bytes as one framed stream."""
+    """Encode the concatenation of ``pieces`` as one framed stream."""
     yield SNAPPY_HEAD
     left = b""
     for piece in pieces:
