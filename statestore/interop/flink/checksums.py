@@ -31,9 +31,9 @@ def crc32c(pieces: _Pieces) -> list[int]:
     """Return the CRC-32C (Castagnoli) of each piece.
 
     All pieces are cut into lanes of equal length, which are processed in parallel, one byte of each
-    lane at a time. Then the sums of a piece's lanes are combined. CRC is linear: the sum of a lane
-    is extended by as many zero bytes as follow it in the piece, and the results are XORed. For a
-    small input, a loop over the bytes is faster.
+    lane at a time. Then the sums of a piece's lanes are combined, because CRC is linear: the sum of
+    each lane is extended with one zero byte for each byte that follows the lane, and the results
+    are XORed. For a small input, a loop over the bytes is faster.
     """
     if sum(map(len, pieces)) < _FEW:
         return [_crc32c_of_few(one) for one in pieces]

@@ -171,7 +171,7 @@ def pair_of(column: LogicalType) -> tuple[LogicalType, LogicalType]:
 
 
 def sql_type(column: LogicalType) -> pa.DataType:
-    """Return the Arrow type of a Flink SQL column; UnsupportedTypeError if there is none."""
+    """Return the Arrow type of a Flink SQL column; UnsupportedTypeError if it has none."""
     if column.root == "ROW":
         return pa.struct(row_fields(column.children))
     if column.root == "ARRAY":

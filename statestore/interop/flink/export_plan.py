@@ -1,4 +1,4 @@
-"""Plan an export: the operators and states to write, their Flink types, and what is refused.
+"""Plan an export: select operators, states and Flink types, and refuse unsupported ones.
 
 The plan uses only the state descriptions in the manifest. So types that Flink does not support are
 refused before anything is written.

@@ -116,8 +116,7 @@ class KeyedPlan:
     """The export plan of a keyed state: its Flink state, and the columns of each part.
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
-    the
-    mapping of its rows.
+    the mapping of its rows.
     """
 
     state: KeyedState

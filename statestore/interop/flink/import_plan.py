@@ -37,8 +37,7 @@ class PlannedState:
     """A keyed state: its description in the header, and the forms to try, the best form first.
 
     ``why`` is the reason if the first form is not columns. ``python`` is the state's declaration,
-    as
-    in :class:`ImportedState`.
+    as in :class:`ImportedState`.
     """
 
     info: StateInfo

@@ -68,11 +68,10 @@ class ImportedSavepoint:
     """A checkpoint that was imported from a savepoint.
 
     ``found`` is true if the store already had this savepoint. ``is_incremental`` is true if only
-    the
-    changes since the previous savepoint were written. ``warnings`` describe, by operator, state
-    that
-    the savepoint may have lost. ``left_out`` is the state of the savepoint that the checkpoint does
-    not have. If there is any, an export refuses to run unless it is told to leave it out too (I16).
+    the changes since the previous savepoint were written. ``warnings`` describe, by operator, state
+    that the savepoint may have lost. ``left_out`` is the state of the savepoint that the checkpoint
+    does not have. If there is any, an export refuses to run unless it is told to leave it out too
+    (I16).
     """
 
     place: str
@@ -164,8 +163,8 @@ def import_savepoint(
         The imported state, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: if there is no savepoint, names do not fit, ``threads`` is not in
-            1..64, or the store has something else.
+        InvalidArgumentError: if the savepoint does not exist, names do not fit, ``threads`` is not
+            in 1..64, or the store has something else.
         StateNotFoundError: for an operator or state that does not exist.
         UnsupportedTypeError: for a selected operator that cannot be read. With ``strict``, also for
             state that would be stored as bytes or left out.
@@ -232,7 +231,7 @@ def _warnings(savepoint: Savepoint) -> Iterator[str]:
 
 
 def _stored(store: StateStore) -> RestoredCheckpoint | None:
-    """Return the newest checkpoint of a store; None if there is no store or no checkpoint."""
+    """Return the newest checkpoint of a store; None if the store or a checkpoint is missing."""
     try:
         return store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):

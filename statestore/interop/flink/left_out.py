@@ -86,8 +86,8 @@ def checkpoint_left_out(
     them.
 
     A manifest of an older release does not list left-out state. For it, the result has the
-    operators
-    that the import recorded but did not import, unless the checkpoint now has state of them.
+    operators that the import recorded but did not import, unless the checkpoint now has state of
+    them.
 
     Args:
         manifest: the checkpoint.

@@ -48,8 +48,7 @@ class OperatorStateInfo:
     """An operator state: its name, its redistribution mode, and its types.
 
     ``key`` is the key type of a broadcast map, None for a list. ``header`` is the description of
-    the
-    state in the stream.
+    the state in the stream.
     """
 
     name: str

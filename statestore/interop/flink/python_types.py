@@ -123,7 +123,7 @@ def declared_state(state: KeyedState, declared: str) -> KeyedState:
         The state. Its kind is "value" if PyFlink uses a list with a single element for it.
 
     Raises:
-        InvalidArgumentError: for an invalid declaration, or one that does not fit the state.
+        InvalidArgumentError: if the declaration is invalid, or does not fit the state.
     """
     if not is_python_state(state.name):
         raise InvalidArgumentError(

@@ -58,7 +58,7 @@ class RepackedOperator:
 
 @dataclass(frozen=True)
 class Repacked:
-    """A savepoint that was made of another."""
+    """A savepoint that was rewritten from another."""
 
     source: str
     target: str

@@ -1,7 +1,7 @@
 """A savepoint or checkpoint of a Flink job: its operators, their states, and the states' rows.
 
-``open_savepoint`` reads ``_metadata`` and the headers. Rows are read in order of key group.
-One block of a canonical key group is in memory at a time, or one native key group.
+``open_savepoint`` reads ``_metadata`` and the headers. Rows are read in order of key group. One
+block of a canonical key group is in memory at a time, or one native key group.
 """
 
 from __future__ import annotations
@@ -168,10 +168,11 @@ class FlinkOperator:
     ) -> Iterator[StateEntries]:
         """Yield the entries of keyed states as bytes; by default of all states and key groups.
 
-        Those of a large key group come in several parts.
+        The entries of a large key group come in several parts.
 
         With ``is_checked`` each entry is decoded with the types of its state. This is done only for
-        parts that have neither value lengths nor a checksum that already proved them to be whole.
+        entries that are delimited by their lengths alone and have no checksum. Other entries are
+        already verified while they are read.
 
         Raises:
             StateNotFoundError: if no state has one of the names.
@@ -206,8 +207,7 @@ class FlinkOperator:
         """Yield the rows of keyed states, by column.
 
         If the hash of the key type is known, the key group of each key is computed with Flink's
-        hash.
-        It must match the key group in which the key is stored.
+        hash. It must match the key group in which the key is stored.
 
         Args:
             names: the states; by default all.
@@ -393,7 +393,7 @@ def open_savepoint(
         Its operators. An operator that cannot be read has a ``problem``; the others stay readable.
 
     Raises:
-        InvalidArgumentError: if there is no ``_metadata`` file.
+        InvalidArgumentError: if the ``_metadata`` file does not exist.
         DamagedFileError: if ``_metadata`` does not follow Flink's format.
         FormatVersionError: if its version is not supported.
         StorageError: if it cannot be read, or needs more memory than there is.

@@ -321,7 +321,7 @@ def _pair(reader: Reader) -> tuple[FlinkType, FlinkType]:
 
 def _outer(reader: Reader, version: int) -> int:
     """Read the header of ``CompositeTypeSerializerSnapshot``; return the version of the class."""
-    if version < 3:  # before Flink 1.8 there was no header
+    if version < 3:  # Flink before 1.8 wrote no header
         return version
     reader.expect(_COMPOSITE, "the number before a composite snapshot")
     return reader.i32()

@@ -34,10 +34,8 @@ class ShownKeyedState:
     """A keyed state: its types in Java's notation, and the number of its entries.
 
     ``entries`` are counts by key group, without empty key groups. ``size_bytes`` is the size of
-    keys
-    and values. Both are None if they cannot be read. ``note`` is the reason if values have no
-    column
-    type.
+    keys and values. Both are None if they cannot be read. ``note`` is the reason if values have no
+    column type.
     """
 
     name: str
@@ -118,7 +116,7 @@ def show_savepoint(
         Its operators and their states. An operator that cannot be read has a ``problem``.
 
     Raises:
-        InvalidArgumentError: if there is no ``_metadata`` file.
+        InvalidArgumentError: if the ``_metadata`` file does not exist.
         DamagedFileError: if a file does not follow Flink's format.
         FormatVersionError: for an unsupported version.
     """
