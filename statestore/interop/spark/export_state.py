@@ -111,8 +111,7 @@ def export_checkpoint(
     location.
 
     A micro-batch that was planned but not finished runs again from this location. If a sink, such
-    as
-    a file or Delta sink, already has it, the sink skips it together with its state, and the next
+    as a file or Delta sink, already has it, the sink skips it together with its state, and the next
     micro-batch fails. In this case start the query with its old location until that micro-batch is
     finished, and import again.
 
@@ -138,9 +137,9 @@ def export_checkpoint(
         values.
 
     Raises:
-        InvalidArgumentError: if the checkpoint was not imported, ``partitions`` or ``provider`` is
-            invalid, the location is not empty or is inside of another location or a store, or
-            ``progress`` does not belong to the state.
+        InvalidArgumentError: if the checkpoint was not imported, or ``partitions`` or ``provider``
+            is invalid. Also if the location is not empty, or is inside of another location or a
+            store. Also if ``progress`` does not belong to the state.
         LeftOutStateError: for such missing state that ``leave_out`` does not name.
         StateNotFoundError: for a name in ``leave_out`` that matches no such state.
         CommitConflictError: if another export to the location is running or did not finish.

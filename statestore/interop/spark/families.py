@@ -123,8 +123,7 @@ def _with_positions(rows: DataFrame) -> DataFrame:
     """Number the rows of each key of a family, in the order in which they arrive.
 
     Spark's reader returns all rows of a key consecutively, because they are one value in RocksDB.
-    So
-    no sort is needed, and the numbers are deterministic.
+    So no sort is needed, and the numbers are deterministic.
     """
     position = T.StructField(POSITION, T.IntegerType(), nullable=False)
     *first, value = rows.schema.fields

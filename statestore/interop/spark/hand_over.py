@@ -58,8 +58,7 @@ def export_progress(
 
     Start the query with this location, ``source="query"``, and the uid, name and key of the state.
     Its first micro-batch is the one after the imported micro-batch. If that one was already
-    planned,
-    it runs with the same data. This function does not need Spark.
+    planned, it runs with the same data. This function does not need Spark.
 
     Args:
         store: the store.

@@ -85,8 +85,8 @@ def import_checkpoint(
         The imported states, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: if there is no checkpoint location, the micro-batch does not exist, or
-            the store has something else.
+        InvalidArgumentError: if the location is not a query's checkpoint location, the micro-batch
+            does not exist, or the store has something else.
         UnsupportedTypeError: for an unsupported operator or state format.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         SchemaMismatchError: if the query's state has other columns than the stored state.
@@ -172,7 +172,7 @@ def _written(
 
 
 def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
-    """Return a store's newest checkpoint and its query record; None if there is none."""
+    """Return a store's newest checkpoint and its query record; None if it does not exist."""
     try:
         restored = store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):

@@ -324,8 +324,7 @@ class CheckpointLocation:
 
         A file source writes a numbered file whenever it finds new input files. Every tenth file,
         ``<number>.compact``, contains all previous entries. All files after the last one of these
-        are
-        needed.
+        are needed.
         """
         names = self.storage.list("sources")
         ended = [*map(_log_offset, ends)]

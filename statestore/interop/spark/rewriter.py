@@ -82,9 +82,8 @@ def rewrite(
         batch: The last finished batch; the state is written as version ``batch + 1``.
         frames: The rows of each store, by operator id and store name. Their columns are
             ``key_bytes`` and ``value_bytes``, and also ``column_family_name`` if a store has
-            several
-            families. Each Spark partition becomes the state partition with the same number. The
-            order of its rows stays.
+            several families. Each Spark partition becomes the state partition with the same number.
+            The order of its rows stays.
 
     Returns:
         With format 2, the state ids for the commit. Each operator has a list of its partitions, and
@@ -166,7 +165,7 @@ class _Given:
     def _apply(self, read: Any) -> Any:
         options = read.queryExecution().analyzed().collectLeaves().head().options()
         self.store = int(options.get("operatorId")), str(options.get("storeName"))
-        # The rewriter does not use these rows again, so there is no need to keep their plan.
+        # The rewriter does not use these rows again, so their plan can be released.
         frame = self._rows.pop(self.store)
         key = StructType.fromJson(json.loads(read.schema().json()))[_KEY].dataType
         # The rewriter's rows must have the shuffle key, but the rewriter does not read it.

@@ -114,7 +114,8 @@ def show_location(
         The query, its operators, and their stores.
 
     Raises:
-        InvalidArgumentError: if there is no checkpoint location, or the micro-batch does not exist.
+        InvalidArgumentError: if the location is not a query's checkpoint location, or the
+            micro-batch does not exist.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         FormatVersionError: if another version of Spark wrote it.
     """
