@@ -109,8 +109,8 @@ def read_flights() -> pa.Table:
 def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None) -> FlightLog:
     """Write the flights as one file per partition, with offsets; return the topic.
 
-    ``flights_per_month`` limits the flights of each month to the first ones. Raises
-    InvalidArgumentError if it is below 1.
+    ``flights_per_month`` limits the number of flights in each month. Raises InvalidArgumentError if
+    it is below 1.
     """
     if flights_per_month is not None and flights_per_month < 1:
         raise InvalidArgumentError(f"flights_per_month is at least 1, not {flights_per_month}")

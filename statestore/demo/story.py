@@ -344,9 +344,8 @@ def run(
     """Run the whole demo; return 0 if the states are equal, 1 if they are not.
 
     ``place`` is a directory, or the URL of a prefix in a bucket, for which ``storage_options`` are
-    used. ``output`` is text or json. ``flights_per_month`` limits the flights of each month to the
-    first ones. Raises MissingDependencyError if the flights, a suitable Java version or Delta's jar
-    is
+    used. ``output`` is text or json. ``flights_per_month`` limits the number of flights in each
+    month. Raises MissingDependencyError if the flights, a suitable Java version or Delta's jar is
     missing, StorageError if the directory cannot be created, and the errors of snapshot and
     restore.
     """

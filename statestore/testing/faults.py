@@ -13,9 +13,8 @@ and ``close`` of the files that it opens. A seek is not counted. The same run ma
 so a fault at a number is reproducible. Only calls that a command makes concurrently can change
 places. A pickled copy continues the count of the original independently.
 
-If a call cannot have the fault, it succeeds: a full disk does not affect a read. Errors are those
-of
-a file system: StorageError from the storage, OSError from an open file.
+If a call cannot have the fault, it succeeds: a full disk does not affect a read. As with a file
+system, the storage raises StorageError, and an open file raises OSError.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class FaultyStorage:
         return self._call("listed", folder, lambda: self._storage.listed(folder))
 
     def is_empty(self) -> bool:
-        """Return whether there are no files yet."""
+        """Return whether the storage has no files."""
         return self._call("is_empty", "", self._storage.is_empty)
 
     def folder_above(self, name: str) -> str | None:

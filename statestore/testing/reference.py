@@ -114,8 +114,7 @@ class ReferenceStore:
     """Checkpoints by id; an id is never reused, even after its checkpoint has expired (I6).
 
     ``savepoints`` are ids by name. ``pins`` are pairs of an id and the end of the lease, by token.
-    A
-    checkpoint with a savepoint or pin is kept even after it has expired (I9).
+    A checkpoint with a savepoint or pin is kept even after it has expired (I9).
     """
 
     def __init__(self) -> None:

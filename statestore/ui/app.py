@@ -184,11 +184,10 @@ def serve(
     """Serve a store until the process is stopped; ``say`` receives the URL.
 
     When the server stops, it cancels queries, and aborts other requests after half a second.
-    Threads
-    that still read for them may continue.
+    Threads that still read for them may continue.
 
-    Raises InvalidArgumentError if ``host`` is reachable from other machines and there is no token,
-    or if the port is not available.
+    Raises InvalidArgumentError if ``host`` is reachable from other machines and ``token`` is
+    missing, or if the port is not available.
     """
     if not is_local(host) and not token:
         raise InvalidArgumentError(f"{host} is not this machine alone: give a token")

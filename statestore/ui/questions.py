@@ -99,7 +99,7 @@ def sql(
         text: The statement in the form.
         form_token: The token that the form sends with the statement.
         answer: The answer to show below the form.
-        problem: Why there is no answer.
+        problem: Why the statement has no answer.
     """
     manifest = store.manifest(which)
     facts = {

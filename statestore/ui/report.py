@@ -35,9 +35,8 @@ def write_report(
 
     It shows the newest checkpoints, the given checkpoint with its largest states, and a restore of
     it at several parallelisms. With ``against``, it also shows the differences from that
-    checkpoint,
-    for which the rows of both are read. ``progress`` receives the number of finished parts and the
-    total.
+    checkpoint, for which the rows of both are read. ``progress`` receives the number of finished
+    parts and the total.
 
     Raises InvalidArgumentError if the file cannot be written, and the errors of the parts.
     """

@@ -2,8 +2,7 @@
 
 A page of another site can make a browser send requests to this server, with the user's cookies. The
 browser sets ``Sec-Fetch-Site`` and ``Origin`` to the page that caused the request. If a user
-follows
-a link from elsewhere, the request is accepted, because it only shows a page.
+follows a link from elsewhere, the request is accepted, because it only shows a page.
 
 The number of concurrent queries is limited. A query stops when its client disconnects.
 """

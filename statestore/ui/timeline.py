@@ -43,7 +43,7 @@ class _Line:
 
 
 def newest(store: StateStore) -> int | None:
-    """Return the id of the newest checkpoint, None if there is none."""
+    """Return the id of the newest checkpoint, None for an empty store."""
     return max(store.checkpoints(), default=None)
 
 
