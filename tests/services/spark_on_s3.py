@@ -46,7 +46,7 @@ def main() -> None:
             checkpoint.union("source", "offsets", OFFSETS[:2])
     found = _checked(spark, store, users) | {"dump": _dump(spark), "shown": _shown(store)}
     found["a query's location is in a bucket"] = _goes_on(spark, given["url"], given["options"])
-    found["moved"] = _moved(spark, f"{given['url']}-query", given["options"])
+    found["moved"] = _moved(spark, f"{given['url']}-query", given["options"], given["providers"])
     spark.stop()
     print(json.dumps(found))
 
@@ -106,9 +106,11 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
     }
 
 
-def _moved(spark: SparkSession, url: str, options: dict[str, Any]) -> list[Any]:
-    """Return what a query emits that goes on in the bucket, at first and from another location;
-    and what the bucket's folders are said to hold.
+def _moved(
+    spark: SparkSession, url: str, options: dict[str, Any], providers: list[Provider]
+) -> list[Any]:
+    """Return what a query emits that goes on in the bucket, at first and from the location that is
+    exported for each provider; and what the bucket's folders are said to hold.
     """
     store = StateStore.open(f"{url}/store", spark=spark, storage_options=options)
     with TemporaryDirectory() as folder:
@@ -116,20 +118,19 @@ def _moved(spark: SparkSession, url: str, options: dict[str, Any]) -> list[Any]:
         events(source, 0, 2)
         _query(spark, source, f"{url}/first")
         import_checkpoint(spark, f"{url}/first", store, storage_options=options)
-        for name in ("second", "third"):
-            provider: Provider = "rocksdb" if name == "second" else "hdfs"
+        for provider in providers:
             export_checkpoint(
                 spark,
                 store,
-                f"{url}/{name}",
+                f"{url}/{provider}",
                 partitions=3,
                 provider=provider,
                 storage_options=options,
             )
         export_progress(store, f"{url}/progress", storage_options=options)
         events(source, 2, 3)
-        emitted = [_query(spark, source, f"{url}/{n}") for n in ("first", "second", "third")]
-    places = [f"{url}/first", f"{url}/second", f"{url}/third"]
+        places = [f"{url}/{name}" for name in ("first", *providers)]
+        emitted = [_query(spark, source, place) for place in places]
     shown = [show_location(spark, place, storage_options=options) for place in places]
     return [emitted, [(one.batch, one.provider) for one in shown]]
 

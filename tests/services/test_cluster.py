@@ -178,8 +178,9 @@ def expected_rows(ledger: Ledger) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize("by_job", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_snapshot_outlives_an_executor_and_is_restored_at_another_parallelism(
-    place: Place, ledger: Ledger, cluster: SparkCluster, s3: S3Server, tmp_path: Path
+    place: Place, ledger: Ledger, cluster: SparkCluster, s3: S3Server, tmp_path: Path, by_job: bool
 ) -> None:
     """I4, I7: two tasks write to S3 when one's executor is killed; what it wrote is in no state."""
     gate = Gate()
@@ -216,6 +217,9 @@ def test_a_snapshot_outlives_an_executor_and_is_restored_at_another_parallelism(
     assert {token_of(name) for name in intact.strays} <= set(gate.written) - named
     assert store.manifest().keyed[0].digest == digest_without_spark(ledger, tmp_path)
 
+    if not by_job:
+        check_read(ledger, store)
+        return
     with submitted(
         cluster, "restore", RESTORE.format(url=place.store, here=tmp_path), tmp_path
     ) as job:
@@ -231,17 +235,38 @@ def digest_without_spark(ledger: Ledger, here: Path) -> int:
     return store.manifest().keyed[0].digest
 
 
+def check_read(ledger: Ledger, store: StateStore) -> None:
+    restored = store.restore(parallelism=NEW_PARALLELISM)
+    totals = restored.keyed(UID, "totals")
+    rows = [
+        row | {"subtask": subtask}
+        for subtask in range(NEW_PARALLELISM)
+        for row in totals.to_arrow(subtask).read_all().drop_columns(["key_group"]).to_pylist()
+    ]
+    check_rows(ledger, rows)
+    offsets = restored.operator(SOURCE, "offsets")
+    dealt = [each for subtask in range(NEW_PARALLELISM) for each in offsets.subtask(subtask)]
+    check_offsets(dealt)
+
+
 def check_restored(ledger: Ledger, here: Path) -> None:
     partitioning = ds.partitioning(pa.schema({"subtask": pa.int32()}), flavor="hive")
     totals = ds.dataset(here / "totals", format="parquet", partitioning=partitioning).to_table()
+    check_rows(ledger, totals.to_pylist())
+    parts = sorted((here / "offsets").rglob("*.json"))
+    check_offsets([json.loads(line) for part in parts for line in part.read_text().splitlines()])
+
+
+def check_rows(ledger: Ledger, rows: list[dict[str, Any]]) -> None:
     owners = KeyGroupAssignment(max_parallelism=128, parallelism=NEW_PARALLELISM)
-    rows = sorted(totals.to_pylist(), key=lambda row: str(row["customer"]))
+    rows = sorted(rows, key=lambda row: str(row["customer"]))
     for row in rows:
         group = key_group_of(row["customer"], max_parallelism=128)
         assert row.pop("subtask") == owners.subtask_of(group)
     assert rows == expected_rows(ledger)
-    parts = sorted((here / "offsets").rglob("*.json"))
-    offsets = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+def check_offsets(offsets: list[dict[str, Any]]) -> None:
     assert sorted(each["partition"] for each in offsets) == list(range(6))
     assert sum(each["offset"] for each in offsets) == ORDERS
 
