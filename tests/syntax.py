@@ -53,18 +53,23 @@ def _module(path: Path) -> Module:
     return Module(name, text, ast.parse(text, str(path)))
 
 
-def imports(module: Module) -> Iterator[Import]:
-    """Yield what ``module`` imports, also by ``import_module("...")``, wherever it stands."""
-    yield from _imports(module.tree, lazy=False, for_types=False)
+@cache
+def imports(module: Module) -> tuple[Import, ...]:
+    """Return what ``module`` imports, also by ``import_module("...")``, wherever it stands."""
+    # Most nodes are expressions, and only a call of this function imports in one.
+    expressions = "import_module" in module.text
+    return tuple(_imports(module.tree, expressions, lazy=False, for_types=False))
 
 
-def _imports(node: ast.AST, *, lazy: bool, for_types: bool) -> Iterator[Import]:
+def _imports(node: ast.AST, expressions: bool, *, lazy: bool, for_types: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) and not expressions:
+            continue
         for name in _imported(child):
             yield Import(name, getattr(child, "lineno", 0), lazy, for_types)
         inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-        yield from _imports(child, lazy=lazy or inside, for_types=for_types or guarded)
+        yield from _imports(child, expressions, lazy=lazy or inside, for_types=for_types or guarded)
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -32,12 +32,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def test_the_command_prints_and_ends(url: str) -> None:
-    """Each of 12 times, some at once: when there is much to do, more threads are left behind."""
+@pytest.mark.parametrize("runs", [4, pytest.param(12, marks=pytest.mark.long)])
+def test_the_command_prints_and_ends(url: str, runs: int) -> None:
+    """Each time, four at once: when there is much to do, more threads are left behind."""
     words = [sys.executable, "-m", "statestore", "--store", url, "--output", "json"]
     words += ["query", "SELECT n - n AS zero FROM totals LIMIT 2"]
     with ThreadPoolExecutor(4) as pool:
-        for done in pool.map(ended, [words] * 12):
+        for done in pool.map(ended, [words] * runs):
             assert (done.returncode, done.stderr) == (0, "")
             assert '"rows": [' in done.stdout
 
@@ -61,9 +62,8 @@ def ended(words: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_program_that_keeps_an_answer_ends(url: str, program: str) -> None:
     """Without a word of it."""
     opened = f"from statestore import StateStore; store = StateStore.open({url!r})\n"
-    for _ in range(2):
-        done = ended([sys.executable, "-c", f"{opened}{program}"])
-        assert (done.returncode, done.stderr) == (0, "")
+    done = ended([sys.executable, "-c", f"{opened}{program}"])
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("streams", [1, 4])

@@ -81,10 +81,10 @@ def another_count(job: Job) -> Job:
     ("tamper", "state"),
     [
         (another_total, "totals"),
-        (another_route, "routes"),
-        (no_list, "recent"),
+        pytest.param(another_route, "routes", marks=pytest.mark.long),
+        pytest.param(no_list, "recent", marks=pytest.mark.long),
         (another_offset, "offsets"),
-        (another_count, "unkeyed"),
+        pytest.param(another_count, "unkeyed", marks=pytest.mark.long),
     ],
 )
 def test_a_wrong_row_is_found_by_rows_and_by_digest(

@@ -77,6 +77,7 @@ def test_an_offset_that_is_restored_wrong_is_noticed(
     assert wrong_states(tmp_path, capfd) >= {"totals", "routes"}
 
 
+@pytest.mark.long
 def test_a_record_that_the_source_skips_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

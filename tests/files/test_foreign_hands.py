@@ -118,7 +118,7 @@ def table_of(path: Path) -> str:
     return f"{path}/operators/u/keyed/n"
 
 
-FOR_LONG = {"vacuum lite", "zorder"}
+FOR_LONG = {"vacuum", "vacuum lite", "optimize", "zorder", "delete"}
 """Statements that do what another one does too, to fewer files or in another order."""
 
 

@@ -337,7 +337,7 @@ def test_a_disk_without_room_is_an_error_of_storage(tmp_path: Path) -> None:
     assert rows_of(store, 0, 1).num_rows == 200
 
 
-@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_spark_tasks_sort_on_disk(tmp_path: Path, spark: SparkSession, layout: str) -> None:
     """A full snapshot, changes and a comparison give the same rows and digests as in memory."""
     changed = ROWS.filter(pc.not_equal(ROWS.column("n"), 77))

@@ -192,7 +192,7 @@ def test_a_key_names_all_fields_in_its_lists(tmp_path: Path) -> None:
             state.get(no_key)
 
 
-@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+@pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_spark_and_delta_have_the_lists(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     """Written from a DataFrame, read as one, by the data source, by keys, and as a Delta table."""
     store = opened(tmp_path, layout, spark=spark)
