@@ -287,8 +287,8 @@ def _operator(
 def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
     """Return the number of key groups of an exported operator, None if it is not specified.
 
-    This is the number in ``wanted``. An exception are imported operators with a single key group,
-    which can never be parallel.
+    ``wanted`` takes precedence over the imported number. An operator that was imported with one key
+    group keeps it, because it can never be parallel.
     """
     if imported is None or imported.max_parallelism < 1:
         return wanted

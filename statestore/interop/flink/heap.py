@@ -46,7 +46,7 @@ class HeapEntries:
     ``begins`` has the start of each entry and, except for timers, the starts of its key and its
     value. ``stop`` is the end of the last entry. For lists and maps, ``counts`` has the number of
     elements in each, and ``inner`` has the start of each element; for maps also the start of each
-    value. The last array of ``inner`` also has the end of the last element.
+    value. The last array of ``inner`` has the end of each element.
     """
 
     state: KeyedState

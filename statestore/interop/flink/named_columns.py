@@ -133,8 +133,9 @@ class StateColumns:
         return pa.schema(found)
 
     def table_of_bytes(self, found: StateEntries, prefix: int) -> pa.Table:
-        """Return undecoded entries of one key group as rows; a key's first ``prefix`` bytes are
-        cut.
+        """Return undecoded entries of one key group as rows.
+
+        The first ``prefix`` bytes of each key, which are the key group, are cut.
         """
         keys = found.keys
         whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
