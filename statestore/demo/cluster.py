@@ -65,7 +65,7 @@ class Ledger:
     cents: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Start the random numbers of the orders."""
+        """Seed the random numbers of the orders."""
         self._random = random.Random(self.seed)
 
     def more(self, number: int) -> Iterator[tuple[str, dict[str, Any]]]:

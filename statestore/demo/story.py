@@ -65,8 +65,7 @@ __all__ = [
 # The output of the demo: results on stdout, progress on stderr.
 #
 # On a terminal the progress is a temporary bar. Otherwise it is a line per step, so that a log
-# shows
-# all steps and their durations. With ``output="json"`` the result is one document at the end.
+# shows all steps and their durations. With ``output="json"`` the result is one document at the end.
 
 
 Cell = int | float | str

@@ -147,8 +147,10 @@ def heat(rows: Rows, what: str) -> Markup:
 
 
 def flow(bands: Rows, labels: Rows, height: int) -> Markup:
-    """Return bands from left to right: rows of ``band``, ``x`` (0 to 1), ``low``, ``high``,
-    ``moves`` and ``text``. Rows of ``labels`` have ``x``, ``y`` and ``label``.
+    """Return a chart of bands from left to right.
+
+    Rows of ``bands`` have ``band``, ``x`` (0 to 1), ``low``, ``high``, ``moves`` and ``text``. Rows
+    of ``labels`` have ``x``, ``y`` and ``label``.
     """
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-0.12, 1.12]}}
     y: dict[str, Any] = {"type": "quantitative", "axis": None, "scale": {"reverse": True}}

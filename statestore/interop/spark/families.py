@@ -83,9 +83,7 @@ class FamilyColumns:
         )
 
     def to_bytes(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """Convert a state's rows back to Spark's bytes, with one Spark partition per state
-        partition.
-
+        """Convert a state's rows back to Spark's bytes, in one Spark partition per state partition.
         The rows of a list are in its order: the first row starts the list, and the others append.
         """
         return self.in_place(rows.withColumn(OWNER, self.owner(partitions)), partitions)
