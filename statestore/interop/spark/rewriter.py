@@ -101,7 +101,7 @@ def rewrite(
     session: Any = spark
     # Both calls start servers that the JVM needs. The first starts py4j's callback server in
     # Python, once per process and with daemon threads, as foreachBatch does. The second starts
-    # Spark's coordinator, to which stores report their versions.
+    # Spark's coordinator, to which stores report their writes.
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     session.streams  # noqa: B018
     with TemporaryDirectory(prefix="statestore-") as folder:
