@@ -143,7 +143,7 @@ def test_ctrl_c_ends_a_query(fraud: Path) -> None:
         "def stop():\n"
         "    while not any(one.name.startswith('ThreadPool') for one in threading.enumerate()):\n"
         "        stopped.wait(0.01)\n"
-        "    stopped.wait(2)\n"
+        "    stopped.wait(0.5)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "stopped = threading.Event()\n"
         "threading.Thread(target=stop, daemon=True).start()\n"

@@ -20,6 +20,7 @@ from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
+from tests.support.examples import examples
 
 NAN = float("nan")
 STATE = KeyedState(
@@ -117,6 +118,7 @@ def stream_of(
 sizes = st.tuples(st.integers(1, 9), st.sampled_from([1, 100, 300, 10**6]))
 
 
+@examples(100)
 @given(st.lists(st.tuples(stored(), writers, sizes), min_size=1, max_size=4))
 def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:
     streams = [stream_of(rows, STATE, writer, size) for rows, writer, size in files]
@@ -139,6 +141,7 @@ def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:
     assert [piece.following is None for piece in pieces[:-1]] == [False] * len(pieces[:-1])
 
 
+@examples(100)
 @given(stored(), writers, sizes, st.lists(st.tuples(changed(), writers, sizes), max_size=4))
 def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
     base: Any, writer: Any, size: Any, layers: Any
@@ -154,6 +157,7 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
     assert list(map(str, found)) == list(map(str, expected.to_pylist()))
 
 
+@examples(100)
 @given(st.lists(st.tuples(changed(), writers, sizes), min_size=1, max_size=4))
 def test_merged_layers_say_what_the_layers_say(layers: Any) -> None:
     """Also over a base that has rows of all keys."""

@@ -20,6 +20,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import check_key_type, key_hashes
 from statestore.keys.hashing import key_hash
 from statestore.spark.hashing import key_hash_column
+from tests.support.examples import examples
 
 Random = random.Random
 DAY = 86_400 * 10**9
@@ -167,6 +168,7 @@ def column_of(values: list[Any], case: Carried) -> pa.Array:
 
 
 @pytest.mark.parametrize("case", CARRIED, ids=name_of)
+@examples(100)
 @given(seed=st.integers(0, 2**32))
 def test_columns_and_values_agree(case: Carried, seed: int) -> None:
     """I1: an Arrow column has the hashes of its values."""

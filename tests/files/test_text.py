@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError
 from statestore.files.text import refuse_invalid_text
+from tests.support.examples import examples
 from tests.support.writers import opened
 
 BAD = pa.array([b"ok", b"caf\xe9"], pa.binary()).view(pa.string())
@@ -64,6 +65,7 @@ def test_an_element_is_refused(store: StateStore, mode: str) -> None:
             getattr(checkpoint, mode)("u", "e", elements)
 
 
+@examples(100)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=30), st.integers(0, 3))
 def test_what_python_decodes_is_taken_and_nothing_else(values: list[bytes], skipped: int) -> None:
     column = pa.array(values, pa.binary()).view(pa.string()).slice(min(skipped, len(values) - 1))

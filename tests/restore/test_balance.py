@@ -19,6 +19,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.keys.ranges import RangeAssignment
 from statestore.spark.data_source import resolve
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,6 +184,7 @@ def random_ranges(draw: st.DrawFn) -> RangeAssignment:
 
 
 @pytest.mark.slow
+@examples(100)
 @given(random_ranges())
 def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
     tmp_path_factory: pytest.TempPathFactory, ranges: RangeAssignment

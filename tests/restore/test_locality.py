@@ -15,6 +15,7 @@ from statestore.flink.slots import PreviousAllocation, place_subtasks
 from statestore.format.handles import KeyedStateHandle
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.placement import preferred_hosts, previous_allocations
+from tests.support.examples import examples
 
 # Divides by every number of key groups here, so that no score is rounded.
 EXACT = lcm(*range(1, 61))
@@ -145,6 +146,7 @@ def held_bytes(held: list[KeyedStateHandle], assignment: KeyGroupAssignment) -> 
     return per_subtask
 
 
+@examples(100)
 @given(states())
 def test_it_is_what_placement_says(
     state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
@@ -165,6 +167,7 @@ def test_it_is_what_placement_says(
     assert sum(one.size_bytes for one in offered.previous) == sum(map(Counter.total, per_subtask))
 
 
+@examples(100)
 @given(states())
 def test_with_room_for_all_each_goes_where_it_has_most(
     state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
