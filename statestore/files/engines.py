@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from statestore.errors import MissingDependencyError
+from statestore.extras import needs_extra
 from statestore.files import arrow, grouped
 from statestore.files.against import Against
 from statestore.files.given import StreamedRows, is_dicts, is_lazy, settled, streamed
@@ -133,17 +133,10 @@ def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
 def spark_module(name: str) -> Any:
     """Return ``statestore.spark.<name>``, a module that imports pyspark.
 
-    Raises MissingDependencyError with the command when pyspark is not installed.
+    Raises MissingDependencyError, which names the extra, when pyspark is not installed.
     """
-    try:
+    with needs_extra("spark", "Spark's rows and sessions"):
         return importlib.import_module(f"statestore.spark.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "delta", "py4j"):
-            raise
-        raise MissingDependencyError(
-            f"Spark is needed here and {error.name} is not installed: pip install pyspark==4.2.0 "
-            "delta-spark==4.4.0"
-        ) from error
 
 
 def _is_spark(rows: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from statestore.errors import MissingDependencyError
+from statestore.extras import needs_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,9 @@ def as_pandas(result: Tabular) -> pd.DataFrame:
     """Return what ``to_arrow()`` returns as a pandas DataFrame.
 
     Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not NaN.
+
+    Raises:
+        MissingDependencyError: without pandas.
     """
     return pandas_of(result.to_arrow())
 
@@ -45,19 +48,15 @@ def as_polars(result: Tabular) -> pl.DataFrame:
 
 def pandas_of(table: pa.Table) -> pd.DataFrame:
     """Return a table as :func:`as_pandas` does."""
-    import pandas as pd
-
+    with needs_extra("pandas", "to_pandas()"):
+        import pandas as pd
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def polars_of(table: pa.Table) -> pl.DataFrame:
     """Return a table as :func:`as_polars` does."""
-    try:
+    with needs_extra("polars", "to_polars()"):
         import polars as pl
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Polars is not installed: pip install polars, or read with .to_arrow(…)"
-        ) from error
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)  # of a table
     return frame

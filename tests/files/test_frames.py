@@ -128,5 +128,5 @@ def test_without_polars_an_error_says_so(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(MissingDependencyError, match="pip install polars"):
+    with pytest.raises(MissingDependencyError, match="install the extra 'polars': "):
         store.plan().to_polars()
