@@ -1,1 +1,1 @@
-"""States of other systems: what they keep, read and written as they do."""
+"""Import and export the state of other systems, in their own formats."""
