@@ -133,7 +133,7 @@ def test_what_is_broken_is_found(
 def test_a_history_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delete that is dropped needs a snapshot of one row, and its delete."""
     a_delete_is_dropped(monkeypatch)
-    ((_, history, failure),) = failures(Runner(), range(7, 200)).values()
+    ((_, history, failure),) = failures(Runner(), range(20, 200)).values()
     short = shortest(history, failure)
     assert len(short.steps) <= 2
     assert sum(len(getattr(step, "rows", ())) for step in short.steps) <= 2
