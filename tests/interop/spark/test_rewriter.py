@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-OLD, NEW = 4, 7
+OLD, NEW = 2, 3
 STORE = (0, "default")
 
 
@@ -75,7 +75,7 @@ spark = spark_session(master="local[1]", table_format="parquet")
 old, new, batch = sys.argv[1:]
 spark.streams
 reader = spark.read.format("statestore").option("_readAllColumnFamilies", "true")
-rows = reader.load(old).repartition(7, "partition_key")
+rows = reader.load(old).repartition(3, "partition_key")
 print(rewrite(spark, location=new, batch=int(batch), frames={(0, "default"): rows}))
 """
 
@@ -124,8 +124,8 @@ def test_each_store_needs_its_rows(refused: Refused, sessions: tuple[Path, DataF
 
 
 def test_partitions_are_counted(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
-    with pytest.raises(ParallelismError, match="has 7 partitions; the rows for it are in 6"):
-        refused({STORE: sessions[1].repartition(6, "partition_key")})
+    with pytest.raises(ParallelismError, match="has 3 partitions; the rows for it are in 2"):
+        refused({STORE: sessions[1].repartition(2, "partition_key")})
 
 
 def test_columns_and_their_types_are_compared(
