@@ -1,6 +1,7 @@
-"""A progress bar for the states of a job, on a terminal: which one Spark works on, and how far.
+"""A progress bar for the states of a job, on a terminal.
 
-Of a state Spark tells its tasks, so the bar goes by these: rows are known when they are written.
+It shows the state that Spark works on, and its progress. Spark reports the tasks of a state, so the
+bar counts tasks: the number of rows is known only after they are written.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ class _Draw(Protocol):
 
 
 class StatesBar:
-    """How far a job is: states that are done, and of the one at hand the share of its tasks."""
+    """The progress of a job: the finished states, and the share of finished tasks of the next."""
 
     def __init__(self, total: int, draw: _Draw, tasks: Callable[[], tuple[int, int]]) -> None:
-        """Begin before the first of ``total`` states; ``tasks`` says how many of the tasks under
-        way have ended, and how many there are.
+        """Begin before the first of ``total`` states.
+
+        ``tasks`` returns the number of finished tasks of the active stages, and of all their tasks.
         """
         self._total, self._draw, self._tasks = total, draw, tasks
         self._begun, self._title = 0, ""
 
     def begin(self, title: str) -> None:
-        """Draw that the step before has ended, and the next has begun."""
+        """Draw that the previous step has ended, and that the next one has begun."""
         self._begun += 1
         self._title = title
         self._draw(min(self._begun - 1, self._total), self._total, title)
 
     def look(self) -> None:
-        """Draw how far the step at hand is."""
+        """Draw the progress of the current step."""
         done, tasks = self._tasks()
         if tasks and 0 < self._begun <= self._total:
             text = f"{self._title}: {done} of {tasks} tasks"
@@ -52,7 +54,7 @@ class StatesBar:
 def bar_of(spark: SparkSession, total: int) -> Iterator[StatesBar]:
     """Yield the bar of a job that works on ``total`` states, one after another.
 
-    Elsewhere than on a terminal nothing is drawn, and Spark is not asked.
+    If the output is not a terminal, nothing is drawn and Spark is not asked.
     """
     with progress_bar("starting") as drawn:
         bar = StatesBar(total, drawn, lambda: tasks_of(spark))
@@ -63,7 +65,7 @@ def bar_of(spark: SparkSession, total: int) -> Iterator[StatesBar]:
 
         def look() -> None:
             while not over.wait(EVERY_S):
-                with suppress(Exception):  # without an answer of Spark's the bar stays as it is
+                with suppress(Exception):  # if Spark does not answer, the bar stays as it is
                     bar.look()
 
         looking = threading.Thread(target=look, name="progress", daemon=True)
@@ -76,7 +78,7 @@ def bar_of(spark: SparkSession, total: int) -> Iterator[StatesBar]:
 
 
 def tasks_of(spark: SparkSession) -> tuple[int, int]:
-    """Return how many tasks of the stages under way have ended, and how many these have."""
+    """Return the number of finished tasks of the active stages, and of all their tasks."""
     tracker = spark.sparkContext.statusTracker()
     known = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
     stages = [stage for stage in known if stage is not None]

@@ -1,11 +1,13 @@
-"""What all jobs share: a command line, settings checked before anything starts, exit codes.
+"""The parts that all jobs share: a command line, early checks of the settings, and exit codes.
 
 A job is a function from its settings to a report, a value that JSON can hold. The report goes to
-stdout, as text or as JSON, and says in how many attempts (``restarts.py``) it came about; progress,
-restarts and errors go to stderr. (spark-submit joins the two into its own stdout: so with JSON
-there is no progress, and what comes before the report is only why an attempt failed, and where the
-metrics are.) An error of ours is one sentence, and the process ends with the exit code of the
-error's class (``statestore/errors.py``); any other exception is a defect, of the job or of its
+stdout, as text or as JSON, and has the number of attempts (``restarts.py``). Progress, restarts and
+errors go to stderr. spark-submit joins the two streams into its own stdout. With JSON there is
+therefore no progress: only the reasons of failed attempts and the address of the metrics come
+before the report.
+
+An error of this package is printed as one sentence, and the process ends with the exit code of the
+error's class (``statestore/errors.py``). Any other exception is a defect, of the job or of its
 data, and keeps its traceback.
 """
 
@@ -42,11 +44,11 @@ _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>
 
 @dataclass(frozen=True)
 class Job(Generic[S]):
-    """A job: its help text, the dataclass of its settings, what it does, its report as text.
+    """A job: its help text, its settings class, the function that it runs, and its text output.
 
-    ``work`` is one attempt, and may be called again after it failed; it gives its listeners to the
-    store. ``dry_run`` is the setting that ``--dry-run`` turns on; without one there is no such
-    option.
+    ``work`` is one attempt, and may be called again after it failed. It passes its listeners to the
+    store. ``dry_run`` is the setting that ``--dry-run`` turns on. If it is None, the job does not
+    have that option.
     """
 
     name: str
@@ -60,9 +62,9 @@ class Job(Generic[S]):
 def run(
     job: Job[Any], arguments: Sequence[str] | None = None, *, clock: Clock | None = None
 ) -> int:
-    """Run a job with the process's arguments or these; return the exit code.
+    """Run a job with these arguments, by default the process's own; return the exit code.
 
-    A failed attempt is followed by another as the settings' restart strategy says.
+    The settings' restart strategy decides whether another attempt follows a failed one.
     """
     try:
         given = _parser(job).parse_args(arguments)
@@ -84,7 +86,7 @@ def run(
 
 
 def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
-    """Return a settings file, with ``NAME=VALUE`` overrides over it; SettingsError when wrong."""
+    """Return a settings file with ``NAME=VALUE`` overrides applied; SettingsError when wrong."""
     table = read_toml(path)
     where = path
     for text in overrides:
@@ -94,7 +96,7 @@ def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a local file whole: who reads it meanwhile sees the old one or the new one.
+    """Write a local file atomically: a concurrent reader sees the old file or the new one.
 
     Raises SettingsError when it cannot be written.
     """
@@ -109,7 +111,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows under a header as aligned text, numbers to the right."""
+    """Return rows under a header as aligned text, with numbers aligned to the right."""
     shown = list(rows)
     lines = [[*header], *([str(cell) for cell in row] for row in shown)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -134,7 +136,7 @@ def _silent(text: str) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # argparse would print its usage and exit; here every error takes the same way out.
+        # argparse would print its usage and exit; here every error is reported in the same way.
         raise InvalidArgumentError(f"{message}; --help shows examples")
 
 
@@ -198,9 +200,9 @@ def _check_step(node: Any, step: str | int, name: str) -> None:
 
 
 def _typed(text: str) -> Any:
-    """Return a value as TOML reads it (7, true, ["a"]), else as the text that it is.
+    """Parse a value as TOML (7, true, ["a"]); if it is not valid TOML, return the text itself.
 
-    ValueError refuses a number that is not exact.
+    Raises ValueError for a number that cannot be represented exactly.
     """
     try:
         return parse_toml(f"value = {text}")["value"]

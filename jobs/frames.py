@@ -1,8 +1,8 @@
-"""DataFrames from the settings of a source, and into the place that a sink's settings name.
+"""DataFrames that are read from a source's settings, and written to a sink's.
 
-What Spark refuses about a setting (no such path, unknown column, wrong SQL, an existing target)
-becomes a SettingsError of one sentence that names the state. What goes wrong while rows are read or
-written stays Spark's own error.
+If Spark rejects a setting (no such path, unknown column, wrong SQL, an existing target), a
+SettingsError of one sentence names the state. Errors while rows are read or written stay Spark's
+own errors.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ _GROUP = "statestore_group_"
 def session(
     settings: SparkSettings, *, app_name: str, delta: bool, s3: bool = False
 ) -> SparkSession:
-    """Return the running Spark session (spark-submit's), or start one with these settings; with
-    ``s3``, one that reads and writes ``s3a://``.
+    """Return the running Spark session (spark-submit's), or start one with these settings.
 
-    One that has ended, with its JVM or without, is not running: an attempt that follows gets
-    another. Raises MissingDependencyError when there is no Java, or no Delta and ``delta`` is
-    wanted.
+    With ``s3``, the started session reads and writes ``s3a://``. A session that has ended, with or
+    without its JVM, does not count as running: the next attempt gets a new one. Raises
+    MissingDependencyError when Java is missing, or when Delta is missing and ``delta`` is True.
     """
     _forget_ended()
     return spark_session(
@@ -66,15 +65,15 @@ def session(
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Turn what Spark refuses in this block into a SettingsError that says ``what`` it is about."""
+    """Turn an error of Spark's analysis in this block into a SettingsError that names ``what``."""
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
-    was_disabled, log.disabled = log.disabled, True  # it prints these errors with the JVM's stack
+    was_disabled, log.disabled = log.disabled, True  # it logs these errors with the JVM's stack
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         raise SettingsError(f"{what}: Spark refuses this: {_first_line(error)}") from error
     except Py4JJavaError as error:
-        # PySpark knows no class of its own for this one.
+        # PySpark has no Python class for this error.
         problem = str(error.java_exception.getMessage())
         if not problem.startswith("[DATA_SOURCE_NOT_FOUND]"):
             raise
@@ -99,17 +98,17 @@ def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
 
 
 def _grouped(rows: DataFrame, source: SourceSettings) -> DataFrame:
-    """Return one row a group, with the columns of ``select`` and no others, as GROUP BY does."""
-    # The groups' own columns come first in what agg returns, also those that select leaves out.
+    """Return one row per group, with the columns of ``select`` and no others, as GROUP BY does."""
+    # agg returns the grouping columns first, even columns that select does not name.
     groups = [F.expr(sql).alias(f"{_GROUP}{at}") for at, sql in enumerate(source.group_by)]
     found = rows.groupBy(*groups).agg(*map(F.expr, source.select))
     return found.drop(*(name for name in found.columns if name.startswith(_GROUP)))
 
 
 def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:
-    """Return a restored keyed state as its rows were stored, and where wanted their ``subtask``.
+    """Return the stored rows of a restored keyed state, optionally with their ``subtask``.
 
-    Raises SettingsError when the state has a column of that name itself.
+    Raises SettingsError when the state itself has a column of that name.
     """
     rows = rows.drop(KEY_GROUP)
     if not per_subtask:
@@ -138,7 +137,7 @@ def element_rows(
 
 
 def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
-    """Raise SettingsError when the sink exists already and its mode does not provide for that."""
+    """Raise SettingsError when the sink already exists and its mode does not allow that."""
     if sink.mode == "error" and exists(spark, sink):
         raise SettingsError(
             f"{what}: {sink.place} exists; name another place, or choose a mode: "
@@ -147,7 +146,7 @@ def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
 
 
 def exists(spark: SparkSession, sink: SinkSettings) -> bool:
-    """Return whether a sink's table or path exists; False for one that has neither."""
+    """Return whether a sink's table or path exists; False for a sink that has neither."""
     if sink.table is not None:
         return spark.catalog.tableExists(sink.table)
     if sink.path is None:
@@ -158,16 +157,16 @@ def exists(spark: SparkSession, sink: SinkSettings) -> bool:
 
 
 def write(rows: DataFrame, sink: SinkSettings) -> None:
-    """Write rows to a sink; with ``per_subtask`` one directory for each value of ``subtask``.
+    """Write rows to a sink; with ``per_subtask``, one directory for each value of ``subtask``.
 
-    No row leaves its Spark partition. A subtask without rows has no directory.
+    Rows are not shuffled. A subtask without rows has no directory.
     """
     writer = rows.write.mode(sink.mode)
     if sink.format is not None:
         writer = writer.format(sink.format)
     if sink.per_subtask:
-        # A session may overwrite only the directories that get rows ("dynamic"): those of an
-        # earlier, larger parallelism would stay and be read as state.
+        # A session may overwrite only the directories that get rows ("dynamic"). Directories of
+        # an earlier, larger parallelism would then stay and be read as state.
         writer = writer.partitionBy(SUBTASK).option("partitionOverwriteMode", "static")
     writer = writer.options(**sink.options)
     with _without_sort(rows.sparkSession):
@@ -178,14 +177,14 @@ def write(rows: DataFrame, sink: SinkSettings) -> None:
 
 
 def _forget_ended() -> None:
-    """Let go of a Spark that has ended: PySpark would hand it out for ever."""
+    """Drop a Spark session that has ended; otherwise PySpark would return it again and again."""
     context: Any = SparkContext._active_spark_context
     if context is None:
         return
     try:
         if context._jsc.sc().isStopped():
             SparkSession.builder.getOrCreate().stop()
-    except (OSError, Py4JError):  # no answer: the JVM is gone, and cannot be asked to stop
+    except (OSError, Py4JError):  # no answer: the JVM has ended, and cannot be asked to stop
         SparkSession._instantiatedSession = None
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
@@ -200,7 +199,8 @@ def _first_line(problem: object) -> str:
 def _without_sort(spark: SparkSession) -> Iterator[None]:
     """Keep Spark from sorting each Spark partition by ``subtask`` before it writes directories.
 
-    It has one value there: a sort would hold, and perhaps spill, the whole subtask for nothing.
+    The column has one value per Spark partition. The sort would buffer, and perhaps spill, the
+    whole subtask for nothing.
     """
     before = spark.conf.get(_WRITERS)
     spark.conf.set(_WRITERS, "1")

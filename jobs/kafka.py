@@ -1,4 +1,4 @@
-"""The half of redistribute_offsets that asks Kafka: what becomes of each offset, and the commit."""
+"""The part of redistribute_offsets that talks to Kafka: it checks offsets and commits them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KafkaCheck", "check", "summary", "table"]
 
 @dataclass(frozen=True)
 class KafkaCheck:
-    """Offsets that were checked: of each old subtask, and the report of how they came about."""
+    """Checked offsets: the offsets of each old subtask, and the report of the check."""
 
     cluster: KafkaCluster
     group: str | None
@@ -26,9 +26,9 @@ class KafkaCheck:
     report: Report
 
     def commit(self, offsets: Sequence[SourceOffset]) -> Report:
-        """Commit for the group; return what was done, and what it had before.
+        """Commit offsets for the group; return a report that includes the previous offsets.
 
-        Raises as :meth:`~statestore.sources.kafka.KafkaCluster.commit`.
+        Raises the errors of :meth:`~statestore.sources.kafka.KafkaCluster.commit`.
         """
         assert self.group is not None
         before = self.cluster.commit(self.group, offsets)
@@ -45,11 +45,11 @@ class KafkaCheck:
 def check(
     settings: OffsetsSettings, old: Sequence[Sequence[object] | None], say: Progress
 ) -> KafkaCheck | None:
-    """Compare stored offsets with what their topics hold now; None without a broker.
+    """Compare stored offsets with the current contents of their topics; None without a broker.
 
-    Says what it will do, unless that is all that is asked for; and when it goes no further. Raises
+    Prints its decisions, unless only the check was requested, and also when it refuses. Raises
     NotFoundError for a topic in the settings that does not exist, IncompatibleStateError when a
-    policy refuses, CommitConflictError when the group has members, and as
+    policy refuses, CommitConflictError when the group has members, and the errors of
     :class:`~statestore.sources.kafka.KafkaCluster`.
     """
     kafka = settings.kafka
@@ -74,7 +74,7 @@ def check(
 
 
 def table(report: Report) -> str:
-    """Return the check as text: a line for each partition, stored or live."""
+    """Return the check as text: one line for each partition, stored or live."""
     header = ("topic", "partition", "stored", "live", "decision", "offset", "reason")
     rows = [
         [
@@ -92,7 +92,7 @@ def table(report: Report) -> str:
 
 
 def summary(report: Report) -> str:
-    """Return how many partitions are kept, moved, and so on, as one line."""
+    """Return the number of partitions per decision (kept, moved, …), as one line."""
     counts = ", ".join(f"{number} {decision}" for decision, number in report["decisions"].items())
     return f"Kafka at {report['bootstrap']}: {counts or 'no partitions'}"
 

@@ -1,6 +1,6 @@
 """Metrics of a job for Prometheus, over HTTP for as long as the job runs.
 
-The port serves all attempts, and is there before the first one: what is wrong with it is said
+One port serves all attempts. It is opened before the first attempt, so an unusable port is reported
 before anything is read or written.
 """
 
@@ -15,20 +15,21 @@ from statestore.listeners import CheckpointListener
 __all__ = ["Listeners", "served"]
 
 Listeners = tuple[CheckpointListener, ...]
-"""What a job gives each store that it opens."""
+"""The listeners that a job passes to each store that it opens."""
 
 
 @contextmanager
 def served(port: int | None, say: Callable[[str], None]) -> Iterator[Listeners]:
     """Yield the listeners whose metrics a port serves until the block ends; none without a port.
 
-    ``say`` hears where, since 0 is any port that is free. Raises MissingDependencyError without
-    prometheus_client, SettingsError for a port that cannot be had.
+    ``say`` is called with the address, since port 0 stands for any free port. Raises
+    MissingDependencyError without prometheus_client, SettingsError for a port that is not
+    available.
     """
     if port is None:
         yield ()
         return
-    from statestore.prometheus import serve  # who asks for no port need not have the client
+    from statestore.prometheus import serve  # the client is only needed with a port
 
     try:
         serving = serve(port)

@@ -1,7 +1,7 @@
 """The settings that all jobs share: the store, Spark, and the places that Spark reads and writes.
 
-A dataclass refuses with InvalidArgumentError what its fields alone cannot; ``statestore.settings``
-adds where in the settings file it stands.
+Each dataclass checks combinations of its fields and raises InvalidArgumentError;
+``statestore.settings`` adds the position in the settings file.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ TableFormat = Literal["delta", "parquet"]
 
 
 def in_bucket(url: str | None) -> bool:
-    """Return whether a path or URL lies on S3."""
+    """Return whether a path or URL is on S3."""
     return (url or "").partition("://")[0] in ("s3", "s3a")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """What every job has: when a failed attempt is followed by another, by default never; and the
-    port of its metrics, by default none.
+    """Settings of every job: its restart strategy, by default none, and the port of its metrics.
 
-    The file has the first as ``[restart-strategy]``, with Flink's options; ``jobs.restarts`` reads
-    them. 0 is any port that is free.
+    The settings file has the strategy as ``[restart-strategy]``, with Flink's options;
+    ``jobs.restarts`` reads them. Without a port, no metrics are served. Port 0 stands for any
+    free port.
     """
 
     metrics_port: int | None = setting(None, unit="port", low=0, high=65_535)
@@ -51,8 +51,9 @@ class JobSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """Where the checkpoints lie, and a folder of this host for copies of their data files;
-    ``storage_options`` go to fsspec.
+    """The location of the checkpoints, and a local folder that caches their data files.
+
+    ``storage_options`` are passed to fsspec.
     """
 
     url: str
@@ -62,12 +63,12 @@ class StoreSettings:
     parallel_streams: int = setting(DEFAULT_STREAMS, unit="streams", low=1, high=1024)
 
     def __post_init__(self) -> None:
-        """Refuse a URL with credentials, which would be shown with the settings."""
+        """Refuse a URL with credentials, which would be printed with the settings."""
         refuse_credentials(self.url)
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the URL, as ``StateStore.open`` takes it."""
+        """All settings except the URL, as ``StateStore.open`` takes them."""
         return {
             "storage_options": self.storage_options,
             "local_cache": self.local_cache,
@@ -78,8 +79,9 @@ class StoreSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStoreSettings(StoreSettings):
-    """A store that is written: also the format of its tables and the layout of keyed states,
-    which need not be said of one that is there, and how files are written.
+    """A store that is written: adds the table format, the layout, and Parquet options.
+
+    The table format and the layout of keyed states are optional for a store that exists.
     """
 
     table_format: TableFormat | None = None
@@ -91,7 +93,7 @@ class SnapshotStoreSettings(StoreSettings):
 
     @property
     def options(self) -> dict[str, Any]:
-        """As those of a store that is read, and the rest."""
+        """The options of :class:`StoreSettings`, and those for writing."""
         parquet = ParquetOptions(
             row_group_rows=self.row_group_rows,
             row_group_bytes=self.row_group_bytes,
@@ -107,7 +109,7 @@ class SnapshotStoreSettings(StoreSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """The Spark that plain python starts; without effect under spark-submit."""
+    """The Spark session that plain Python starts; without effect under spark-submit."""
 
     master: str = "local[*]"
     driver_memory: str | None = None
@@ -116,9 +118,9 @@ class SparkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """What Spark reads: a table, or a format with a path or options; then SQL over its rows.
+    """The rows that Spark reads: a table, or a format with a path or options; then SQL over them.
 
-    With ``group_by`` there is one row a group, and ``select`` says what of it.
+    With ``group_by`` there is one row per group, and ``select`` defines its columns.
     """
 
     format: str | None = None
@@ -131,7 +133,7 @@ class SourceSettings:
     select: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a source that says nothing, or two things, or groups without a column of them."""
+        """Refuse a source without a place, with two places, or with groups but no ``select``."""
         _check_place(self.format, self.path, self.table, self.options)
         if self.group_by and not self.select:
             raise InvalidArgumentError(
@@ -145,9 +147,9 @@ class SourceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSettings:
-    """Where Spark writes: a table, or a format with a path or options.
+    """The target that Spark writes: a table, or a format with a path or options.
 
-    With ``per_subtask`` each subtask's rows lie in a directory of their own.
+    With ``per_subtask`` each subtask's rows are in a directory of their own.
     """
 
     format: str | None = None
@@ -158,12 +160,12 @@ class SinkSettings:
     per_subtask: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a sink that says nothing, or two things."""
+        """Refuse a sink without a place, or with two places."""
         _check_place(self.format, self.path, self.table, self.options)
 
     @property
     def place(self) -> str:
-        """What messages call the target."""
+        """The name of the target in messages."""
         return self.path or self.table or f"the {self.format} target"
 
 

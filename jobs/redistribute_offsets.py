@@ -26,7 +26,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
+if not __package__:  # spark-submit runs this file: the package `jobs` is one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.command import Job, Progress, Report, columns, run, write_file
@@ -51,13 +51,13 @@ SUBTASK = "{subtask}"
 def redistribute_offsets(
     settings: OffsetsSettings, progress: Progress, listeners: Listeners
 ) -> Report:
-    """Write what the settings name; return what each subtask reads, and from where.
+    """Write the files that the settings name; return the offsets that each subtask reads from.
 
-    With a broker nothing is written before all offsets are checked against it.
+    If there is a broker, all offsets are checked against it before anything is written.
     """
     store = StateStore.open(settings.store.url, listeners=listeners, **settings.store.options)
-    # At the parallelism it was taken at: a source may have more subtasks than the job's keyed
-    # states have key groups.
+    # At the parallelism that the checkpoint was taken at: a source may have more subtasks than
+    # the job's keyed states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)
     state = checkpoint.operator(settings.offsets.uid, settings.offsets.name)
     old, mode = state.per_old_subtask(), state.entry.state.mode

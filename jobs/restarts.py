@@ -1,10 +1,10 @@
 """Attempts of a job: how its settings name a restart strategy, and what each attempt begins with.
 
-Between two attempts the job waits, and then reads its settings file again: who repairs the cause
-may change the parallelism, a path or anything else there, and the next attempt goes on with that.
-It opens the store anew and so sees the newest checkpoint. Only the strategy, which counts the
-failures, and the port of the metrics stay those that the job began with. When an attempt is made is
-:func:`statestore.restarts.run_with_restarts`.
+Between two attempts the job waits, and then reads its settings file again. Users who fix the cause
+may change the parallelism, a path or any other setting, and the next attempt uses the new values.
+It opens the store again and therefore sees the newest checkpoint. Only two settings keep their
+first values: the strategy, which counts the failures, and the port of the metrics.
+:func:`statestore.restarts.run_with_restarts` decides when an attempt is made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 S = TypeVar("S", bound=JobSettings)
 
 _SECTION: Final = "restart-strategy"
-_FIELD: Final = "restart_strategy"  # what a dataclass can call it
+_FIELD: Final = "restart_strategy"  # the section's name as a Python identifier
 
 
 def run_attempts(
@@ -35,11 +35,12 @@ def run_attempts(
     say: Callable[[str], None],
     clock: Clock,
 ) -> tuple[R, int]:
-    """Return what the work returns, and how many attempts that took.
+    """Return the result of the work, and the number of attempts.
 
-    ``load`` reads the settings, before each attempt; ``say`` hears of each restart, and where the
-    metrics are. Raises what ``load`` raises, what :func:`~jobs.metrics.served` raises, and the
-    work's error when it is not recoverable or the strategy allows no restart.
+    ``load`` reads the settings before each attempt. ``say`` receives a message about each restart,
+    and the address of the metrics. Raises the errors of ``load`` and of
+    :func:`~jobs.metrics.served`, and the work's error when it is not recoverable or the strategy
+    allows no restart.
     """
     read = [load()]
     with served(read[0].metrics_port, say) as listeners:
@@ -56,11 +57,11 @@ def run_attempts(
 
 
 def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict[str, Any]:
-    """Return settings for ``from_table``: ``[restart-strategy]`` read, and all names known.
+    """Return settings for ``from_table``: with ``[restart-strategy]`` parsed, all names known.
 
-    The table's keys are Flink's options, without their prefix; nested tables and dotted names say
-    the same. Raises SettingsError for an unknown name (the message names one that is close), an
-    option that does not fit, and options without a type: they would be without effect.
+    The table's keys are Flink's options without their prefix. Nested tables and dotted names are
+    equivalent. Raises SettingsError for an unknown name (the message suggests a similar one), an
+    option that does not fit, and options without a type, which would have no effect.
     """
     known = {_SECTION if field.name == _FIELD else field.name for field in fields(kind)}
     for name in table:
@@ -88,5 +89,5 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> Any:
-    """Return a number as the text that Flink reads; what is no option's value is refused there."""
+    """Return a number as the text that Flink parses; Flink's parser refuses other wrong values."""
     return str(value) if type(value) in (int, float) else value

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
+if not __package__:  # spark-submit runs this file: the package `jobs` is one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.bars import bar_of
@@ -47,22 +47,22 @@ class Restore:
     """Writes states of one checkpoint to their sinks, in as many attempts as it needs."""
 
     def __init__(self) -> None:
-        """Begin with no sink written."""
+        """Start with no sink written."""
         self._made: set[str] = set()  # sinks of mode error that did not exist before this job
 
     def attempt(
         self, settings: RestoreSettings, progress: Progress, listeners: Listeners
     ) -> Report:
-        """Write the named states of a checkpoint; return its number and where each state went."""
+        """Write the named states of a checkpoint; return its number and the sink of each state."""
         known = _open(settings, settings.checkpoint, None, ())
-        for state in settings.keyed:  # before Spark starts: a wrong name should not cost seconds
+        for state in settings.keyed:  # before Spark starts, so that a wrong name fails fast
             known.keyed(state.uid, state.name)
         for state in settings.operator:
             known.operator(state.uid, state.name)
         spark = session(
             settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
         )
-        # By number: by now "latest" may be another checkpoint. A savepoint's may have expired.
+        # By number: "latest" may be another checkpoint by now. A savepoint's may have expired.
         wanted = settings.checkpoint
         restored = _open(
             settings, known.checkpoint_id if wanted == "latest" else wanted, spark, listeners
@@ -93,7 +93,7 @@ class Restore:
         }
 
     def _write(self, spark: SparkSession, rows: DataFrame, sink: SinkSettings) -> None:
-        """Write to a sink, over what an earlier attempt of this job has left there."""
+        """Write to a sink, and overwrite output of an earlier attempt of this job."""
         if sink.mode != "error":
             write(rows, sink)
             return
@@ -101,8 +101,8 @@ class Restore:
         try:
             write(rows, replace(sink, mode="overwrite") if mine else sink)
         finally:
-            # It did not exist right before. Looked at now, and not before the next attempt: what
-            # somebody else puts there while this job waits must not be replaced.
+            # The sink did not exist just before. It is checked now, and not before the next
+            # attempt: data that others put there while this job waits must not be replaced.
             if exists(spark, sink):
                 self._made.add(sink.place)
 

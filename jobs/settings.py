@@ -1,7 +1,7 @@
-"""The settings of the jobs, as values: what a settings file may say, checked without Spark.
+"""The settings of the jobs, as values that are checked without Spark.
 
-``conf/*.toml`` documents each with its unit, default and reason. The dataclasses mirror the tables
-of the file, down to :mod:`jobs.places`.
+``conf/*.toml`` documents each setting with its unit, default and reason. The dataclasses mirror the
+tables of the file, down to :mod:`jobs.places`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 MOST_KEY_GROUPS: Final = 32_768
 
-# Per kind: the setting that names its further column, and the name that the column has by default.
+# For each kind: the setting that names its additional column, and the column's default name.
 _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
     "list": ("position", "position"),
     "map": ("map_key", None),
@@ -51,7 +51,7 @@ _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedSettings:
-    """One keyed state of a snapshot: its name, the columns by role, and where its rows are."""
+    """One keyed state of a snapshot: its name, its columns by role, and the source of its rows."""
 
     uid: str
     name: str
@@ -71,7 +71,7 @@ class KeyedSettings:
     changes: Literal["off", "upserts", "against-latest"] = "off"
 
     def __post_init__(self) -> None:
-        """Refuse columns that the kind does not have, and a kind without its columns."""
+        """Refuse columns that the kind does not have, and a kind that lacks a column it needs."""
         if not self.key:
             raise InvalidArgumentError("key names no column; a keyed state has at least one")
         wanted, default = _ENTRY.get(self.kind, (None, None))
@@ -86,7 +86,7 @@ class KeyedSettings:
 
     @property
     def entry(self) -> tuple[str, ...]:
-        """The columns that tell apart the rows of one key, as the kind has them."""
+        """The columns that distinguish the rows of one key, as the kind requires."""
         wanted, default = _ENTRY.get(self.kind, (None, None))
         named = getattr(self, wanted) if wanted else None
         columns = named or default or ()
@@ -95,7 +95,7 @@ class KeyedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
-    """One operator state of a snapshot: its mode, and where its elements are."""
+    """One operator state of a snapshot: its mode, and the source of its elements."""
 
     uid: str
     name: str
@@ -116,7 +116,7 @@ class SnapshotSettings(JobSettings):
     """The snapshot job: these states, in one checkpoint.
 
     ``graph`` is the file of a job graph, which has the parallelism of each operator. ``others``
-    says what becomes of states of the newest checkpoint that are neither here nor in ``drop``.
+    decides about states of the newest checkpoint that are neither listed here nor in ``drop``.
     """
 
     parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
@@ -132,7 +132,7 @@ class SnapshotSettings(JobSettings):
     operator: tuple[OperatorSettings, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse no states, a state twice, no parallelism, and fewer key groups than subtasks."""
+        """Refuse: no states, duplicate states, no parallelism, fewer key groups than subtasks."""
         _check_states(self.states)
         if (self.job is None) is not (self.batch is None):
             raise InvalidArgumentError("job and batch are given together, or neither of them")
@@ -141,7 +141,7 @@ class SnapshotSettings(JobSettings):
                 f"state {name!r} of operator {uid!r} is written, and in drop; do one"
             )
         if self.graph is not None:
-            return  # it says how many subtasks and key groups each operator has
+            return  # the graph has the number of subtasks and key groups of each operator
         if self.parallelism is None:
             raise InvalidArgumentError("'parallelism' is missing; give it, or the job's graph")
         for state in self.keyed:
@@ -158,23 +158,23 @@ class SnapshotSettings(JobSettings):
 
     @property
     def dropped(self) -> set[tuple[str, str]]:
-        """Operator and name of each state that is dropped."""
+        """Operator uid and name of each dropped state."""
         return {(state.uid, state.name) for state in self.drop}
 
     @property
     def needs_delta(self) -> bool:
-        """Whether Spark must have Delta, to read a source. Writing a store never needs it."""
+        """Whether Spark needs Delta to read a source. Writing a store never needs it."""
         return any(state.source.format == "delta" for state in self.states)
 
     @property
     def needs_s3(self) -> bool:
-        """Whether Spark must reach S3 itself, to read a source."""
+        """Whether Spark itself must access S3 to read a source."""
         return any(in_bucket(state.source.path) for state in self.states)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestoredStateSettings:
-    """One state of a restore, and where it goes."""
+    """One state of a restore, and its sink."""
 
     uid: str
     name: str
@@ -183,10 +183,11 @@ class RestoredStateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreSettings(JobSettings):
-    """The restore job: these states of a checkpoint, at a parallelism (None: as it was taken).
+    """The restore job: these states of a checkpoint, at a parallelism (None: the stored one).
 
-    ``parallelism`` may be ``"auto"``: so that a subtask gets about ``bytes_per_task``, a number or
-    a text such as 256MiB. ``graph`` is the file of a job graph, whose operators find their state.
+    ``parallelism`` may be ``"auto"``: each subtask then gets about ``bytes_per_task``, a number or
+    a text such as 256MiB. ``graph`` is the file of a job graph, whose operators are matched with
+    their state.
     """
 
     store: StoreSettings
@@ -201,8 +202,9 @@ class RestoreSettings(JobSettings):
     operator: tuple[RestoredStateSettings, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse no states, a state twice, two states in one place, a wrong checkpoint, settings
-        that do not go together, and a sink that cannot be written again.
+        """Refuse settings that contradict each other, and sinks that cannot be written again.
+
+        Also refuse: no states, duplicate states, two states in one place, and a wrong checkpoint.
         """
         _check_checkpoint(self.checkpoint)
         _check_parallelism(self.parallelism)
@@ -217,7 +219,7 @@ class RestoreSettings(JobSettings):
                 raise InvalidArgumentError(f"two states go to {place!r}; give each its own place")
 
     def target(self, graph: JobGraph | None) -> RestoreTarget:
-        """Return what the checkpoint is restored for, with the job graph as ``graph`` names it."""
+        """Return the target of the restore, with the parsed job graph of ``graph``."""
         size = self.bytes_per_task
         return RestoreTarget(
             parallelism=self.parallelism,
@@ -234,18 +236,18 @@ class RestoreSettings(JobSettings):
 
     @property
     def needs_delta(self) -> bool:
-        """Whether Spark must have Delta: to write a sink. Reading a store never needs it."""
+        """Whether Spark needs Delta to write a sink. Reading a store never needs it."""
         return any(state.sink.format == "delta" for state in self.states)
 
     @property
     def needs_s3(self) -> bool:
-        """Whether Spark must reach S3 itself: to write a sink. Reading a store never needs it."""
+        """Whether Spark itself must access S3 to write a sink. Reading a store never needs it."""
         return any(in_bucket(state.sink.path) for state in self.states)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartFilesSettings:
-    """The local files that are written; None writes none."""
+    """The local files to write; a file whose name is None is not written."""
 
     per_subtask: str | None = None
     starting_offsets: str | None = None
@@ -253,9 +255,9 @@ class StartFilesSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Policies):
-    """The Kafka that the offsets are checked against; without bootstrap there is none.
+    """The Kafka cluster that the offsets are checked against; without ``bootstrap``, no check.
 
-    The policies are :class:`~statestore.sources.discovery.Policies`'s.
+    The policies are inherited from :class:`~statestore.sources.discovery.Policies`.
     """
 
     bootstrap: str | None = None
@@ -265,7 +267,7 @@ class KafkaSettings(Policies):
     group: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is without effect where there is no broker, and words that are no policy."""
+        """Refuse settings that have no effect without a broker, and unknown policies."""
         super().__post_init__()
         if self.bootstrap is not None:
             return
@@ -321,7 +323,7 @@ def _check_parallelism(parallelism: Any) -> None:
 
 
 def _check_repeatable(state: RestoredStateSettings) -> None:
-    """A restarted attempt writes every sink again: it must not find its own rows there."""
+    """Refuse a sink that a restarted attempt would write a second time, on top of its own rows."""
     if state.sink.mode not in ("error", "overwrite"):
         raise InvalidArgumentError(
             f"state {state.name!r} of operator {state.uid!r} has a sink with mode "

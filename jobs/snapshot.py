@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
+if not __package__:  # spark-submit runs this file: the package `jobs` is one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.bars import bar_of
@@ -48,21 +48,22 @@ __all__ = ["Snapshot", "main"]
 class Snapshot:
     """Takes one checkpoint, in as many attempts as it needs.
 
-    The first attempt fixes the checkpoint's number, and those after it ask for the same. So a
-    checkpoint whose commit was done, although its answer was lost, is found and not written twice.
+    The first attempt fixes the checkpoint's number, and later attempts ask for the same number. If
+    a commit succeeded but its response was lost, the next attempt finds the checkpoint and does not
+    write it twice.
     """
 
     def __init__(self) -> None:
-        """Begin without a number."""
+        """Start without a checkpoint number."""
         self._number: int | None = None
-        self._writers: set[Writer] = set()  # one per attempt: whose checkpoint is this job's
-        self._was_second = False  # whether the attempt before met another writer
+        self._writers: set[Writer] = set()  # one per attempt; their checkpoints are this job's
+        self._was_second = False  # whether the previous attempt lost to another writer
 
     def attempt(
         self, settings: SnapshotSettings, progress: Progress, listeners: Listeners
     ) -> Report:
         """Take the checkpoint; return its number and the rows, bytes and files of each state."""
-        # Another table format than the store has is refused before Spark is started.
+        # A table format that differs from the store's is refused before Spark is started.
         _ = StateStore.open(settings.store.url, **settings.store.options).table_format
         spark = session(
             settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
@@ -81,7 +82,7 @@ class Snapshot:
                     progress(f"{state.uid}/{state.name}: {written.rows} rows")
                 bar.begin("committing")
         except LateCommitError:
-            self._number = None  # what others committed since may be without it: take a new one
+            self._number = None  # checkpoints committed since may lack this state: use a new number
             raise
         except CommitConflictError:
             self._was_second = True
@@ -89,11 +90,11 @@ class Snapshot:
         return _report(store.url, checkpoint)
 
     def _begin(self, store: StateStore, settings: SnapshotSettings) -> CheckpointWriter:
-        """Return the writer of the number in the settings, of that of the first attempt, or of the
-        next one.
+        """Return a writer for the number in the settings, the first attempt's, or the next one.
 
-        Raises CommitConflictError when another writer has taken the first attempt's number, once:
-        then that attempt's checkpoint will never be visible, and the next takes a new number.
+        Raises CommitConflictError, once, when another writer has taken the first attempt's number.
+        That attempt's checkpoint will then never be visible, and the next attempt takes a new
+        number.
         """
         wanted, job = settings.checkpoint_id, settings.job
         was_second, self._was_second = self._was_second, False
@@ -102,7 +103,7 @@ class Snapshot:
             return CommittedCheckpoint(earlier)
         if earlier is not None:
             self._number = None
-            if not was_second:  # else the attempt before has said so
+            if not was_second:  # otherwise the previous attempt already raised the conflict
                 raise CommitConflictError(
                     f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was about "
                     f"to take, has been committed by writer {earlier.writer.name} meanwhile; "
@@ -120,7 +121,7 @@ class Snapshot:
         return checkpoint
 
     def _visible(self, store: StateStore) -> Manifest | None:
-        """Return the checkpoint with the number of the first attempt, None if there is none."""
+        """Return the checkpoint with the first attempt's number, or None if it does not exist."""
         if self._number is None:
             return None
         try:
@@ -136,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _settle_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> None:
-    """Carry or drop what the settings do not write; LeftOutStateError before a row is read."""
+    """Carry or drop states that the settings do not write; LeftOutStateError if any is left."""
     for state in settings.drop:
         checkpoint.drop(state.uid, state.name)
     if settings.others == "carry":
