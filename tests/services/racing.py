@@ -18,20 +18,25 @@ SIZE = 64 * 1024
 LANES = 64
 
 
-def race(storage: Storage, writers: int, names: list[str]) -> tuple[list[list[str]], list[str]]:
-    """Return which names each writer has won, and whatever a reader has found that is not whole."""
+def race(
+    storage: Storage, writers: int, names: list[str], lanes: int = LANES
+) -> tuple[list[list[str]], list[str]]:
+    """Return which names each writer has won, and whatever a reader has found that is not whole.
+
+    The writers wait for each other before each ``lanes`` names, and put these at once.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     barrier, results = context.Barrier(writers), context.SimpleQueue()
     processes = [
-        context.Process(target=_write, args=(storage, number, names, barrier, results))
+        context.Process(target=_write, args=(storage, number, names, lanes, barrier, results))
         for number in range(1, writers + 1)
     ]
     for process in processes:
         process.start()
     problems = []
     while results.empty():
-        problems += [torn for name in names[::LANES] for torn in _torn(storage, name)]
+        problems += [torn for name in names[::lanes] for torn in _torn(storage, name)]
         time.sleep(0.02)
     outcomes: dict[int, Any] = dict(results.get() for _ in processes)
     for process in processes:
@@ -42,18 +47,20 @@ def race(storage: Storage, writers: int, names: list[str]) -> tuple[list[list[st
     return [won for won, _ in outcomes.values()], problems
 
 
-def _write(storage: Storage, number: int, names: list[str], barrier: Any, results: Any) -> None:
+def _write(
+    storage: Storage, number: int, names: list[str], lanes: int, barrier: Any, results: Any
+) -> None:
     won: list[str] = []
     problems: list[str] = []
     try:
-        with ThreadPoolExecutor(LANES) as lanes:
-            for first in range(0, len(names), LANES):
+        with ThreadPoolExecutor(lanes) as threads:
+            for first in range(0, len(names), lanes):
                 # Every second one goes backwards: else the first to start could win all of them.
-                some = names[first : first + LANES][:: 1 if number % 2 else -1]
+                some = names[first : first + lanes][:: 1 if number % 2 else -1]
                 barrier.wait(timeout=60)
-                puts = lanes.map(partial(_put, storage, number), some)
+                puts = threads.map(partial(_put, storage, number), some)
                 won += [name for name, is_mine in zip(some, puts, strict=True) if is_mine]
-                for torn in lanes.map(partial(_torn, storage), some):
+                for torn in threads.map(partial(_torn, storage), some):
                     problems += torn
     except Exception as error:  # noqa: BLE001 - reported by the process that asserts
         problems.append(repr(error))
