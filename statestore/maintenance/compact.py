@@ -1,7 +1,7 @@
-"""Compact: changes of kept state folded into its base offline, as a new checkpoint.
+"""Compact a checkpoint offline: fold changes into the base files, as a new checkpoint.
 
-A job does the same between its own snapshots (``background.py``). Files are written
-anew beside the old ones, which older checkpoints name still.
+A job does the same between its own snapshots (``background.py``). The compacted files are new. The
+old files stay, because older checkpoints still name them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 @dataclass(frozen=True, kw_only=True)
 class CompactRequest:
-    """What is to be compacted: which states, which key groups, by which rule or everything.
+    """The states and key groups to compact, and the rule that selects the changes.
 
-    ``key_groups`` is a KeyGroupRange, or a text as ``0-31`` or ``7``.
+    ``key_groups`` is a KeyGroupRange, or text such as ``0-31`` or ``7``. ``everything`` ignores the
+    rule.
     """
 
     uid: str | None = None
@@ -50,7 +51,10 @@ class CompactRequest:
 
     @property
     def only(self) -> KeyGroupRange | None:
-        """The key groups that are asked for, None for all; InvalidArgumentError for no range."""
+        """The requested key groups; None for all.
+
+        Raises InvalidArgumentError if the text is not a range.
+        """
         wanted = self.key_groups
         if wanted is None or isinstance(wanted, KeyGroupRange):
             return wanted
@@ -62,10 +66,11 @@ class CompactRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactedState:
-    """A state before and after; in a dry run ``files_after`` and ``size_bytes_after`` are None.
+    """One state before and after compaction.
 
-    ``spans`` are the key groups whose changes are in the base now, and ``rows_read`` the rows of
-    base and changes that were read for it, and for layers that were merged.
+    In a dry run, ``files_after`` and ``size_bytes_after`` are None. ``spans`` are the key groups
+    whose changes are now in the base. ``rows_read`` counts the rows of base and changes that were
+    read to fold them and to merge layers.
     """
 
     uid: str
@@ -88,10 +93,10 @@ class CompactedState:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport:
-    """What was compacted, or with ``dry_run`` would be: the states that have layers.
+    """The result of a compaction, or of a dry run: the states that have layers.
 
-    ``new_checkpoint_id`` is None in a dry run, and when there was nothing to compact. ``left_out``
-    is what the checkpoint lacks of its source, before and after.
+    ``new_checkpoint_id`` is None in a dry run, or if there was nothing to compact. ``left_out``
+    lists the state that the checkpoint already lacked of its source; compaction does not change it.
     """
 
     store: str
@@ -104,7 +109,7 @@ class CompactReport:
 
     @property
     def is_compact(self) -> bool:
-        """Whether nothing was to be done."""
+        """True if there was nothing to compact."""
         return not any(state.is_changed for state in self.states)
 
 
@@ -117,11 +122,11 @@ def compact(
     now_ms: int | None,
     progress: Callable[[int, int], None],
 ) -> CompactReport:
-    """Make a new checkpoint like one that is kept, with changes folded and layers merged.
+    """Make a new checkpoint with the same state, with changes folded and layers merged.
 
-    When there is nothing to do nothing is written, and no writer replaced. Raises
-    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a file
-    that is not what was written, CommitConflictError, or StorageError; then nothing is visible.
+    If there is nothing to do, nothing is written and no other writer is fenced. Raises
+    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a damaged
+    file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
     catalog, only = deriver.catalog, wanted.only
     manifest, seen = deriver.look(checkpoint)
@@ -151,7 +156,10 @@ def compact(
 
 
 def _chosen(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
-    """Return the states with layers that are asked for; StateNotFoundError when none is there."""
+    """Return the requested states that have layers.
+
+    Raises StateNotFoundError if no state matches.
+    """
     if wanted.uid is not None and wanted.name is not None:
         manifest.keyed_entry(wanted.uid, wanted.name)
     named = [
@@ -165,13 +173,13 @@ def _chosen(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
         raise StateNotFoundError(
             f"checkpoint {manifest.checkpoint_id} has no keyed state of {what}; it has {there}"
         )
-    ages = wanted.everything  # then rows that have expired go from key groups without changes too
+    ages = wanted.everything  # then expired rows are also removed from key groups without changes
     return [entry for entry in named if entry.layers or (ages and entry.state.ttl is not None)]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is done with a state: spans folded, then its newest layers merged."""
+    """The compaction of one state: fold spans, then merge the newest remaining layers."""
 
     entry: KeyedEntry
     spans: tuple[Span, ...]
@@ -201,7 +209,7 @@ class _Plan:
 
     @property
     def steps(self) -> int:
-        """How much is to be done."""
+        """The number of progress steps."""
         return len(self.spans) + (self.merged > 0)
 
     def report(self, after: KeyedEntry | None) -> CompactedState:
@@ -230,7 +238,7 @@ def _compacted(
     writer: CheckpointWriter,
     progress: Callable[[int, int], None],
 ) -> list[KeyedEntry]:
-    """Compact states one after another, and give them to the checkpoint."""
+    """Compact the states one after another, and add them to the checkpoint."""
     total, steps, done = sum(plan.steps for plan in plans), count(1), []
 
     def step() -> None:
@@ -252,7 +260,7 @@ def _compacted(
 
 
 def _origin(manifest: Manifest, wanted: CompactRequest, plans: Sequence[_Plan]) -> dict[str, Any]:
-    """Return what the new manifest says of it."""
+    """Return the ``origin`` that the new manifest records."""
     return {
         "command": "compact",
         "checkpoint": manifest.checkpoint_id,

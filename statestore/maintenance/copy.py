@@ -1,14 +1,14 @@
-"""Copy: a checkpoint or savepoint to another store, verified, and able to go on after a kill.
+"""Copy a checkpoint or savepoint to another store, with verification and resume after a kill.
 
-Data files get new names in the target. What the target has already, with the right length and
-SHA-256, is not copied again: a copy, whole or killed, left it there (``copy_files.py``). Bytes are
-hashed while they are copied, and the target's manifest is put after the last of them, so what the
-target shows is what the source's manifest promised.
+Data files get new names in the target. A file that the target already has, with the right length
+and SHA-256, is not copied again: an earlier copy, complete or killed, left it there
+(``copy_files.py``). Bytes are hashed while they are copied, and the target's manifest is put last.
+So a checkpoint that the target shows has exactly the bytes that the source's manifest promises.
 
-The new checkpoint has the target's next id, and its ``origin`` names the store, the checkpoint and
-the writer that it was copied from: by that a second copy finds the first. A number alone is not
-enough: of a store that was copied as files, or brought back from a backup, there are two that went
-on by themselves. Tables get the target's format, and a Delta log of their own.
+The new checkpoint has the target's next id. Its ``origin`` names the source's store, checkpoint and
+writer, so that a second copy finds the first one. Store and checkpoint id alone are not enough: if
+a store was copied as files or restored from a backup, both instances may have continued, and have
+different checkpoints under one id. Tables get the target's format, and a Delta log of their own.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedCheckpoint:
-    """What was copied, or with ``dry_run`` would be.
+    """The result of a copy, or of a dry run.
 
-    ``new_id`` is the checkpoint in the target, None in a dry run that found none; ``found`` says
-    that an earlier copy had made it. ``left_out`` is what the checkpoint lacks of its source, and
-    so does the copy. ``copied_files`` and ``copied_bytes`` are those that the
-    target lacked.
+    ``new_id`` is the checkpoint in the target; None in a dry run that found no earlier copy.
+    ``found`` is True if an earlier copy had made it. ``left_out`` lists the state that the
+    checkpoint lacks of its source; the copy lacks it too. ``copied_files`` and ``copied_bytes``
+    count only the files that the target lacked.
     """
 
     store: str
@@ -81,16 +81,20 @@ def copy(
     progress: Progress,
     linked: bool = False,
 ) -> CopiedCheckpoint:
-    """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
+    """Copy a checkpoint, and its savepoint if one was named; return what was done.
 
-    ``deriver`` makes the writer of the target. A store that is made remembers ``table_format`` and
-    ``layout``, by default the source's. ``linked`` gives files a second name where it can, instead
-    of copying them. ``progress`` hears of bytes, and of how many. Raises CheckpointNotFoundError,
-    InvalidArgumentError for the source itself, a savepoint's name that the target has for another
-    checkpoint or a table format that is not the target's, ParallelismError or SchemaMismatchError
-    when the target has a state of that name with other keys, MissingFileError or DamagedFileError
-    for a file of the source that is not what was written, CommitConflictError, or StorageError.
-    After any of them it can be run again, and goes on.
+    ``deriver`` creates the writer of the target. A new store records ``table_format`` and
+    ``layout``, which default to the source's. ``linked`` hard-links files where the file system
+    can, instead of copying them. ``progress`` is called with the bytes done and the total. Raises
+    CheckpointNotFoundError, CommitConflictError, StorageError, or one of these:
+
+    * InvalidArgumentError if the target is the source itself, if the target has another checkpoint
+      under the savepoint's name, or if ``table_format`` is not the target's.
+    * ParallelismError or SchemaMismatchError if the target has a state of the same name with
+      another key.
+    * MissingFileError or DamagedFileError for a missing or damaged file of the source.
+
+    After any of these the copy can be run again, and continues where it stopped.
     """
     if _is_same_place(source.storage, target):
         raise InvalidArgumentError(f"{target.url} is the store itself; name another one")
@@ -142,7 +146,10 @@ def _begun(
     layout: str | None,
     dry_run: bool,
 ) -> Deriver | None:
-    """Open the target, making it if it is to be made; None when there is no store."""
+    """Open the target, and create it unless this is a dry run.
+
+    Return None if a dry run finds no store.
+    """
     try:
         catalog = Catalog.open(
             target,
@@ -160,7 +167,7 @@ def _begun(
 
 
 def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None) -> int:
-    """Copy what the target lacks and commit; return the id of the new checkpoint."""
+    """Copy the files that the target lacks, and commit; return the id of the new checkpoint."""
     with deriver.begin(manifest, seen=None) as writer:
         names = work.copy(writer.planned[0])
         table_format = deriver.catalog.table_format(None)
@@ -178,8 +185,9 @@ def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str |
 
 
 def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
-    """Return a state as the target has it: its files by their new names, no log yet, and no copies
-    in any local cache.
+    """Return a state as the target stores it.
+
+    Its files have their new names. It has no table version yet, and no copies in a local cache.
     """
     table = TableRef(table_format, entry.table.path)
     if not isinstance(entry, KeyedEntry):
@@ -196,9 +204,9 @@ def _renamed(entry: KeyedEntry, names: Mapping[str, str]) -> KeyedEntry:
 
 
 def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
-    """Return the checkpoint of the target that was copied from this one, if there is one.
+    """Return the target's checkpoint that was copied from this one, or None.
 
-    Raises InvalidArgumentError when there is only one that was copied from another of its number.
+    Raises InvalidArgumentError if the only copy comes from a different checkpoint with the same id.
     """
     others = []
     held = {one.checkpoint_id for one in target.holds.savepoints()}
@@ -206,7 +214,7 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
         try:
             origin = target.outline(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):
-            continue  # it was collected since it was listed, or says nothing any more
+            continue  # collected since it was listed, or unreadable
         told = (origin.get("store"), origin.get("checkpoint"))
         brought = origin.get("command") in ("copy", "fork")
         if brought and told == (manifest.store_id, manifest.checkpoint_id):
@@ -219,7 +227,10 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
 
 
 def _is_of(manifest: Manifest, origin: Mapping[str, Any]) -> bool:
-    """Return whether what was copied is this checkpoint; older releases did not note its writer."""
+    """Return whether the copied checkpoint is this one.
+
+    Older releases did not record the writer.
+    """
     writer = origin.get("writer", manifest.writer.token)
     told = writer, origin.get("created_at_ms")
     return told == (manifest.writer.token, manifest.created_at_ms)
@@ -257,7 +268,7 @@ def _refuse_taken_name(target: Catalog, name: str | None, first: int | None) -> 
 
 
 def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
-    """Max parallelism and key of a state never change within a store (I3)."""
+    """Refuse a state with another max parallelism or key; these never change in a store (I3)."""
     history = History(target, manifest.operators)
     for entry in manifest.keyed:
         state, stored = entry.state, history.keyed(entry.state.uid, entry.state.name)
@@ -284,12 +295,12 @@ def _keep(target: Catalog, name: str, number: int) -> None:
         target.holds.put_savepoint(savepoint, visible=lambda: target.check_visible(number))
 
 
-# Fork: a new store that begins with a checkpoint of another one, and shares its files.
+# Fork: create a store that starts with a checkpoint of another store, and shares its files.
 #
-# On one file system a file gets a second name, so nothing is copied, and a collection in either
-# store takes away its own name alone. Files are never changed in place, so neither store sees what
-# the other one does; but damage to the bytes of a file is damage in both. Where names cannot be
-# shared (a bucket, another disk) files are copied.
+# On one file system, files are hard-linked, so nothing is copied, and a collection in either store
+# removes only its own name. Files are never changed in place, so neither store sees the other's
+# writes. But if the bytes of a file are damaged, they are damaged in both stores. Files are copied
+# if they cannot be linked, as in a bucket or on another disk.
 
 
 def fork(
@@ -301,11 +312,11 @@ def fork(
     dry_run: bool,
     progress: Progress,
 ) -> CopiedCheckpoint:
-    """Make a store at ``target`` whose first checkpoint is the given one; return what was done:
-    ``copied_files`` are those that could not be shared.
+    """Create a store at ``target`` whose first checkpoint is the given one; return what was done.
 
-    A fork that was ended goes on where it was. Raises InvalidArgumentError when there is a store
-    with checkpoints at ``target`` already, or a folder with anything else, and what a copy raises.
+    ``copied_files`` counts the files that could not be linked. An interrupted fork continues where
+    it stopped. Raises InvalidArgumentError if ``target`` already has a store with checkpoints, or a
+    folder with other files, and the errors of :func:`copy`.
     """
     _refuse_taken(target)
     return copy(
@@ -321,7 +332,10 @@ def fork(
 
 
 def _refuse_taken(target: Storage) -> None:
-    """Refuse a place that is not free; a store without a checkpoint is a fork that was ended."""
+    """Refuse a target that is in use.
+
+    A store without a checkpoint is an interrupted fork, and is allowed.
+    """
     if target.is_empty():
         return
     advice = "a fork is a new store: give a path where nothing is yet"
@@ -339,7 +353,7 @@ def _refuse_taken(target: Storage) -> None:
 
 
 def _is_same_place(one: Storage, other: Storage) -> bool:
-    """Return whether two storages are one folder: by URL, or by their real paths."""
+    """Return whether two storages are the same folder, by URL or by real path."""
     paths = [storage.native_path("") for storage in (one, other)]
     real = [None if path is None else Path(path).resolve() for path in paths]
     return one.url == other.url or (real[0] is not None and real[0] == real[1])

@@ -1,9 +1,9 @@
-"""The data files of a checkpoint on their way to another store: checked, linked or copied.
+"""Bring a checkpoint's data files to another store: check, link or copy them.
 
-Each gets a name in the target that no file has had (``derive.py``). What a copy that was ended
-has left there, with the right length and SHA-256, is given the new name as well, and is not copied
-again; a file that a kept checkpoint of the target names is named again. Bytes are hashed while they
-are copied. Nothing is deleted: what nobody names is left to ``gc``.
+Each file gets a name in the target that was never used before (``derive.py``). A file that a kept
+checkpoint of the target names is named again. A file that an interrupted copy left there, with the
+right length and SHA-256, is only given the new name. All others are copied, and hashed on the way.
+Nothing is deleted: ``gc`` removes the files that no checkpoint names.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of the source: its table's folder, and what it must be."""
+    """A data file of the source: its table's folder, and the handle that describes it."""
 
     table: str
     handle: Handle
 
     @property
     def name(self) -> str:
-        """Its name in the source."""
+        """The file's name in the source."""
         return f"{self.table}/{self.handle.path}"
 
 
@@ -59,7 +59,7 @@ def data_files(manifest: Manifest) -> tuple[DataFile, ...]:
 
 @dataclass
 class FileCopy:
-    """Files on their way from one storage to another, and how far they are."""
+    """A transfer of files from one storage to another, with its progress."""
 
     source: Storage
     target: Storage
@@ -73,13 +73,13 @@ class FileCopy:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        """Look at what lies where the files go."""
+        """List the target folders of the files."""
         tables = [] if self._shares else sorted({file.table for file in self.files})
         self._there = Holding(self.target, tables)
 
     @property
     def total(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files."""
         return sum(file.handle.size_bytes for file in self.files)
 
     @property
@@ -87,15 +87,18 @@ class FileCopy:
         return self.linked and can_link(self.source, self.target)
 
     def learn(self, target: Catalog) -> None:
-        """Learn which files the checkpoints of the target name: these are named again."""
+        """Record which files the target's checkpoints name, so that they are named again."""
         for number in () if self._shares else target.checkpoint_ids():
             try:
                 self._there.add_kept(target.manifest(number))
             except (CheckpointNotFoundError, MalformedManifestError):
-                continue  # what it names is copied
+                continue  # its files are copied
 
     def look(self) -> None:
-        """Count what would be copied; of a file that is there only its length is looked at."""
+        """Count the files that would be copied.
+
+        For a file that is already there, only the length is compared.
+        """
         for file in () if self._shares else self.files:
             there = self._there.kept(file.name, file.handle)
             if there is None and not self._there.left(file.name, file.handle):
@@ -103,8 +106,10 @@ class FileCopy:
                 self.copied_bytes += file.handle.size_bytes
 
     def copy(self, number: int) -> Mapping[str, str]:
-        """Bring the files to the target, some side by side, and make them durable; return by name
-        where each lies in its table, named for checkpoint ``number``.
+        """Bring the files to the target, several in parallel, and make them durable.
+
+        Returns each file's path in its target table by its name in the source. New names carry the
+        checkpoint id ``number``.
         """
         self.progress(0, self.total)
         with ThreadPoolExecutor(max_workers=_COPIERS) as pool:
@@ -114,7 +119,7 @@ class FileCopy:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        # Those that were there may be of a copy that was killed before it made them durable.
+        # Existing files may be from a copy that was killed before it made them durable.
         for start in range(0, len(names), _SYNC_FILES):
             self.target.sync(names[start : start + _SYNC_FILES])
         return {
@@ -123,7 +128,7 @@ class FileCopy:
         }
 
     def _bring(self, file: DataFile, number: int) -> str:
-        """Return the name under which the target has a file now."""
+        """Bring one file; return its name in the target."""
         if self.linked and (shared := self._linked(file, number)):
             return shared
         kept = self._there.kept(file.name, file.handle)
@@ -137,7 +142,7 @@ class FileCopy:
         return self._written(file, number)
 
     def _linked(self, file: DataFile, number: int) -> str | None:
-        """Share a file with the source; its length is looked at, and no byte is read."""
+        """Hard-link a file of the source; check its length only, and read no byte."""
         name = _new(file, number)
         try:
             shared = link(self.source, file.name, self.target, name)
@@ -145,14 +150,17 @@ class FileCopy:
             raise _missing(self.source, file.name) from error
         try:
             if not shared or self.target.size(name) != file.handle.size_bytes:
-                return None  # the copy says what is wrong with it
+                return None  # the copy reports the reason
         except FileNotFoundError:
-            return None  # a collection that spares no young file took it
+            return None  # a collection with a minimum age of 0 removed it
         self._advance(file.handle.size_bytes)
         return name
 
     def _renewed(self, left: str, file: DataFile, number: int) -> str | None:
-        """Give what an earlier copy left a new name; None when it is not the file, or gone."""
+        """Give the file of an earlier copy a new name.
+
+        Return None if its bytes differ or it is gone.
+        """
         name = _new(file, number)
         try:
             return name if self._holds(left, file) and self.target.renew(left, name) else None
@@ -160,10 +168,13 @@ class FileCopy:
             return None
 
     def _written(self, file: DataFile, number: int) -> str:
-        """Stream a file to the target; DamagedFileError unless what was read is what it must be."""
+        """Stream a file to the target.
+
+        Raises DamagedFileError if its length or SHA-256 is wrong.
+        """
         name, sha256, size = _new(file, number), hashlib.sha256(), 0
         with closing(self._chunks(file.name)) as chunks:
-            chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
+            chunk = next(chunks, b"")  # a missing source fails before a target file is created
             with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
                 while chunk:
                     out.write(chunk)
@@ -193,7 +204,7 @@ class FileCopy:
             raise _missing(self.source, name) from error
 
     def _holds(self, name: str, file: DataFile) -> bool:
-        """Return whether a file of the target has the bytes that it is to have."""
+        """Return whether a file of the target has the expected SHA-256."""
         sha256 = hashlib.sha256()
         try:
             with (
@@ -203,7 +214,7 @@ class FileCopy:
                 while chunk := there.read(_CHUNK_BYTES):
                     sha256.update(chunk)
         except FileNotFoundError:
-            return False  # a collection took it
+            return False  # a collection removed it
         return sha256.hexdigest() == file.handle.sha256
 
     def _advance(self, count: int, *, copied: bool = False) -> None:

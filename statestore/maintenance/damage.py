@@ -1,4 +1,4 @@
-"""What is damaged in a checkpoint, what of it can be read, and what older ones have of the rest."""
+"""Find the damage of a checkpoint, the parts still readable, and older copies of the rest."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ __all__ = [
 ]
 
 
-# Key groups that can still be read, out of damaged files and older ones, into new files.
+# Copies readable key groups from damaged files and older checkpoints into new files.
 
 
 @dataclass(frozen=True)
 class WholeGroup:
-    """A key group of a checkpoint whose rows are what was written: how many, how many keys, and
-    some. ``handle`` is the file that has all of it, None with changes, or without rows.
+    """An intact key group of a checkpoint: its number of rows and keys, and some keys as examples.
+
+    ``handle`` is the file that holds all of it; None if it has changes or no rows.
     """
 
     group: int
@@ -83,19 +84,19 @@ class WholeGroup:
 def readable_groups(
     storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle
 ) -> frozenset[int]:
-    """Return those key groups of a damaged file whose rows are what was written."""
+    """Return the key groups of a damaged file that are still intact."""
     every = range(entry.state.max_parallelism)
     alone = replace(entry, handles=(handle,))
     return intact_groups(storage, alone, every)
 
 
 def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
-    """Return whether the elements of a state can be read, though its file is damaged."""
+    """Return whether the elements of a state can be read although its file is damaged."""
     return intact_elements(storage, entry) is not None
 
 
 def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
-    """Return whether these files of a state are what was written, every byte."""
+    """Return whether every byte of these files of a state is as it was written."""
     checks = []
     first_row = 0
     for handle in entry.handles:
@@ -112,11 +113,10 @@ def whole_groups(
     damaged: Collection[str],
     limit: int,
 ) -> Iterator[WholeGroup]:
-    """Yield those of the wanted key groups that a checkpoint has whole, with their changes, or
-    without rows.
+    """Yield the wanted key groups that are intact in a checkpoint, including empty ones.
 
-    Files named in ``damaged`` are passed over. ``limit`` is how many keys are shown, of all of them
-    together.
+    Files named in ``damaged`` are skipped. ``limit`` bounds the number of example keys over all key
+    groups together.
     """
     handles = {
         group: handle
@@ -127,7 +127,7 @@ def whole_groups(
     found = read_groups(storage, entry, wanted, damaged="skip", unread=damaged)
     for group, pieces in groupby(found, key=itemgetter(0)):
         count, keys, examples = _keys((rows for _, rows in pieces), entry.state.key, limit)
-        if not count:  # changes left none
+        if not count:  # its changes deleted all rows
             empty.add(group)
             continue
         limit -= len(examples)
@@ -139,15 +139,15 @@ def whole_groups(
 def rewrite_groups(
     storage: Storage, sources: Sequence[tuple[KeyedEntry, Collection[int]]], target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write key groups of some states, each with its changes, as new files of one state.
+    """Write key groups of several states, merged with their changes, as new files of one state.
 
-    Raises DamagedFileError when rows are not what they were found to be, or StorageError; then none
-    of the new files is left.
+    Raises StorageError, or DamagedFileError if rows no longer match their digest. If it raises, the
+    new files are deleted.
     """
     streams = [exact_groups(storage, one, frozenset(own)) for one, own in sources]
     schema = restored_schema(target.state.schema)
     with ExitStack() as stack:
-        for stream in streams:  # when writing fails their files are closed here, and not later
+        for stream in streams:  # if writing fails, their files are closed here and now
             stack.callback(stream.close)
         merged = heapq.merge(*streams, key=itemgetter(0))
         batches = (placed(rows, group, schema) for group, rows in merged)
@@ -157,9 +157,9 @@ def rewrite_groups(
 def rewrite_elements(
     storage: Storage, entry: OperatorEntry, checkpoint_id: int
 ) -> tuple[OperatorStateHandle, ...]:
-    """Write the elements of a damaged file, which can be read, as a new one.
+    """Write the readable elements of a damaged file to a new file.
 
-    Raises DamagedFileError when they no longer can be, or StorageError.
+    Raises StorageError, or DamagedFileError if they can no longer be read.
     """
     elements = intact_elements(storage, entry)
     if elements is None:
@@ -173,7 +173,7 @@ def rewrite_elements(
 def _keys(
     batches: Iterable[pa.RecordBatch], key: Sequence[str], limit: int
 ) -> tuple[int, int, tuple[dict[str, Any], ...]]:
-    """Return how many rows and keys the sorted batches of a key group have, and its first keys."""
+    """Count the rows and keys in the sorted batches of a key group, and return its first keys."""
     rows, keys = 0, 0
     examples: list[dict[str, Any]] = []
     before: Rows = []
@@ -187,13 +187,14 @@ def _keys(
     return rows, keys, tuple(examples)
 
 
-# What older checkpoints still know of a state that a newer one has lost.
+# Searches older checkpoints for state that a newer one has lost.
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a checkpoint has a key group whole, in how many rows; ``handle`` is the file that has
-    all of it, None with changes, or without rows.
+    """A checkpoint's intact copy of a key group.
+
+    ``handle`` is the file that holds all of it; None if it has changes or no rows.
     """
 
     checkpoint_id: int
@@ -204,7 +205,11 @@ class Source:
 
 @dataclass
 class FoundGroups:
-    """Per lost key group who knows it: (checkpoint, keys), and from where it can be filled."""
+    """For each lost key group, its newest intact copy.
+
+    ``known`` has (checkpoint, number of keys), and ``sources`` the copies that it can be filled
+    from.
+    """
 
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
@@ -214,7 +219,7 @@ class FoundGroups:
 
 @dataclass
 class FoundElements:
-    """Which checkpoint has an operator state whole, and its entry there."""
+    """The newest checkpoint with an intact copy of an operator state, and its entry there."""
 
     checkpoint_id: int | None = None
     entry: OperatorEntry | None = None
@@ -222,10 +227,13 @@ class FoundElements:
 
 
 class OlderCheckpoints:
-    """The checkpoints before one, newest first: visible ones, and those that a savepoint keeps."""
+    """The checkpoints older than a given one, newest first.
+
+    Includes the visible ones and the ones that a savepoint holds.
+    """
 
     def __init__(self, catalog: Catalog, storage: Storage, below: int) -> None:
-        """List them; no manifest is read yet."""
+        """List their ids. No manifest is read yet."""
         kept = {one.checkpoint_id for one in catalog.holds.savepoints()}
         self.ids = sorted(
             (i for i in {*catalog.checkpoint_ids(), *kept} if i < below), reverse=True
@@ -242,10 +250,10 @@ class OlderCheckpoints:
         fill: bool,
         limit: int,
     ) -> FoundGroups:
-        """Return what the newest checkpoints that have the lost key groups whole know of them.
+        """Find the newest intact copy of each lost key group.
 
-        With ``fill`` also where from they can be filled: from a checkpoint in which the state has
-        the same key groups and columns. ``limit`` is how many keys are shown.
+        With ``fill``, also find a copy to fill it from. That must be a checkpoint in which the
+        state has the same key groups and columns. ``limit`` bounds the number of example keys.
         """
         found = FoundGroups()
         for manifest, older in self._keyed(entry):
@@ -278,7 +286,7 @@ class OlderCheckpoints:
         return found
 
     def elements(self, entry: OperatorEntry) -> FoundElements:
-        """Return the newest checkpoint that has an operator state whole, in the same form."""
+        """Return the newest checkpoint with an intact copy of an operator state, in its form."""
         found = FoundElements()
         for manifest in self._manifests():
             for older in manifest.operator:
@@ -311,7 +319,7 @@ class OlderCheckpoints:
         try:
             return self._catalog.manifest(checkpoint_id)
         except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
-            return None  # this one knows nothing any more, older ones may
+            return None  # unreadable; older ones may still help
 
 
 def _lacks(
@@ -323,7 +331,7 @@ def _lacks(
 
 
 def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
-    """Return what makes key groups of two states different ones, and what else differs."""
+    """Return the differences that give two states different key groups, and the other ones."""
     of_keys = [
         f"{what} {before}"
         for what, before, now in (
@@ -356,9 +364,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class DamagedFile:
-    """A file that is not what was written: its state, of it the base or the layer of changes that
-    it is of, its handle, and what is wrong with it.
-    """
+    """A damaged file: the state, its base or layer of changes, the handle, and the reasons."""
 
     entry: Entry
     part: Entry
@@ -368,17 +374,19 @@ class DamagedFile:
 
 @dataclass
 class DamagedKeyed:
-    """A keyed state with damaged files: per file what can be read, and what others have."""
+    """A keyed state with damaged files, its readable key groups, and copies of the lost ones."""
 
     entry: KeyedEntry
     readable: dict[KeyedStateHandle, frozenset[int]] = field(default_factory=dict)
     found: FoundGroups = field(default_factory=FoundGroups)
 
     def lost(self) -> dict[int, int]:
-        """Return the rows of each lost key group, in order: with changes, those in its files.
+        """Return the rows of each lost key group, in order.
 
-        A key group is lost when its base or one layer of its changes is; rows of a layer that count
-        no more are no loss.
+        With changes, these are the rows in its files.
+
+        A key group is lost if its base or one layer of its changes is lost. Damage to rows of a
+        layer that were folded into the base loses nothing.
         """
         lost = {
             group
@@ -398,9 +406,7 @@ class DamagedKeyed:
 
 @dataclass
 class DamagedElements:
-    """An operator state with a damaged file: whether it can be read all the same, and who has it
-    whole.
-    """
+    """An operator state with a damaged file: whether it is still readable, and an older copy."""
 
     entry: OperatorEntry
     readable: bool
@@ -413,7 +419,7 @@ Damage = DamagedKeyed | DamagedElements
 def damaged_files(
     storage: Storage, manifest: Manifest, progress: Callable[[int, int], None]
 ) -> list[DamagedFile]:
-    """Check every byte and row of every file, several at a time; return the damaged ones."""
+    """Check every byte and row of every file, several in parallel; return the damaged files."""
     checks, owners = [], []
     for entry in manifest.entries:
         for part in entry.parts:
@@ -454,7 +460,7 @@ def look(
     fill: bool,
     keys: int,
 ) -> list[Damage]:
-    """Return per damaged state what of it can be read, and what older checkpoints have."""
+    """For each damaged state, find the readable parts and the copies in older checkpoints."""
     states: dict[tuple[str, str], Damage] = {}
     for one_file in damaged:
         entry, part, handle = one_file.entry, one_file.part, one_file.handle

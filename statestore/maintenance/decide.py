@@ -1,8 +1,9 @@
-"""Decide: the parallelism that Flink's adaptive batch scheduler would give a job for its inputs.
+"""Compute the parallelism that Flink's adaptive batch scheduler would choose for given inputs.
 
-By the whole rule of :mod:`statestore.flink.adaptive`, not by its first guess. A file is a part
-that no two tasks share, and keys are of no account: a folder is a pointwise input with a partition
-for each file. What is known more exactly is given as a :class:`ConsumedInput`, a table of bytes.
+Applies the complete rule of :mod:`statestore.flink.adaptive`, not only its first guess. A file is
+never split between two tasks, and keys do not matter: a folder is a pointwise input with one
+partition per file. Inputs that are known more exactly are given as :class:`ConsumedInput`, a table
+of bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ __all__ = ["BatchInput", "DecidedParallelism", "decide"]
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One input: where it is, the bytes of each of its files, and whether every task reads it.
+    """One input: its location, the bytes of each file, and whether every task reads it.
 
-    Of a :class:`ConsumedInput` ``url`` is its place among the inputs, and ``sizes`` are the bytes
-    of its subpartitions, partition by partition. ``missing`` names the part of a state that a Delta
-    table of a store lacks, as its description says; None if it says nothing.
+    For a :class:`ConsumedInput`, ``url`` is its position among the inputs. Its ``sizes`` are the
+    bytes of its subpartitions, partition by partition. ``missing`` describes the part of a state
+    that a store's Delta table lacks, taken from the table's description; None if the description
+    mentions none.
     """
 
     url: str
@@ -50,16 +52,17 @@ class BatchInput:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files."""
+        """The total bytes of its files."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedParallelism:
-    """The parallelism, and what it follows from.
+    """The chosen parallelism, and the values that it was computed from.
 
-    ``first_guess`` is all bytes by the bytes per task, before files are dealt; ``task_bytes`` what
-    each task reads of the inputs that are not broadcast. Both are None for 1.16, which deals none.
+    ``first_guess`` is the total of all bytes divided by the bytes per task, before files are
+    assigned. ``task_bytes`` is the number of bytes that each task reads from the inputs that are
+    not broadcast. Both are None for 1.16, which assigns no files.
     """
 
     parallelism: int
@@ -87,29 +90,31 @@ def decide(
 ) -> DecidedParallelism:
     """Return the parallelism for inputs, from their bytes alone.
 
-    By default the algorithm is that of Flink 2.3. It deals whole files in order: the i-th share of
-    each input goes to one task. The number of shares is the parallelism. The algorithm of Flink
-    1.16 chooses powers of two, and broadcast inputs take room from every task.
+    The default algorithm is Flink 2.3's. It assigns whole files in order: the i-th share of each
+    input goes to one task. The number of shares is the parallelism. The algorithm of Flink 1.16
+    chooses powers of two, and broadcast inputs reduce the capacity of every task.
 
     Args:
         inputs: Parquet or Delta tables by path or URL, or the bytes of each subpartition as
-            :class:`ConsumedInput`; one at least.
+            :class:`ConsumedInput`; at least one.
         broadcast: tables that every task reads whole, by path or URL.
-        bytes_per_task: how many bytes a task gets; by default 16 MiB with 2.3, and 1 GiB with 1.16.
-        min_parallelism: the least parallelism; by default 1.
-        max_parallelism: the greatest parallelism; by default 128.
-        skewed_factor: of 2.3, for subpartitions that may be split; by default 4.
-        skewed_threshold: of 2.3, in bytes, for subpartitions that may be split; by default 256 MiB.
+        bytes_per_task: target bytes per task; by default 16 MiB with 2.3, and 1 GiB with 1.16.
+        min_parallelism: lower bound of the parallelism; by default 1.
+        max_parallelism: upper bound of the parallelism; by default 128.
+        skewed_factor: with 2.3, the factor above the median at which a subpartition may be split;
+            by default 4.
+        skewed_threshold: with 2.3, the bytes above which a subpartition may be split; by default
+            256 MiB.
         algorithm: ``2.3`` or ``1.16``.
         storage_options: options for fsspec.
 
     Returns:
-        The parallelism, and what it follows from.
+        The parallelism, and the values that it was computed from.
 
     Raises:
-        InvalidArgumentError: for bounds that are not possible, or for an input with fewer files
-            than the least parallelism.
-        StateStoreError: as :func:`~statestore.files.inputs.input_files`.
+        InvalidArgumentError: for impossible bounds, or for an input with fewer files than
+            ``min_parallelism``.
+        StateStoreError: the errors of :func:`~statestore.files.inputs.input_files`.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")
@@ -164,7 +169,7 @@ def _read(
 ) -> tuple[BatchInput, ConsumedInput]:
     files = input_files(url, storage_options)
     sizes = files.sizes
-    # A table without files is read whole by every task: there is nothing to deal.
+    # Every task reads a table without files as a whole, because there is nothing to assign.
     everyone = is_broadcast or not sizes
     consumed = ConsumedInput(
         [[size] for size in sizes] or [[0]],

@@ -1,7 +1,7 @@
-"""A checkpoint made of another one: what every command that changes kept state begins with.
+"""Make a new checkpoint from an existing one; every command that changes kept state starts here.
 
 Nothing is changed in place: files and manifests are written once. The new checkpoint has the
-parallelism and the graph of the one that it is made of, and names its files again where nothing
+parallelism and the job graph of its parent, and names the parent's files again where nothing
 changes.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Deriver:
-    """Who can make a checkpoint of another one in a store, and who hears of it."""
+    """Creates checkpoints from existing ones in a store, and notifies the listeners."""
 
     catalog: Catalog
     fence: Fence
@@ -43,20 +43,20 @@ class Deriver:
     listeners: Listeners
 
     def look(self, checkpoint: int | str) -> tuple[Manifest, int]:
-        """Return a checkpoint to make another one of, and the newest id that the store has.
+        """Return the checkpoint to derive from, and the newest id in the store.
 
         Raises CheckpointNotFoundError or MalformedManifestError.
         """
-        newest = self.catalog.next_id() - 1  # first: what comes after it has not been looked at
+        newest = self.catalog.next_id() - 1  # first: later checkpoints have not been looked at
         return self.catalog.manifest(self.catalog.resolve(checkpoint)), newest
 
     def begin(self, manifest: Manifest, *, seen: int | None) -> CheckpointWriter:
-        """Return the writer of a new checkpoint like the one given, with no states yet.
+        """Return a writer for a new checkpoint that is like ``manifest``, without any states yet.
 
-        ``seen`` is the newest id when that was looked at: a checkpoint that came after it would be
-        buried by the new one. None says that it is another store's, and goes above whatever is
-        here. Raises CommitConflictError when another writer has taken over, or has committed what
-        was not seen.
+        ``seen`` is the newest id at the time when the store was read. The new checkpoint would hide
+        one that was committed after it. None means that ``manifest`` is from another store, and
+        that the new checkpoint goes above all existing ones. Raises CommitConflictError if another
+        writer has taken over, or has committed a checkpoint after ``seen``.
         """
         tables = TablesAsStored(self.catalog.storage, manifest)
         return self._begin(manifest, self.catalog, tables, None, seen)
@@ -64,14 +64,17 @@ class Deriver:
     def begin_in_order(
         self, manifests: Sequence[Manifest], *, seen: int
     ) -> tuple[tuple[CheckpointWriter, Manifest], ...]:
-        """Return writers of new checkpoints like those given, each with the one that it is like, in
-        the order in which they must be committed; their ids are in the order of those given.
+        """Return writers for new checkpoints like ``manifests``, in the order of their commits.
 
-        The last of those given comes first, so that whoever looks for the newest checkpoint finds
-        it, and never one made of an older; each of the others is put below it, under an id that is
-        no others' to take, because it was claimed. Before them all come more of the last one, under
-        each id that a writer which stalled before its put could take: it would bury what it has.
-        Only the last one's Delta tables get a new version. Raises as :meth:`begin`.
+        Each writer is paired with the manifest that it is like. The ids are in the order of
+        ``manifests``, but the last one is committed first, so that a reader of the newest
+        checkpoint never sees one made from an older manifest. The others follow below it, under ids
+        that no other writer can take, because they were claimed.
+
+        Before all of these, the last manifest is also committed under each id that a writer which
+        stalled before its put could still take. Otherwise that writer's checkpoint would hide the
+        new ones. Only the last checkpoint publishes new versions of its Delta tables. Raises the
+        errors of :meth:`begin`.
         """
         storage = self.catalog.storage
         tables = TablesAsStored(storage, manifests[-1])
@@ -83,7 +86,7 @@ class Deriver:
         below = range(top - 1, top - len(manifests), -1)
         begun: dict[int, tuple[CheckpointWriter, Manifest]] = {}
         try:
-            # Claimed from the least to the greatest: an id is announced above all before it.
+            # Claim in ascending order: an announced id must be above all earlier ones.
             for number in sorted([*above, *below]):
                 is_above = number in above
                 place = above.index(number) if is_above else 0
@@ -129,31 +132,32 @@ class Deriver:
 
 
 class _Below(Catalog):
-    """A store in which a checkpoint may be committed below one that its own writer has put."""
+    """A catalog that allows a commit below a checkpoint that the same writer has put."""
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog.storage, catalog.store_id)
 
     def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
-        """Look for nothing: the id was claimed, and the put is done only if it is free still."""
+        """Check nothing: the id was claimed, and put-if-absent still protects it."""
 
 
-# New names for bytes that are there already: no two attempts ever name one file.
+# New names for existing bytes: no two attempts ever use the same file name.
 #
-# A collection deletes by name, and may do so long after it has listed a file as old: however young
-# the file is by then, the name goes. And who fails may delete what it has written. So whoever finds
-# what an attempt before it has left, or what lies in another store, gives these bytes a name of its
-# own, which is young, and never takes a name over. What nobody names in the end is left to ``gc``.
+# A collection deletes by name, possibly long after it has listed the file as old. It deletes the
+# name even if the file under it was written again meanwhile. A failed attempt may also delete the
+# files that it wrote. So an attempt that finds files of an earlier attempt, or of another store,
+# never uses their names. It gives the bytes a new name of its own, which counts as young. ``gc``
+# removes the names that no manifest uses in the end.
 #
-# The new name says what its file is to hold, so that the next attempt finds it.
+# The new name contains part of the SHA-256, so that the next attempt can find the file.
 
 
-_DIGITS = 16  # of the SHA-256
+_DIGITS = 16  # hex digits of the SHA-256 in a file name
 _NEW_NAME = re.compile(rf"[0-9]{{10}}-.*?([0-9a-f]{{{_DIGITS}}})-[0-9a-f]{{16}}\.parquet")
 
 
 def new_name(handle: Handle, checkpoint_id: int) -> str:
-    """Return a name for the bytes of a data file, inside its table, that no file has had."""
+    """Return a name inside the table for a data file's bytes that was never used before."""
     token = f"{handle.sha256[:_DIGITS]}-{uuid.uuid4().hex[:16]}"
     if not isinstance(handle, KeyedStateHandle):
         return operator_file(checkpoint_id, token)
@@ -163,10 +167,10 @@ def new_name(handle: Handle, checkpoint_id: int) -> str:
 
 
 class Holding:
-    """Files of a store by what they hold, as far as their names or kept checkpoints tell."""
+    """Files of a store indexed by content, as told by their names or by kept checkpoints."""
 
     def __init__(self, storage: Storage, tables: Iterable[str]) -> None:
-        """List the tables, whose data files may be wanted."""
+        """List the tables whose data files may be reused."""
         self._sizes = {item.name: item.size_bytes for t in tables for item in storage.listed(t)}
         self._left: dict[tuple[str, str], list[str]] = {}
         self._kept: dict[tuple[str, str], str] = {}
@@ -176,21 +180,19 @@ class Holding:
                 self._left.setdefault((folder, match[1]), []).append(name)
 
     def add_kept(self, manifest: Manifest) -> None:
-        """Add the files of a checkpoint that is visible."""
+        """Add the files of a visible checkpoint."""
         for entry in manifest.parts:
             for handle in entry.handles:
                 name = entry.table.name_of(handle)
                 self._kept[_place(name, handle)] = name
 
     def kept(self, name: str, handle: Handle) -> str | None:
-        """Return the file of a kept checkpoint that is to hold the same in the same folder, and
-        has its length; None when there is none.
-        """
+        """Return a kept checkpoint's file with the same folder, hash and length, or None."""
         found = self._kept.get(_place(name, handle))
         return found if found and self._sizes.get(found) == handle.size_bytes else None
 
     def left(self, name: str, handle: Handle) -> list[str]:
-        """Return the files that attempts before this one may have left for it."""
+        """Return the files with the same content that earlier attempts may have left."""
         found = self._left.get(_place(name, handle), [])
         return [each for each in found if self._sizes[each] == handle.size_bytes]
 

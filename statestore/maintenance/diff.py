@@ -1,10 +1,11 @@
-"""Diff: what tells two checkpoints apart, of one store or of two.
+"""Compare two checkpoints, of one store or of two.
 
-First the manifests: states, schemas, job graphs, offsets, and the digest of every key group. Only
-key groups whose digests differ are read, whatever the layout of the files on either side. A key
-group with changes counts as equal when base and changes are; else it is read, and merged. Where the
-sides have no common key groups (another max parallelism, hash scheme or key type) all rows are read
-and compared by identity, unless the states as a whole have one digest.
+The manifests are compared first: states, schemas, job graphs, offsets, and the digest of every key
+group. Only key groups whose digests differ are read, whatever the file layout on either side. A key
+group with changes is equal if its base and its changes are equal. If not, it is read and merged.
+
+If the sides have no common key groups (another max parallelism, hash scheme or key type), all rows
+are read and compared by identity. This is skipped if the two states have the same digest.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ __all__ = [
 ]
 
 
-# What tells two job graphs apart: operators, their settings, edges, options.
+# Compares two job graphs: operators, their settings, edges and options.
 
 
 _OPTIONS = ("chaining", "chain_different_max", "auto_generate_uids")
 
 
 def graph_others(a: JobGraph | None, b: JobGraph | None) -> tuple[Other, ...]:
-    """Return the differences, none when both are missing.
+    """Return the differences; none if both graphs are missing.
 
-    Operators are the same when they have the same uid, or without one the same name.
+    Operators are matched by uid, or by name if they have no uid.
     """
     if a is None or b is None:
         return others([("job graph", a and _size(a), b and _size(b))])
@@ -88,7 +89,10 @@ def _nodes(a: JobGraph, b: JobGraph) -> Iterator[Other]:
 
 
 def _named(graph: JobGraph) -> dict[str, Node]:
-    """Return the operators by uid, else by name; of several of a name with their place in it."""
+    """Return the operators by uid, or by name if they have no uid.
+
+    Operators with the same name are numbered.
+    """
     names = [node.uid or node.name for node in graph.nodes]
     seen: Counter[str] = Counter()
     found = {}
@@ -116,12 +120,12 @@ def _edge(edge: Edge) -> str:
     return f"{edge.source} → {edge.target} (input {edge.number}, {text})"
 
 
-# Elements of two operator states compared: as a multiset, and place by place where that helps.
+# Compares the elements of two operator states as multisets, and by position where that helps.
 
 
 @dataclass(frozen=True)
 class _ComparedElements:
-    """How many elements were added, removed and changed, and some of them."""
+    """How many elements were added, removed and changed, with some examples."""
 
     added: int
     removed: int
@@ -134,11 +138,11 @@ def _compare_elements(
     b: tuple[Storage, OperatorEntry],
     limit: int,
 ) -> _ComparedElements:
-    """Compare the elements of two states by the columns that both have; all are in memory.
+    """Compare the elements of two states by their common columns, in memory.
 
-    An element that is at the same subtask and position on both sides, with other values, has
-    changed, if the subtasks have as many elements on both sides. Else it was removed, and another
-    one added. An element that only moved is neither.
+    If all subtasks have as many elements on both sides, an element with other values at the same
+    subtask and position counts as changed. In all other cases it counts as removed, and another one
+    as added. An element that only moved is not counted.
     """
     old, new = elements_of(*a), elements_of(*b)
     both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
@@ -168,7 +172,7 @@ def _compare_elements(
 
 
 def _numbered(elements: pa.Table) -> pa.Table:
-    """Return elements with how many equal ones stand before each: then no two are equal."""
+    """Number equal elements in a new column, which makes all of them distinct."""
     rows = elements.rename_columns([str(at) for at in range(elements.num_columns)])
     _, like = matched(rows, rows)
     order = np.argsort(like, kind="stable")
@@ -192,14 +196,13 @@ def diff(
     progress: Callable[[int, int], None],
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> CheckpointDifference:
-    """Compare two checkpoints, each given with its storage; of operator ``uid``, or its state
-    ``name``.
+    """Compare two checkpoints, each given with its storage.
 
-    Up to ``keys`` examples are in the answer per state. ``progress`` hears of the key groups that
-    are done, of those that have to be looked at. Where key groups are not the same ones,
-    ``rows_at_once`` are compared at a time. Raises StoreNotFoundError,
-    CheckpointNotFoundError, StateNotFoundError when neither side has what is asked for,
-    InvalidArgumentError, CorruptionError or StorageError.
+    ``uid`` and ``name`` restrict the comparison to an operator or one of its states. The result has
+    up to ``keys`` examples per state. ``progress`` is called with the number of key groups done and
+    the total. If the sides have no common key groups, ``rows_at_once`` rows are compared at a time.
+    Raises StoreNotFoundError, CheckpointNotFoundError, StateNotFoundError if neither side has the
+    requested state, InvalidArgumentError, CorruptionError or StorageError.
     """
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(f"keys is how many examples to show, 0 or more, not {keys!r}")
@@ -232,7 +235,7 @@ def _side(
 
 
 def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> list[Pair]:
-    """Return the states of both sides in order of operator, those that are asked for."""
+    """Pair the requested states of both sides, ordered by operator."""
     sides = [{(e.state.uid, e.state.name): e for e in manifest.entries} for manifest in (old, new)]
     names = [
         one
@@ -250,7 +253,7 @@ def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> l
 
 
 class _Comparison:
-    """One comparison under way: both storages, with what was read of each."""
+    """One running comparison: both storages, and the bytes read from each."""
 
     def __init__(
         self,
@@ -271,7 +274,7 @@ class _Comparison:
         return tuple(self._state(*pair) for pair in pairs)
 
     def _expected(self, a: Entry | None, b: Entry | None) -> int:
-        """Return how many key groups have to be looked at; of a state as a whole it is one."""
+        """Return the number of key groups to compare; 1 if the state is compared as a whole."""
         if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
             return len(unlike_groups(*self._sides(a, b)))
         return 1
@@ -351,7 +354,7 @@ class _Comparison:
         return one, ComparedSide(self.b, b, a.state.schema)
 
     def _rows(self, storage: Storage, entry: Entry | None) -> int:
-        """Return the rows of a state, for which key groups with changes are read."""
+        """Return the number of rows of a state; key groups with changes must be read for it."""
         if not isinstance(entry, KeyedEntry):
             return 0 if entry is None else entry.rows
         return ComparedSide(storage, entry, entry.state.schema).rows()
@@ -362,14 +365,14 @@ class _Comparison:
 
 
 def _known_rows(entry: Entry | None) -> int | None:
-    """Return the rows of a state, None where changes decide that."""
+    """Return the number of rows of a state; None if only reading its changes would tell."""
     if entry is None:
         return 0
     return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows
 
 
 def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
-    """Return whether a key is in the same key group on both sides (I1)."""
+    """Return whether each key is in the same key group on both sides (I1)."""
     old, new = a.state, b.state
     return (old.key, old.key_types, old.max_parallelism, old.hash_scheme) == (
         new.key,

@@ -1,14 +1,15 @@
-"""Rows of two keyed states compared: which were added, removed, changed.
+"""Compare the rows of two keyed states: which were added, removed or changed.
 
-The digests that the manifests have decide which key groups are read at all; the files of the two
-sides may have other layouts. A key group with changes is the same when both sides have the same
-base and the same changes of it; else it is read, and merged. Where a column has another type on the
-two sides, digests may say nothing, and rows decide, as :mod:`statestore.files.equality` says.
+The digests in the manifests decide which key groups are read. The files of the two sides may have
+different layouts. A key group with changes is equal if both sides have the same base and the same
+changes of it. If not, it is read and merged. If a column has different types on the two sides,
+digests may not be comparable, and the rows are compared as :mod:`statestore.files.equality`
+defines.
 
-Only of sides with other key groups, whose rows of one key lie anywhere, no more than hashes are in
-memory: there rows are known by the 64-bit hash of their identity and compared by that of all
-columns. Of a million keys, one time in about thirty million two have one hash, and are counted
-wrong.
+If the sides have different key groups, the rows of one key can be anywhere. Only then are hashes
+kept in memory: rows are identified by a 64-bit hash of their identity, and compared by a 64-bit
+hash of all columns. Among a million keys, the chance that two keys share a hash and are miscounted
+is about one in thirty million.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ __all__ = [
 ]
 
 
-# What tells two checkpoints apart, as values: per state the rows, and what else differs.
+# The result of a comparison: rows per state, and the other differences.
 #
-# One side is called ``a``, the other ``b``; *added* is what only ``b`` has, *removed* what only
-# ``a`` has, and *changed* what both have under one identity (key, namespace, entry) with other
+# The sides are called ``a`` and ``b``. *added* rows are only in ``b``, *removed* rows only in
+# ``a``. *changed* rows are in both under one identity (key, namespace, entry), with different
 # values.
 
 
 @dataclass(frozen=True)
 class Other:
-    """Something that both sides have and that is not the same; None where one lacks it."""
+    """A property that differs between the sides; None for a side that lacks it."""
 
     what: str
     a: str | None
@@ -72,7 +73,7 @@ class Other:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDifference:
-    """A key group with other rows, and how many they are."""
+    """A key group that differs, with the number of rows."""
 
     key_group: int
     added: int
@@ -82,10 +83,10 @@ class GroupDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A row, or an element, that differs: ``change`` is ``added``, ``removed`` or ``changed``.
+    """A row or element that differs: ``change`` is ``added``, ``removed`` or ``changed``.
 
-    ``identity`` has the columns that it is known by; of an element none. ``key_group`` is None
-    where the sides do not agree on it.
+    ``identity`` has the values of its identity columns; it is empty for an element. ``key_group``
+    is None if the sides assign it to different key groups.
     """
 
     change: str
@@ -97,16 +98,17 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class StateDifference:
-    """A state on both sides: ``only_in`` is ``a`` or ``b`` when one lacks it; then no row is read,
-    but of key groups with changes.
+    """The comparison of one state.
 
-    ``rows_a`` and ``rows_b`` are None for a state with changes, unless one side lacks it: how many
-    rows they leave is known only where all of them are read.
+    ``only_in`` is ``a`` or ``b`` if the other side lacks it. In that case only key groups with
+    changes are read. ``rows_a`` and ``rows_b`` are None for a state with changes, unless one side
+    lacks it. The number of its rows is known only after all of them are read.
 
-    ``compared_columns`` are those that were compared when the sides have other ones, else None.
-    ``key_groups_read`` were read of either side; ``key_groups_differing`` are not the same, with
-    changes maybe fewer than had to be read; both None where the sides cannot be compared key group
-    by key group. ``not_compared`` says why rows were not compared at all; then there are no counts.
+    ``compared_columns`` are the common columns if the sides have different columns, and None
+    otherwise. ``key_groups_read`` is the number of key groups read on either side.
+    ``key_groups_differing`` is the number that differ; with changes, it can be lower than the
+    number read. Both are None if the sides cannot be compared key group by key group.
+    ``not_compared`` is the reason why rows were not compared; in that case the counts are 0.
     """
 
     uid: str
@@ -128,7 +130,7 @@ class StateDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether anything of it is not the same, or could not be compared."""
+        """Whether the state differs in any way, or could not be compared."""
         return bool(
             self.only_in
             or self.others
@@ -141,9 +143,9 @@ class StateDifference:
 
 @dataclass(frozen=True)
 class Side:
-    """A side of a comparison; of the ``size_bytes`` of its data files ``bytes_read`` were read.
+    """One side of a comparison: the size of its data files, and the bytes read from them.
 
-    ``left_out`` is what it lacks of its source, of the compared states.
+    ``left_out`` lists the compared state that it lacks of its source.
     """
 
     store: str
@@ -168,8 +170,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDifference:
-    """All that tells two checkpoints apart: ``others`` of the checkpoints, ``graph`` of their job
-    graphs, and every state of either side.
+    """All differences between two checkpoints.
+
+    ``others`` are properties of the checkpoints, ``graph`` those in the job graphs, and ``states``
+    has every state of either side.
     """
 
     a: Side
@@ -180,11 +184,11 @@ class CheckpointDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether anything is not the same."""
+        """Whether there is any difference."""
         return bool(self.others or self.graph or any(state.differs for state in self.states))
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each state of either side."""
+        """Return one row for each state of either side."""
         return table_of(_COLUMNS, self._rows())
 
     to_pandas, to_polars = as_pandas, as_polars
@@ -198,7 +202,7 @@ class CheckpointDifference:
         return f"CheckpointDifference({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: rows added, changed and removed, and some of them."""
+        """Return the notebook view: counts of added, changed and removed rows, and examples."""
         unlike = [one for one in self.states if one.differs]
         said = [
             f"{what}: {_none(one.a)} → {_none(one.b)}"
@@ -244,14 +248,14 @@ def _none(value: str | None) -> str:
 
 
 def others(facts: Iterable[tuple[str, Any, Any]]) -> tuple[Other, ...]:
-    """Return those facts (what, of a, of b) that are not the same, as text."""
+    """Return the facts (name, value in a, value in b) whose values differ, as text."""
     return tuple(Other(what, _text(a), _text(b)) for what, a, b in facts if _text(a) != _text(b))
 
 
 def state_others(a: Entry, b: Entry) -> tuple[Other, ...]:
-    """Return what tells two states of one name apart, rows aside.
+    """Return the differences between two states of one name, apart from their rows.
 
-    The layout of files is not among it: it changes nothing about a state.
+    The file layout is not compared, because it does not affect the state.
     """
     if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry):
         return others(_keyed_facts(a, b))
@@ -308,7 +312,7 @@ ROWS_AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """A state on one side, compared with one of the columns ``other``."""
+    """A state on one side, to be compared with a state of the schema ``other``."""
 
     storage: Storage
     entry: KeyedEntry
@@ -316,29 +320,29 @@ class ComparedSide:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """What both sides have, of types that hold the values of both."""
+        """The common columns, with types that can hold the values of both sides."""
         return common_schema(self.entry.state.schema, self.other)
 
     @cached_property
     def identity_columns(self) -> pa.Schema:
-        """Those of them by which a row is known."""
+        """The common columns that identify a row."""
         return pa.schema([self.columns.field(name) for name in self.identity])
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns by which a row is known."""
+        """The names of the columns that identify a row."""
         return self.entry.state.identity
 
     def groups(self, wanted: Container[int]) -> Generator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of the wanted key groups that have some, large key groups in pieces."""
+        """Yield the rows of the wanted key groups; a large key group comes in pieces."""
         return read_groups(self.storage, self.entry, wanted)
 
     def parts(self) -> dict[int, Parts]:
-        """Return what is known of each key group that has rows or changes."""
+        """Return the known facts (rows, digests) of each key group that has rows or changes."""
         return group_parts(self.entry)
 
     def rows(self) -> int:
-        """Return how many rows there are; key groups with changes are read."""
+        """Return the number of rows; key groups with changes are read for it."""
         parts = self.parts()
         changed = frozenset(group for group, known in parts.items() if len(known) > 1)
         count = sum(known[0][0] for group, known in parts.items() if group not in changed)
@@ -349,8 +353,9 @@ class ComparedSide:
 
 @dataclass
 class Compared:
-    """What was found so far; ``read`` is how many key groups were read, ``differing`` how many of
-    all are not the same.
+    """The findings so far.
+
+    ``read`` counts the key groups that were read, and ``differing`` the ones that differ.
     """
 
     limit: int
@@ -364,15 +369,15 @@ class Compared:
 
     @property
     def room(self) -> int:
-        """How many more examples are wanted."""
+        """The number of examples that are still wanted."""
         return max(self.limit - len(self.examples), 0)
 
 
 def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
-    """Return the key groups that are not the same as far as the manifests tell; nothing is read.
+    """Return the key groups that differ according to the manifests; reads no files.
 
-    With other columns on the two sides, or values that hash in another way, digests say nothing:
-    those are all key groups. With changes, what these make of the rows may be the same.
+    If the columns or the hash functions of the sides differ, digests cannot be compared, and all
+    key groups are returned. A returned key group with changes may still turn out to be equal.
     """
     return _unlike(a, a.parts(), b.parts())
 
@@ -389,9 +394,9 @@ def compare_groups(
 ) -> Compared:
     """Compare states with the same key groups, one key group after another.
 
-    Of key groups that are unlike (:func:`unlike_groups`) only those are read that have rows on both
-    sides, or changes, and of the others as many as it takes for ``limit`` examples; ``on_group`` is
-    called for each that is unlike.
+    Among the differing key groups (:func:`unlike_groups`), the ones with changes or with rows on
+    both sides are read. The others are read only until there are ``limit`` examples. ``on_group``
+    is called for each differing key group.
     """
     found = Compared(limit)
     old, new = a.parts(), b.parts()
@@ -411,7 +416,7 @@ def compare_groups(
             found.differing += any(changed) or not same_columns
             found.read += 1
             on_group()
-    for _ in left:  # changes left no rows of these key groups
+    for _ in left:  # the changes deleted all rows of these key groups
         found.differing += not same_columns
         found.read += 1
         on_group()
@@ -438,10 +443,10 @@ def compare_groups(
 def compare_whole(
     a: ComparedSide, b: ComparedSide, limit: int, rows_at_once: int = ROWS_AT_ONCE
 ) -> Compared:
-    """Compare states whose key groups are not the same: all rows, some at a time by their hash.
+    """Compare all rows of states with different key groups, a share of their hashes at a time.
 
-    A side is read once for every ``rows_at_once`` that the larger one has, and once more when
-    there are examples to show; 16 bytes of each of these rows are in memory.
+    Each side is read once per ``rows_at_once`` rows of the larger side, and once more if there are
+    examples to show. Each of these rows needs 16 bytes of memory.
     """
     found = Compared(limit)
     passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
@@ -474,7 +479,7 @@ def compare_whole(
 def _compare(
     found: Compared, group: int, a: tuple[ComparedSide, pa.Table], b: tuple[ComparedSide, pa.Table]
 ) -> bool:
-    """Add the differences of some rows of a key group; return whether there are any."""
+    """Add the differences between some rows of a key group; return whether there are any."""
     (side, _), (other, _) = a, b
     schemas = [one.entry.state.schema for one in (side, other)]
     old, new = (
@@ -499,12 +504,13 @@ def _compare(
 
 
 def _add(found: Compared, group: int, *, added: int, removed: int, changed: int) -> None:
-    if not added and not removed and not changed:  # its columns differ, and the shared ones do not
+    # the sides have different columns, but the common ones are equal
+    if not added and not removed and not changed:
         return
     found.added += added
     found.removed += removed
     found.changed += changed
-    if found.groups and found.groups[-1].key_group == group:  # an earlier piece of it
+    if found.groups and found.groups[-1].key_group == group:  # another piece of the same key group
         before = found.groups.pop()
         added, removed = added + before.added, removed + before.removed
         changed += before.changed
@@ -536,18 +542,18 @@ def _hash(rows: pa.RecordBatch, side: ComparedSide) -> Hashes:
 
 
 def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
-    """Return the places of rows of a alone, of b alone, and of both that have other values."""
+    """Return the positions of rows only in a, only in b, and in both with different values."""
     _, old, new = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
     other = a[1][old] != b[1][new]
     alone_a, alone_b = np.ones(len(a[0]), bool), np.ones(len(b[0]), bool)
     alone_a[old] = alone_b[new] = False
-    order = np.argsort(old[other])  # as they are stored, not by their hash
+    order = np.argsort(old[other])  # in stored order, not in hash order
     changed = old[other][order], new[other][order]
     return np.flatnonzero(alone_a), np.flatnonzero(alone_b), changed
 
 
 def _hashed(side: ComparedSide, number: int, passes: int) -> Hashes:
-    """Return the hashes of those rows of a state that one of several passes is about."""
+    """Return the hashes of the rows that belong to one of several passes."""
     pieces: list[Hashes] = []
     for _, rows in side.groups(range(side.entry.state.max_parallelism)):
         identity, values = _hash(rows, side)
@@ -559,7 +565,7 @@ def _hashed(side: ComparedSide, number: int, passes: int) -> Hashes:
 
 
 def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
-    """Return the rows with one of these hashes of identity, by it."""
+    """Return the rows whose identity has one of these hashes, by hash."""
     found: dict[int, dict[str, Any]] = {}
     for _, batch in side.groups(range(side.entry.state.max_parallelism)):
         hashes = hashes_of(batch, side.identity_columns)

@@ -1,14 +1,16 @@
-"""Edit: one keyed state of a checkpoint changed offline, as a new checkpoint; the old one stays.
+"""Edit one keyed state of a checkpoint offline, as a new checkpoint; the old one stays.
 
-Single keys are replaced or deleted by writing the files of their key groups anew. A frame, or the
-answer to an SQL expression over the state, becomes its whole content. Every other file is named
-again. Of a state with layers of changes these are read over its rows, and what is written anew has
-them in it: what single keys leave alone keeps its layers, and no file is written for a while only.
-Rows are held to what a snapshot's are: columns and types as stored, no null key, no entry
-twice.
+There are three kinds of edits. Single keys are replaced or deleted, which rewrites the files of
+their key groups. A frame becomes the state's whole content. So does the result of an SQL expression
+over the state. Every other file is named again.
 
-The new checkpoint's ``origin`` says what was done in numbers; keys, rows and the SQL text are not
-kept in it, because manifests outlive the rows that they speak of.
+If the state has layers of changes, they are merged with its rows on reading, and the rewritten
+files contain the result. Key groups that an edit of single keys does not touch keep their layers,
+and no temporary file is written. The rows must satisfy the rules of a snapshot: columns and types
+as stored, no null key, no duplicate entry.
+
+The new checkpoint's ``origin`` describes the edit in numbers. It has no keys, no rows and no SQL
+text, because manifests outlive the rows that they describe.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ __all__ = ["Edit", "EditedState", "carry_others", "edit"]
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """What is wanted: keys to delete and rows to put, or all rows, or an SQL expression."""
+    """The requested edit: keys to delete and rows to put, or all rows, or an SQL expression."""
 
     delete: Sequence[Any] = ()
     put: Sequence[Mapping[str, Any]] = ()
@@ -55,7 +57,7 @@ class Edit:
     sql: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse no change at all, and two that do not go together."""
+        """Refuse an empty edit, and a combination of kinds."""
         given = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
         if sum(given) != 1:
             raise InvalidArgumentError(
@@ -66,20 +68,20 @@ class Edit:
 
     @property
     def how(self) -> str:
-        """Which of the three it is: ``keys``, ``rows`` or ``sql``."""
+        """The kind of edit: ``keys``, ``rows`` or ``sql``."""
         return "rows" if self.rows is not None else "keys" if self.sql is None else "sql"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditedState:
-    """What was changed, or with ``dry_run`` would be.
+    """The result of an edit, or of a dry run.
 
-    ``new_id`` is None when nothing was made: in a dry run, or when no key to delete was there.
-    ``files`` and ``size_bytes`` are those that were written anew, in a dry run those that would be
-    replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files: base and changes
-    together, where it has changes. ``deleted`` and ``put`` count rows when single keys were
-    changed; a row that was put may have taken the place of another. ``left_out`` is what the
-    checkpoint lacks of its source, before the edit and after it.
+    ``new_id`` is None if no checkpoint was made: in a dry run, or if none of the keys to delete
+    exist. ``files`` and ``size_bytes`` count the rewritten files, or in a dry run the files that
+    would be replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files, in base
+    and changes together. ``deleted`` and ``put`` count rows of an edit of single keys; a row that
+    was put may have replaced another. ``left_out`` lists the state that the checkpoint lacks of its
+    source, before and after the edit.
     """
 
     store: str
@@ -101,7 +103,7 @@ class EditedState:
 
 @dataclass(frozen=True)
 class _Changed:
-    """A state after the edit; ``files`` are those that were written, or would be replaced."""
+    """A state after the edit; ``files`` were written, or in a dry run would be replaced."""
 
     entry: KeyedEntry
     files: tuple[KeyedStateHandle, ...]
@@ -114,19 +116,22 @@ class _Changed:
 def edit(
     deriver: Deriver, uid: str, name: str, wanted: Edit, *, checkpoint: int | str, dry_run: bool
 ) -> EditedState:
-    """Change a keyed state of a checkpoint; return what was changed.
+    """Change a keyed state of a checkpoint; return the result.
 
-    A dry run looks at the columns of a frame, and not at its rows. Raises
-    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, SchemaMismatchError,
-    NullKeyError or DuplicateKeyError for rows that no snapshot would take, CorruptionError for a
-    file that is not what was written, MissingDependencyError for SQL without DuckDB,
-    CommitConflictError, or StorageError. Nothing is visible of an edit that fails.
+    A dry run checks the columns of a frame, but not its rows. Raises CheckpointNotFoundError,
+    StateNotFoundError, InvalidArgumentError, CommitConflictError, StorageError, or one of these:
+
+    * SchemaMismatchError, NullKeyError or DuplicateKeyError for rows that a snapshot would refuse.
+    * CorruptionError for a damaged file.
+    * MissingDependencyError for SQL without DuckDB.
+
+    If an edit fails, no new checkpoint is visible.
     """
     storage = deriver.catalog.storage
     manifest, seen = deriver.look(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
-    # No file is written for a key that is not there.
+    # No file is written for a key that does not exist.
     there = _stored(storage, entry, wanted.delete)
     new_id = None
     if wanted.delete and not (there or wanted.put):
@@ -162,16 +167,16 @@ def edit(
 
 
 def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[str, str]]) -> None:
-    """Carry every state of a checkpoint but those that are named, by uid and name."""
+    """Carry every state of a checkpoint except the ones in ``but``, given by uid and name."""
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) not in but:
             writer.collected.carry_entry(entry)
 
 
 def _stored(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
-    """Return the keys that have rows, in their order; of the files key columns are read alone.
+    """Return the keys that have rows, in their order; read only the key columns of the files.
 
-    Raises InvalidArgumentError for a value that is no key, MissingFileError or DamagedFileError.
+    Raises InvalidArgumentError for a value that is not a key, MissingFileError or DamagedFileError.
     """
     if not keys:
         return []
@@ -192,7 +197,7 @@ def _change(
     target: KeyedTarget | None,
     owners: Assignment,
 ) -> _Changed:
-    """Return the state with the edit; without a target nothing is written."""
+    """Return the edited state; without a target, nothing is written."""
     if wanted.how == "keys":
         done = rewrite(storage, entry, changes_of(entry.state, delete, wanted.put), target)
         files = done.replaced if target is None else done.new
@@ -202,7 +207,7 @@ def _change(
     else:
         handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
-    if entry.layers:  # no version of the table has these files
+    if entry.layers:  # no table version has these files
         changed = replace(changed, table=entry.table.without_version())
     replaced = tuple(handle for part in entry.parts for handle in part.handles)
     files = replaced if target is None else handles
@@ -235,7 +240,7 @@ def _write_rows(
 def _origin(
     manifest: Manifest, entry: KeyedEntry, wanted: Edit, changed: _Changed
 ) -> dict[str, Any]:
-    """Return what the new manifest says of the edit: where and how much, and no key or row."""
+    """Return the ``origin`` of the new manifest: where and how much, without keys or rows."""
     return {
         "command": "edit",
         "checkpoint": manifest.checkpoint_id,

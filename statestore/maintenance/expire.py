@@ -1,12 +1,12 @@
-"""Expire: hide for ever all but the last checkpoints, or those of a certain age (I4, I6, I9).
+"""Expire: hide all checkpoints but the newest ones, or the ones above an age (I4, I6, I9).
 
-A tombstone beside its manifest makes a checkpoint invisible, for ever; its number is never used
-again. The newest checkpoint that can be read always stays, as Flink's retention has it, and so does
-what a savepoint or a pin holds. No data file is deleted: whoever reads an expired checkpoint at
-this moment reads on. What only expired checkpoints used is counted; ``gc`` removes it.
+A tombstone next to its manifest makes a checkpoint invisible, permanently. Its number is never used
+again. The newest readable checkpoint always stays, as in Flink's retention, and so do checkpoints
+that a savepoint or a pin holds. No data file is deleted, so a reader of an expired checkpoint can
+continue. The files that only expired checkpoints used are counted, and ``gc`` removes them.
 
-A savepoint that is made at the same moment may find its checkpoint visible, which then gets its
-tombstone: it has expired, and is still kept, under the savepoint's name.
+A savepoint that is made at the same moment may still find its checkpoint visible before the
+tombstone appears. That checkpoint has expired, but is kept under the savepoint's name.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiredCheckpoints:
-    """What was, or with ``dry_run`` would be, expired, oldest first, and what stays.
+    """The checkpoints that were expired, or in a dry run would be, oldest first, and the kept ones.
 
-    ``held`` are those that stay only because a savepoint or a pin holds them; they are among
-    ``kept``. ``files`` and ``size_bytes`` are those that no kept checkpoint uses any more; of
-    ``damaged`` ones, whose manifest cannot be read, they are not known.
+    ``held`` are the checkpoints that stay only because a savepoint or a pin holds them; they are
+    among ``kept``. ``files`` and ``size_bytes`` count the files that no kept checkpoint uses any
+    more. The files of ``damaged`` checkpoints, whose manifest is unreadable, are unknown and not
+    counted.
     """
 
     store: str
@@ -64,22 +65,22 @@ def expire(
     now_ms: int,
     dry_run: bool,
 ) -> ExpiredCheckpoints:
-    """Put a tombstone for each checkpoint that is neither among the newest ``retain`` that can be
-    read, nor younger than ``older_than_ms``, nor held. Interrupted, it can be run again.
+    """Put a tombstone for each checkpoint that is neither recent, young nor held.
 
-    ``retain`` None keeps the newest alone, ``older_than_ms`` None asks for no age. Raises
-    InvalidArgumentError for fewer than one or a negative age, MalformedManifestError for a
-    savepoint or a pin that cannot be read, or StorageError.
+    ``retain`` is how many of the newest readable checkpoints stay; None keeps only the newest one.
+    Checkpoints younger than ``older_than_ms`` stay too; None ignores the age. An interrupted run
+    can be repeated. Raises InvalidArgumentError for a ``retain`` below one or a negative age,
+    MalformedManifestError for an unreadable savepoint or pin, or StorageError.
     """
     retention = Retention(1 if retain is None else retain)
     if older_than_ms is not None and older_than_ms < 0:
         raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
-    # Of a manifest, which may be large, nothing is held but this: there may be very many.
+    # Only this is kept of each manifest, because manifests may be large and numerous.
     known = _taken_ms(catalog, ids) if len(ids) > retention.limit else {}
     for checkpoint_id in known:
         retention, _ = retention.add(Snapshot(checkpoint_id))
-    # One that cannot be read is no reason to expire one that can.
+    # An unreadable checkpoint does not count as one of the retained ones.
     lowest = retention.lowest or 0
     surplus = [one for one in ids if one < lowest]
     if surplus and older_than_ms is not None:
@@ -90,7 +91,7 @@ def expire(
     kept = tuple(one for one in ids if one not in expired)
     released = _released(catalog, expired, {*kept, *holds})
     if not dry_run:
-        for checkpoint_id in expired:  # the oldest first
+        for checkpoint_id in expired:  # oldest first
             catalog.expire(checkpoint_id, tombstone(checkpoint_id, release, now_ms))
     return ExpiredCheckpoints(
         store=catalog.storage.url,
@@ -105,25 +106,25 @@ def expire(
 
 
 def _taken_ms(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
-    """Return when each checkpoint was taken of which the manifest can be read."""
+    """Return the creation time of each checkpoint with a readable manifest."""
     found = {}
     for checkpoint_id in ids:
         try:
             found[checkpoint_id] = catalog.outline(checkpoint_id).created_at_ms
         except (MalformedManifestError, CheckpointNotFoundError):
-            continue  # damaged: the caller is told
-    visible = catalog.checkpoint_ids()  # another process may expire as well
+            continue  # damaged: reported to the caller
+    visible = catalog.checkpoint_ids()  # another process may be expiring checkpoints too
     return {one: taken for one, taken in found.items() if one in visible}
 
 
 def _written_ms(catalog: Catalog, damaged: set[int]) -> dict[int, int]:
-    """Return when the manifests of some checkpoints were written."""
+    """Return when the manifests of these checkpoints were written."""
     times = {item.name: item.modified_ms for item in catalog.storage.listed(CHECKPOINTS)}
     return {one: times[manifest_path(one)] for one in damaged if manifest_path(one) in times}
 
 
 def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) -> dict[str, int]:
-    """Return the bytes of each file of the expired that nothing uses which stays."""
+    """Return the bytes of each file that only the expired checkpoints use."""
     gone, kept = _Named(catalog), _Named(catalog)
     for checkpoint_id in expired:
         gone.add(checkpoint_id)
@@ -140,8 +141,10 @@ def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) 
 
 
 class _Named:
-    """The bytes of each file that some checkpoints name, and the parts whose files are in a list,
-    by the list's name; of what cannot be read nothing, as nothing but a count hangs on it here.
+    """The files that some checkpoints name, with their bytes.
+
+    ``lists`` has the parts whose files are in a list of files, by the name of the list. Unreadable
+    documents are skipped, because only a reported count depends on them.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -174,7 +177,7 @@ class _Named:
 
 
 def tombstone(checkpoint_id: int, release: str, now_ms: int) -> bytes:
-    """Return the document whose existence hides a checkpoint for ever."""
+    """Return the document whose existence hides a checkpoint permanently."""
     return document_bytes(
         {
             "format": FORMAT,

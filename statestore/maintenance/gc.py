@@ -1,58 +1,66 @@
-"""Collect garbage: delete the data files that nothing kept needs, whoever left them (I4, I9, I10).
+"""Collect garbage: delete the data files that no kept checkpoint needs (I4, I9, I10).
 
-The mark, below, says which files are live. Every other data file is dead, whether its checkpoint
-expired, or a crashed writer left it; it is deleted when it is older than the minimum age. Then
-go manifests of checkpoints that expired, and pins whose lease is over, and what broken-off
-writes left: hidden files, and in a bucket the parts of uploads; and tombstones of more than 30 days
-whose manifests are gone; and what lies in the log of a Delta table behind all that kept checkpoints
-name. Claims, and the greatest id's tombstone, stay.
+The mark phase below finds the live files. Every other data file is dead, whether its checkpoint
+expired or a crashed writer left it, and is deleted once it has the minimum age. After that, the
+following are deleted:
 
-**Why it is safe beside others.** Tombstones are seen first, then the holds, then nothing is asked
-any more and deleting begins.
+* manifests of expired checkpoints, and pins whose lease has ended;
+* the remains of interrupted writes: hidden files, and in a bucket the parts of uploads;
+* tombstones older than 30 days whose manifests are gone;
+* entries in the log of a Delta table that are older than all versions that kept checkpoints name.
 
-* *A savepoint or a pin*: its document is put, then its checkpoint is looked for. If it has no
-  tombstone then, it had none when tombstones were seen here, or the document was there when holds
-  were: kept either way. If it has one, the hold is taken back, and its maker told.
-* *An expiry*: what gets its tombstone after tombstones were seen is visible here, and kept.
-* *A snapshot*: files of one that commits after manifests were seen are named by no manifest here.
-  They are younger than the minimum age if the snapshot took less than that from its first file to
-  its commit. What one names again of an older checkpoint is marked while that is visible, held, or
-  expired less than the minimum age ago. Besides, a writer asks before it commits whether the
-  checkpoint before is visible still, and for the size of every file that this does not name: what
-  was deleted until then fails that snapshot, and breaks no checkpoint.
-* *A copy, a fork, a rekey*: what they find that was there before gets a name of its own, and is
-  young under that (``derive.py``); the old name may go at any time.
-* *Another collection*: both delete the same; a file that is gone is no error.
+Claims stay, and so does the tombstone of the greatest id.
 
-**The limit.** A snapshot, or a reader without a pin of a checkpoint that expires under it, that
-takes longer than the minimum age must not run beside a collection, and neither may any with a
-minimum age of 0. A background compaction counts as part of the snapshot that adopts its result:
-its files may be six hours old by then (``background.py``). The same holds for a command that makes
-a new checkpoint of one that only a savepoint keeps, while this savepoint is deleted. Ages
-are by two clocks, this machine's and the file system's: the minimum age must be far above what they
-differ by.
+**Why it is safe next to other processes.** A collection reads the tombstones, then the holds. After
+that it reads nothing more, and starts to delete.
 
-**Why a crash anywhere leaves every checkpoint that is kept readable.** Nothing that is deleted is
-named by one. A manifest goes after the last of its own files, so that files never lie there
-without a word of whose they were. Its number is never used again, since a greater one is there.
+* *A savepoint or a pin* first puts its document, then checks that its checkpoint has no tombstone.
+  If there is no tombstone yet, then either the collection saw none either, or the document was
+  there when the collection read the holds. The checkpoint is kept in both cases. If there is a
+  tombstone, the hold is withdrawn and its creator gets an error.
+* *An expiry*: a checkpoint that gets its tombstone after the collection read the tombstones is
+  visible to the collection, and kept.
+* *A snapshot* that commits after the collection read the manifests has files that no manifest names
+  yet. They are younger than the minimum age if the snapshot took less than that from its first file
+  to its commit. The files that it names again from an older checkpoint are marked while that is
+  visible, held, or expired less than the minimum age ago. In addition, before its commit a writer
+  checks that the previous checkpoint is still visible, and asks for the size of every file that
+  this one does not name. So a deletion before that check fails the snapshot, and damages no
+  checkpoint.
+* *A copy, a fork, a rekey* gives existing files that it uses a new, young name of its own
+  (``derive.py``). The old name may be deleted at any time.
+* *Another collection* deletes the same files. A file that is already gone is not an error.
 
-**Why a tombstone may go, and a claim not.** Once its manifest is gone a tombstone has one reader
-left: a writer that was to put a manifest of this number, and was passed by another one. It began
-before the other's put, which is more than 30 days ago; till then it still finds out. The manifest
-goes at least one collection before, so that no listing shows it without its tombstone. A claim is
-looked for by the writer of the generation before it, each time that this one begins a checkpoint,
-and there is no day from which on a job that stood still will not go on.
+**The limit.** With a minimum age of 0, no snapshot and no reader without a pin may run during a
+collection. With a greater one, this holds for a snapshot that takes longer than the minimum age,
+and for a reader without a pin that takes longer and whose checkpoint expires meanwhile. A
+background compaction counts as part of the snapshot that adopts its result: its files may be six
+hours old by then (``background.py``). The same limit holds for a command that derives a checkpoint
+from one that only a savepoint keeps, if this savepoint is deleted meanwhile. Ages compare two
+clocks, this machine's and the file system's, so the minimum age must be far above their difference.
 
-**Why the numbers of slow writers are not buried first.** A tombstone before the put of a manifest
-and one right behind the writer's look for it cannot be told apart by who puts the tombstone: the
-second would take away what was reported as committed. So the limit above is one.
+**Why a crash leaves every kept checkpoint readable.** No kept checkpoint names a deleted file. A
+manifest is deleted after the last of its own files, so that the owner of a file can always be
+found. Its number is not used again, because a greater one exists.
 
-**For readers of Delta tables.** The newest version of a table stays readable: its files are kept,
-also if no kept checkpoint names them any more. While a state has layers of changes its table gets
-no version, and the newest one has the base that the layers began with. This holds for states
-of kept checkpoints; the table of a state that no kept checkpoint has goes. Older versions whose
-files were collected can no longer be travelled to. What goes of a log lies behind one of its
-checkpoints that readers have been sent to for the minimum age, and behind each version that a kept
+**Why tombstones can be deleted, but claims cannot.** Once its manifest is gone, a tombstone has one
+possible reader left: a writer that was about to put a manifest with this number, and was overtaken
+by another writer. That writer began before the other's put, so it finds the tombstone for at least
+30 days. The manifest is deleted at least one collection earlier, so no listing can show it without
+its tombstone. A claim is read by the writer of the previous generation, each time when it begins a
+checkpoint. There is no time limit after which a stalled job can no longer resume.
+
+**Why tombstones do not block the numbers of slow writers first.** Such a tombstone could come
+before the put of a manifest, or after the writer has checked for one, and its creator cannot know
+which. In the second case it would remove a checkpoint that was already reported as committed. For
+this reason the limit above exists.
+
+**For readers of Delta tables.** The newest version of a table stays readable: its files are kept
+even if no kept checkpoint names them any more. While a state has layers of changes its table gets
+no new version, and the newest one has the base that the layers started from. This holds for states
+of kept checkpoints. The table of a state that no kept checkpoint has is deleted. Time travel to
+older versions fails once their files were collected. A log entry is deleted if it is older than a
+log checkpoint that readers have used for the minimum age, and older than each version that a kept
 checkpoint names.
 """
 
@@ -104,19 +112,19 @@ __all__ = [
 ]
 
 
-# Mark: which data files of a store are live, told from its checkpoints and holds (I9).
+# Mark: find the live data files of a store from its checkpoints and holds (I9).
 #
-# Live is what the manifests of visible checkpoints name, of those that a savepoint holds, and of
-# those that a pin holds whose lease is not over. Files of a checkpoint that expired less than
-# the minimum age ago are marked too: somebody may read it still, or make a new checkpoint of it.
+# A file is live if the manifest of a visible checkpoint names it, or of one that is held by a
+# savepoint or by a pin whose lease has not ended. Files of a checkpoint that expired less than the
+# minimum age ago are marked too, because a process may still read it or derive a checkpoint from
+# it.
 #
-# What the listing of the store lacks is taken seriously: whoever believed a listing that is not
-# complete would take live files for dead ones, or their manifests for gone. So a name that any of
-# several listings has counts, what a data file's name tells of is asked for, and when a live file
-# or manifest does not show up where it must, everything is refused, with its name. Where
-# checkpoints have come or gone meanwhile, that may be all there is to it, and everything is looked
-# at anew: who collects beside a busy job is not alarmed, and no look is believed that does not hold
-# by itself.
+# A listing may be incomplete. Trusting such a listing would delete live files, or treat manifests
+# as gone. So a name counts if any of several listings has it. The checkpoints that data file names
+# mention are looked up. If a live file or manifest is not listed where it must be, the collection
+# is refused, with that name. If checkpoints came or went meanwhile, that may be the whole reason,
+# and everything is read again. So a collection next to a busy job raises no false alarm, and each
+# accepted reading is consistent in itself.
 
 
 _NOTHING = "nothing was collected"
@@ -126,15 +134,15 @@ _TOMBSTONE_AGE_MS = 30 * 24 * 3_600_000
 
 @dataclass(kw_only=True)
 class Marks:
-    """What a store holds, and what of it stays.
+    """The files of a store, and which of them stay.
 
-    ``listing`` are all its files, in order of name. ``live`` and ``lately`` are names of data
-    files: of checkpoints that are kept, and of those that expired lately. ``expired_ids`` are
-    the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
-    ``bare`` are ids of old tombstones whose manifests no listing shows. ``versions`` has by folder
-    the oldest version of a Delta table that one of these checkpoints names. ``delta`` are the
-    folders of all their Delta tables. ``unknown`` are folders of tables of which a checkpoint that
-    expired lately has files that nobody can tell any more, and the lists that told.
+    ``listing`` has all files, ordered by name. ``live`` and ``lately`` are names of data files of
+    kept checkpoints, and of recently expired ones. ``expired_ids`` are the ids of the other
+    checkpoints that have a manifest, and ``holds`` describes the holder of each held checkpoint.
+    ``bare`` are ids of old tombstones whose manifests are in no listing. ``versions`` has, by
+    folder, the oldest version of a Delta table that one of these checkpoints names. ``delta`` has
+    the folders of all their Delta tables. ``unknown`` has the folders of tables for which a
+    recently expired checkpoint has an unreadable list of files, and these lists.
     """
 
     listing: tuple[Listed, ...]
@@ -149,11 +157,11 @@ class Marks:
 
     @cached_property
     def files(self) -> tuple[Listed, ...]:
-        """The data files, and their lists."""
+        """The data files and the lists of files."""
         return tuple(item for item in self.listing if is_data_file(item.name))
 
     def note(self, manifest: Manifest) -> None:
-        """Take down the Delta tables of a checkpoint, and the versions that it names."""
+        """Record a checkpoint's Delta tables and their versions."""
         for entry in manifest.parts:
             if entry.table.format == "delta":
                 self.delta.add(entry.table.path)
@@ -163,13 +171,15 @@ class Marks:
 
 
 def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
-    """Return what is live. The order of the questions matters; ``gc.py`` says why.
+    """Return the live files.
 
-    Raises CorruptionError, FormatVersionError or StorageError when it cannot be known.
+    The order of the reads matters; the docstring of ``gc.py`` gives the reasons.
+
+    Raises CorruptionError, FormatVersionError or StorageError if they cannot be determined.
     """
     storage = catalog.storage
     for look in range(1, _LOOKS + 1):
-        # Before the listing: the files of these must be in it.
+        # Before the listing, which must contain the files of these checkpoints.
         before = _Checkpoints().add(storage.listed(CHECKPOINTS))
         listing = storage.listed("")
         found = _Checkpoints().add(listing).add(before.items).add(storage.listed(CHECKPOINTS))
@@ -189,11 +199,11 @@ def _marks(
     minimum_age_ms: int,
     now_ms: int,
 ) -> Marks:
-    """Return what is live, as three listings one after another have it."""
+    """Return the live files according to three listings taken one after another."""
     marks = Marks(listing=listing, holds={})
     _refuse_lost_manifests(catalog, marks.files, found)
     try:
-        # After the tombstones: what is held and has none yet is visible, and so is kept anyway.
+        # After the tombstones: a held checkpoint without a tombstone is visible, and kept anyway.
         holds = marks.holds = catalog.holds.held(now_ms, (item.name for item in listing))
     except (CorruptionError, FormatVersionError) as error:
         raise _refused(error, "bring it back from a copy, or delete this hold") from error
@@ -224,17 +234,18 @@ def _marks(
 
 
 def is_old(modified_ms: int, minimum_age_ms: int, now_ms: int) -> bool:
-    """Return whether a file has the minimum age; with an age of 0 each has it, whatever the clock
-    of the file system says.
+    """Return whether a file has the minimum age.
+
+    If the age is 0, every file has it, whatever the file system's clock says.
     """
     return minimum_age_ms == 0 or now_ms - modified_ms >= minimum_age_ms
 
 
 def files_of(manifest: Manifest, known: Collection[str] = frozenset()) -> Iterator[str]:
-    """Yield the names in the store of the data files of a checkpoint, and of their lists, but for
-    lists that are ``known`` and what they name: other checkpoints have them too.
+    """Yield the names of a checkpoint's data files and lists of files.
 
-    Raises MalformedManifestError for a list that cannot be read. One list is in memory at a time.
+    Lists in ``known`` and their files are skipped, because other checkpoints have them too. One
+    list is in memory at a time. Raises MalformedManifestError for an unreadable list.
     """
     for part in manifest.parts:
         yield from _files_of(part, known)
@@ -253,14 +264,14 @@ def _files_of(part: Entry, *known: Collection[str]) -> Iterator[str]:
 
 @dataclass
 class _Checkpoints:
-    """Manifests and tombstones that were seen, each with its time."""
+    """The manifests and tombstones that were listed, each with its time."""
 
     manifest_ms: dict[int, int] = field(default_factory=dict)
     tombstones: dict[int, int] = field(default_factory=dict)
     items: list[Listed] = field(default_factory=list)
 
     def add(self, items: Iterable[Listed]) -> _Checkpoints:
-        """Add what a listing shows; a tombstone that was seen once is there for ever."""
+        """Add a listing; a tombstone that was seen once exists forever."""
         for item in items:
             identity = checkpoint_id_of(item.name)
             if identity is not None:
@@ -270,7 +281,7 @@ class _Checkpoints:
         return self
 
     def changed(self, items: Iterable[Listed]) -> bool:
-        """Return whether a listing shows other ones."""
+        """Return whether a listing shows other manifests or tombstones."""
         now = _Checkpoints().add(items)
         return (now.manifests, set(now.tombstones)) != (self.manifests, set(self.tombstones))
 
@@ -288,7 +299,7 @@ class _Checkpoints:
 
 
 def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Checkpoints) -> None:
-    """Ask for the manifest of each checkpoint that has data files, and that no listing shows."""
+    """Refuse to collect if a checkpoint with data files has a manifest that no listing shows."""
     numbers = {data_file_id(item.name) for item in files}
     for number in sorted(filter(None, numbers - found.manifests - set(found.tombstones))):
         try:
@@ -305,7 +316,7 @@ def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Ch
 def _named(
     catalog: Catalog, checkpoint_id: int, holds: dict[int, str], known: Collection[str]
 ) -> tuple[Manifest, set[str]]:
-    """Return a manifest with the files that it names, as :func:`files_of` does."""
+    """Return a manifest and the files that it names, as :func:`files_of` does."""
     who = holds.get(checkpoint_id)
     try:
         manifest = catalog.outline(checkpoint_id)
@@ -319,14 +330,15 @@ def _named(
         lost = MissingFileError(f"{error}, but {who or 'nothing'} holds it")
         raise _refused(lost, _repair(checkpoint_id, who)) from error
     except (CorruptionError, FormatVersionError) as error:
-        # Salvaging goes by the manifest and its lists: without one there is nothing to go by.
+        # Salvage is not suggested, because it needs the manifest and its lists.
         held = f"; or let go of it: {who}" if who else ", or let it expire behind new ones"
         raise _refused(error, f"bring it back from a copy{held}") from error
 
 
 def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
-    """Mark the files of a checkpoint that expired lately; of a broken one nobody can read any. Of
-    one that only lacks a list the other states can be read, and named again.
+    """Mark the files of a recently expired checkpoint; ignore it if its manifest is unreadable.
+
+    If only one list is unreadable, the other states can still be read and named again.
     """
     try:
         manifest = catalog.outline(checkpoint_id)
@@ -343,7 +355,7 @@ def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
 def _named_if_known(
     catalog: Catalog, checkpoint_id: int, known: Collection[str]
 ) -> set[str] | None:
-    """Return what a checkpoint that expired names, but for known lists; None of a broken one."""
+    """Return the files that an expired checkpoint names, except known lists; None if unreadable."""
     try:
         return set(files_of(catalog.outline(checkpoint_id), known))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
@@ -380,12 +392,12 @@ def _refused(error: StateStoreError, advice: str) -> StateStoreError:
 
 DEFAULT_MINIMUM_AGE_S = 24 * 3600
 _DELETERS = 8
-_BATCH = 256  # what is still asked for after a file could not be deleted
+_BATCH = 256  # how many deletions are still attempted after one has failed
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Some files, and their bytes together."""
+    """A number of files, and their total bytes."""
 
     files: int
     size_bytes: int
@@ -393,14 +405,13 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedGarbage:
-    """What was, or with ``dry_run`` would be, removed, and why the rest of the data files stays.
+    """The removed files, or in a dry run the files to remove, and why the other data files stay.
 
-    ``live`` ones are of checkpoints that are kept, or of the newest version of a Delta table;
-    ``young`` ones are not, and were written, or their checkpoint expired, less than the minimum age
-    ago. ``manifests`` and ``tombstones`` are
-    ids of checkpoints, ``pins`` tokens, ``leftovers`` the number of writes that were broken off,
-    ``log_files`` what went of the logs of Delta tables, and ``held`` the checkpoints that a
-    savepoint or a pin holds.
+    ``live`` files belong to kept checkpoints, or to the newest version of a Delta table. ``young``
+    files do not, but they were written, or their checkpoint expired, less than the minimum age ago.
+    ``manifests`` and ``tombstones`` are checkpoint ids, and ``pins`` are tokens. ``leftovers`` is
+    the number of interrupted writes, and ``log_files`` counts the files removed from Delta logs.
+    ``held`` are the checkpoints that a savepoint or a pin holds.
     """
 
     store: str
@@ -425,12 +436,16 @@ def collect_garbage(
     dry_run: bool,
     progress: Callable[[int, int], None],
 ) -> CollectedGarbage:
-    """Delete what is dead, and say what it was; interrupted, it can be run again.
+    """Delete the dead files, and report them; an interrupted run can be repeated.
 
-    ``progress`` hears of the files deleted, and of how many. Raises, before anything is deleted,
-    InvalidArgumentError for a negative age, CorruptionError or FormatVersionError naming what of a
-    kept checkpoint or a hold cannot be read, and StorageError when a listing lacks a live file; and
-    StorageError when a file cannot be deleted.
+    ``progress`` is called with the number of deleted files and the total. Before anything is
+    deleted, it raises:
+
+    * InvalidArgumentError for a negative age;
+    * CorruptionError or FormatVersionError for an unreadable document of a kept checkpoint or hold;
+    * StorageError if a listing lacks a live file.
+
+    StorageError is also raised if a file cannot be deleted.
     """
     if minimum_age_ms < 0:
         raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {minimum_age_ms}")
@@ -485,7 +500,7 @@ def collect_garbage(
 def _shown(storage: Storage, names: set[str], tables: Collection[str]) -> set[str]:
     """Return which data files the newest versions of Delta tables need.
 
-    Of a table whose log cannot be read all files stay: ``repair`` may mend it.
+    If the log of a table is unreadable, all of its files stay, because ``repair`` may restore it.
     """
     found: set[str] = set()
     for folder in sorted({folder_of(name) for name in names}.intersection(tables)):
@@ -496,14 +511,14 @@ def _shown(storage: Storage, names: set[str], tables: Collection[str]) -> set[st
 
 
 def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int, ...]:
-    """Return the checkpoints that expired of which no file stays but what others need."""
+    """Return the expired checkpoints that have no files left, apart from files that others need."""
     found = []
     for checkpoint_id in marks.expired_ids:
         named = _named_if_known(catalog, checkpoint_id, marks.live)
         if named is not None:
             files = named
         else:
-            prefix = f"{checkpoint_id:010}-"  # what it names nobody knows, but for its own
+            prefix = f"{checkpoint_id:010}-"  # its other files are unknown
             files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}
         if not files & young:
             found.append(checkpoint_id)
@@ -511,7 +526,7 @@ def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int
 
 
 def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return the checkpoints that have none; asked for, whatever a listing showed."""
+    """Return the checkpoints without a manifest, by a lookup instead of a listing."""
 
     def has_one(number: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Hold: keep a checkpoint by name, as a savepoint, or while somebody reads it, as a pin (I9)."""
+"""Hold a checkpoint: by name as a savepoint, or while it is being read as a pin (I9)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = [
 ]
 
 
-# Savepoint: keep a checkpoint under a name, until the savepoint is deleted (I9).
+# Savepoint: keep a checkpoint under a name until the savepoint is deleted (I9).
 #
-# A savepoint is a small document beside the checkpoints. What it names is neither expired nor
-# collected; and if it expired at the same moment, it is still there under its name.
+# A savepoint is a small document stored next to the checkpoints. Its checkpoint is neither expired
+# nor collected. If it expired at the same moment, it still exists under the savepoint's name.
 
 
 def make_savepoint(catalog: Catalog, name: str, checkpoint: int | str, *, now_ms: int) -> Savepoint:
-    """Keep a checkpoint under a name; nothing happens when it is kept under that name already.
+    """Keep a checkpoint under a name; do nothing if that savepoint already exists.
 
-    Raises CheckpointNotFoundError, MalformedManifestError for a checkpoint that cannot be read, or
-    InvalidArgumentError for a name that is taken or is none.
+    Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
+    InvalidArgumentError for a name that is invalid or taken.
     """
     check_savepoint_name(name)
     checkpoint_id = catalog.resolve(checkpoint)
@@ -44,10 +44,10 @@ def make_savepoint(catalog: Catalog, name: str, checkpoint: int | str, *, now_ms
 
 
 def holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> None:
-    """Raise when a checkpoint cannot be held any more, or is not worth it: its manifest is read.
+    """Raise an error if a checkpoint cannot be held, or is unreadable.
 
-    Raises InvalidArgumentError for one that a savepoint alone keeps (``holds.py`` says why),
-    CheckpointNotFoundError, or MalformedManifestError.
+    Raises InvalidArgumentError for a checkpoint that only a savepoint keeps (``holds.py`` gives the
+    reason), CheckpointNotFoundError, or MalformedManifestError.
     """
     try:
         catalog.check_visible(checkpoint_id)
@@ -59,30 +59,31 @@ def holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> Non
     catalog.manifest(checkpoint_id)
 
 
-# Pin: keep a checkpoint while somebody reads it, at most as long as the lease (I9).
+# Pin: keep a checkpoint while it is being read, at most until the lease ends (I9).
 #
-# A reader that dies leaves its pin behind; when the lease is over it holds no more, and the next
-# collection removes it. A pin is not made longer: who needs more time takes another one before.
+# A reader that dies leaves its pin behind. When the lease has ended, the pin no longer holds the
+# checkpoint, and the next collection removes it. A pin cannot be extended: a reader that needs more
+# time must take another pin first.
 
 
 _LONGEST_S = 3_000_000_000
 
 
 class PinnedCheckpoint:
-    """A pin; used with ``with``, it is let go of at the end of the block.
+    """A pin; as a context manager, it is released at the end of the ``with`` block.
 
-    ``token`` is its name, ``checkpoint_id`` what it keeps, ``until_ms`` when its lease ends, in
-    milliseconds since 1970 by the clock of who pinned.
+    ``token`` is its name, and ``checkpoint_id`` the held checkpoint. ``until_ms`` is the end of the
+    lease, in milliseconds since 1970 by the clock of the process that made the pin.
     """
 
     def __init__(self, holds: Holds, held: Pin) -> None:
-        """Use ``StateStore.maintenance.pin``."""
+        """Create pins with ``StateStore.maintenance.pin``."""
         self._holds = holds
         self.token, self.checkpoint_id = held.token, held.checkpoint_id
         self.holder, self.until_ms = held.holder, held.until_ms
 
     def __enter__(self) -> PinnedCheckpoint:
-        """Return the pin, which holds since it was made."""
+        """Return the pin, which holds its checkpoint since it was created."""
         return self
 
     def __exit__(
@@ -91,7 +92,7 @@ class PinnedCheckpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go; after an error in the block one that cannot be let go of is only noted there."""
+        """Release the pin; if the block failed, a failed release is only added as a note."""
         try:
             self._holds.delete_pin(self.token)
         except StorageError as failure:
@@ -103,10 +104,12 @@ class PinnedCheckpoint:
 def pin(
     catalog: Catalog, checkpoint: int | str, *, lease_s: float, holder: str | None, now_ms: int
 ) -> PinnedCheckpoint:
-    """Keep a checkpoint for ``lease_s`` seconds; ``holder`` says who does, by default host and pid.
+    """Keep a checkpoint for ``lease_s`` seconds.
 
-    Raises CheckpointNotFoundError, MalformedManifestError for a checkpoint that cannot be read, or
-    InvalidArgumentError for a lease that is none.
+    ``holder`` names the holder, by default host and pid.
+
+    Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
+    InvalidArgumentError for an invalid lease.
     """
     if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
         raise InvalidArgumentError(f"a lease is a number of seconds, not {lease_s!r}")
@@ -128,6 +131,9 @@ def pin(
 
 
 def unpin(catalog: Catalog, token: str) -> None:
-    """Let go of a pin; CheckpointNotFoundError names those that there are."""
+    """Release a pin.
+
+    Raises CheckpointNotFoundError, which lists the existing pins, for an unknown one.
+    """
     catalog.holds.refuse_unknown_pin(token)
     catalog.holds.delete_pin(token)

@@ -1,31 +1,32 @@
-"""Purge: no kept checkpoint holds a subject any more, and what held it expires (I4, I6, I10).
+"""Purge: remove a subject from all kept checkpoints, and expire the old ones (I4, I6, I10).
 
-The subject is a key of one operator, or values of columns in all of them (``subject.py``).
+The subject is a key of one operator, or values of columns in all operators (``subject.py``).
 
-Nothing is changed in place. Of each checkpoint that holds the key a new one is made, in which the
-files of the key's key group are written anew without it and all others are named again. In layers
-of changes the key's rows and its deletes go, also those that count no more: no file may have the
-key. A file that several checkpoints name is written anew once, for all of them. Checkpoints
-that are newer are made anew as well, key or no key, so that their order stays. The old ones get
-tombstones, their savepoints move to the new ones, and ``gc`` then deletes the old files. Each new
-manifest's ``origin`` says which one it replaces and how many rows of which key group are gone; the
-key itself is nowhere in it.
+Nothing is changed in place. For each checkpoint that has the key, a new one is made. It has new
+files for the key's key group, without the key, and names all other files again. In layers of
+changes, the key's rows and its deletes are removed even if newer changes override them, because no
+file may have the key. A file that several checkpoints name is rewritten once for all of them. All
+newer checkpoints are also made again, with or without the key, so that their order stays. The old
+checkpoints get tombstones, their savepoints move to the new ones, and ``gc`` then deletes the old
+files. The ``origin`` of each new manifest records the replaced checkpoint, and how many rows of
+which key group were removed. It does not contain the key.
 
-**Interrupted anywhere**, it can be run again. All files are written before the first commit. The
-newest checkpoint is committed first, and then the older ones, in ids below it that this writer has
-claimed: whoever looks for the newest one finds the newest state at every moment. Before them all
-the newest is committed under each id that a writer which stalled before its put could take: what
-that has would be buried, and may have the key; when all are there, these expire. A run begins
-by finishing what an earlier one left: where a checkpoint and its replacement are both there,
-savepoints are moved, and the tombstone is put (below).
+**If it is interrupted**, it can be run again. All files are written before the first commit. The
+newest checkpoint is committed first, and then the older ones, under ids below it that this writer
+has claimed. So a reader of the newest checkpoint finds the newest state at every moment. Before all
+of them, the newest one is also committed under each id that a writer which stalled before its put
+could still take. This hides a late checkpoint of that writer, which may have the key. These extra
+checkpoints expire at the end. Each run first finishes the earlier one: if a checkpoint and its
+replacement both exist, the savepoints are moved and the tombstone is put (below).
 
-**Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
-newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
-counts; the last of the new checkpoints begins a new log. A state with layers of changes has none
-until a checkpoint has it without: so no log names a file that is gone. If a table shows an expired
-checkpoint, and only this has the key, the newest entries of its log go as well. If only entries of
-expired checkpoints show the key, the oldest version that is kept gets a checkpoint, and older
-entries go; if that is not enough, the newest version does.
+**Delta logs** contain the minimum and maximum keys of each file. So the logs of the rewritten
+tables are deleted, newest entry first: at any moment the remaining log is a valid, shorter one. The
+manifest is authoritative, and the last of the new checkpoints starts a new log. A state with layers
+of changes has no log until a checkpoint has it without layers, so no log names a missing file. If a
+table shows an expired checkpoint, and only this one has the key, the newest log entries are deleted
+as well. If only entries of expired checkpoints show the key, a log checkpoint is written for the
+oldest kept version, and older entries are deleted. If that is not enough, the same is done for the
+newest version.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ __all__ = [
 ]
 
 
-# Replace: a new checkpoint takes the place of an old one, and of all that holds it (I9, I10).
+# Replace: a new checkpoint takes the place of an old one, and of its holds (I9, I10).
 #
-# What replaces is held before the old one is let go: a pin keeps the new checkpoint, then the
-# savepoints move, then the old one gets its tombstone, and the pin goes last. So an expiry beside
-# it finds one of the two held at every moment. The pin's token tells which checkpoint it is for:
-# where it is there still, somebody has not finished, and whoever finds it can.
+# The replacement is held before the old checkpoint is released. A pin holds the new checkpoint,
+# then the savepoints move, then the old one gets its tombstone, and the pin is deleted last. So a
+# concurrent expiry finds one of the two held at every moment. The pin's token contains the id of
+# its checkpoint. If a pin still exists, its run has not finished, and any other run can finish it.
 #
-# **Why a savepoint may move on the word of a pin.** The new checkpoint may get a tombstone while
-# the pin holds it, so that it is visible no more when the savepoint is put. Whoever collects
-# garbage lists pins before savepoints: who finds the pin gone finds the savepoint, which was put
-# before.
+# **Why a savepoint may move to a checkpoint that only a pin holds.** The new checkpoint may get a
+# tombstone while the pin holds it, and be invisible when the savepoint is put. A collection lists
+# pins before savepoints. If it no longer finds the pin, it finds the savepoint, which was put
+# earlier.
 
 
 _LEASE_MS = 30 * 24 * 3_600_000
@@ -90,12 +91,12 @@ _REPLACES = "replaces-"
 def replace_checkpoints(
     catalog: Catalog, replacements: Mapping[int, Manifest], release: str, now_ms: int
 ) -> None:
-    """Move the savepoints of checkpoints to their replacements, by the id of the old one, and give
-    the old ones up; may be repeated, and finishes what was begun.
+    """Replace checkpoints: move their savepoints to the replacements, and expire the old ones.
 
-    A replacement's origin says which savepoints the old one had, and whether it had ``expired``.
-    Raises CommitConflictError when a replacement expired before it could be held; the
-    savepoint stays where it is.
+    ``replacements`` are by the id of the old one. The call can be repeated, and finishes an
+    interrupted one. A replacement's ``origin`` lists the savepoints of the old checkpoint, and
+    whether it had ``expired``. Raises CommitConflictError if a replacement expired before it could
+    be held; in that case the savepoint stays.
     """
     held = [_hold(catalog, old, new, now_ms) for old, new in replacements.items()]
     for (old, new), pin in zip(replacements.items(), held, strict=True):
@@ -103,7 +104,7 @@ def replace_checkpoints(
             _move(catalog, old, new)
         if old in catalog.checkpoint_ids():
             catalog.expire(old, tombstone(old, release, now_ms))
-        if (new.origin or {})["expired"]:  # it was kept by its savepoints alone, and still is
+        if (new.origin or {})["expired"]:  # only its savepoints kept it, and they still do
             number = new.checkpoint_id
             catalog.expire(number, tombstone(number, release, now_ms))
         if pin is not None:
@@ -111,9 +112,7 @@ def replace_checkpoints(
 
 
 def unfinished(catalog: Catalog) -> frozenset[int]:
-    """Return the checkpoints that somebody began to let take another one's place, and did not
-    end.
-    """
+    """Return the checkpoints that an unfinished run was putting in the place of others."""
     pins = catalog.holds.pins()
     return frozenset(pin.checkpoint_id for pin in pins if pin.token.startswith(_REPLACES))
 
@@ -123,7 +122,7 @@ def _token(new: Manifest) -> str:
 
 
 def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
-    """Return what holds the replacement from here on; None where nothing must."""
+    """Return the pin that holds the replacement from now on; None if it needs none."""
     there = {pin.token: pin for pin in catalog.holds.pins()}
     pin = there.get(_token(new))
     to_move = _savepoints(catalog, old, new)
@@ -146,9 +145,7 @@ def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
 
 
 def _savepoints(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
-    """Return the savepoints to move, as they are to be; one that is not there is between two
-    places.
-    """
+    """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
     there = {one.name: one for one in catalog.holds.savepoints()}
     told = [
         Savepoint(each["name"], old, each["created_at_ms"])
@@ -160,7 +157,7 @@ def _savepoints(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
 
 
 def _move(catalog: Catalog, old: int, new: Manifest) -> None:
-    """A savepoint is a file that is put once: so it is deleted, and put again."""
+    """Move a savepoint: delete it and put it again, because such a file is never overwritten."""
 
     def kept() -> None:
         try:
@@ -173,7 +170,7 @@ def _move(catalog: Catalog, old: int, new: Manifest) -> None:
         there = {one.name: one.checkpoint_id for one in catalog.holds.savepoints()}
         if there.get(moved.name) == old:
             catalog.holds.delete_savepoint(moved.name)
-        if there.get(moved.name, old) == old:  # else somebody has moved it in this moment
+        if there.get(moved.name, old) == old:  # another process may have moved it at this moment
             catalog.holds.put_savepoint(moved, visible=kept)
 
 
@@ -186,7 +183,7 @@ SubjectOf = Callable[[Sequence[Manifest]], Subject]
 
 @dataclass(frozen=True, kw_only=True)
 class PurgeRequest:
-    """What is removed: the subject, from one checkpoint or, None, from all that are kept."""
+    """The rows to remove: the subject, and one checkpoint, or None for all kept ones."""
 
     subject_of: SubjectOf
     checkpoint: int | str | None = None
@@ -194,11 +191,11 @@ class PurgeRequest:
 
 @dataclass(frozen=True)
 class PurgedState:
-    """What is removed from one state: rows of its files, deletes of the key in changes among them,
-    and the files that are written anew, each once for all checkpoints that name it.
+    """The removal from one state: rows, deletes of the key in changes, and rewritten files.
 
-    ``key_group`` is None if the rows may be in several. ``keys`` are the lists of columns that were
-    compared with the subject. There are several if the state once had other key columns.
+    A file that several checkpoints name counts once. ``key_group`` is None if the rows may be in
+    several key groups. ``keys`` are the lists of columns that were compared with the subject. There
+    are several if the state once had other key columns.
     """
 
     operator: str
@@ -212,9 +209,9 @@ class PurgedState:
 
 @dataclass(frozen=True)
 class ReplacedCheckpoint:
-    """A checkpoint and the one that takes its place, None in a dry run, with what goes of it.
+    """A checkpoint, its replacement (None in a dry run), and the removed rows.
 
-    ``left_out`` is what both lack of their source.
+    ``left_out`` lists the state that both lack of their source.
     """
 
     old_id: int
@@ -226,12 +223,13 @@ class ReplacedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PurgedKey:
-    """What was, or with ``dry_run`` would be, done; checkpoints oldest first.
+    """The result of a purge, or of a dry run; checkpoints are ordered oldest first.
 
-    ``uid`` is the operator, None if the subject is not of one. ``finished`` are replacements of an
-    earlier run that was interrupted. ``logs`` are the tables whose Delta log was deleted, and
-    ``cut_logs`` those whose log lost its old entries. ``pins`` hold replaced checkpoints all the
-    same. ``others`` are states that have a column of the subject and are left alone.
+    ``uid`` is the operator; None if the subject is not limited to one. ``finished`` are the
+    replacements of an interrupted earlier run. ``logs`` are the tables whose Delta log was deleted,
+    and ``cut_logs`` those whose log lost its old entries. ``pins`` hold replaced checkpoints that
+    were replaced anyway. ``others`` are states that have a column of the subject, but are not
+    changed.
     """
 
     store: str
@@ -248,13 +246,15 @@ class PurgedKey:
 def purge(
     deriver: Deriver, wanted: PurgeRequest, *, ignore_pins: bool, dry_run: bool, now_ms: int
 ) -> PurgedKey:
-    """Remove a subject; return what was done.
+    """Remove a subject; return the result.
 
-    Raises StateNotFoundError, CheckpointNotFoundError, InvalidArgumentError for a key that does not
-    fit, for a checkpoint to be replaced that somebody has pinned, unless ``ignore_pins``, or where
-    its tables cannot be written;
-    MalformedManifestError for a kept checkpoint that cannot be read, CorruptionError for a file of
-    the key group that is not what was written, CommitConflictError, or StorageError.
+    Raises StateNotFoundError, CheckpointNotFoundError, CommitConflictError, StorageError, or one of
+    these:
+
+    * InvalidArgumentError for a key that does not fit, for a checkpoint that is pinned, unless
+      ``ignore_pins`` is set, or if the tables cannot be written.
+    * MalformedManifestError for an unreadable kept checkpoint.
+    * CorruptionError for a damaged file of the key group.
     """
     catalog, finder = deriver.catalog, RowFinder(deriver.catalog.storage)
     one = _resolved(catalog, wanted)
@@ -263,7 +263,7 @@ def purge(
     if not dry_run and (seen.again or seen.pending):
         for manifest in seen.kept.values():
             refuse_tables(catalog.storage, manifest)
-        # First of all: from here on nobody else commits, and what did until now is seen.
+        # First: from now on no other writer commits, and all earlier commits are visible.
         deriver.fence.enter(aloud=True)
         one = _resolved(catalog, wanted)
         seen = _look(catalog, wanted, one, finder)
@@ -309,13 +309,13 @@ def purge(
 
 @dataclass(frozen=True)
 class _Seen:
-    """The kept checkpoints, what of them holds the subject, and which are to be made again.
+    """The kept checkpoints, the subject's rows in them, and the checkpoints to make again.
 
-    ``manifests`` are all that can be read, expired ones too, oldest first.
+    ``manifests`` are all readable ones, including expired ones, oldest first.
 
-    ``newest`` is the newest id that there was before anything was looked at. ``pending`` are those
-    that have their replacement, and no tombstone yet, and ``twice`` first replacements of such as
-    have a second.
+    ``newest`` is the newest id before anything was read. ``pending`` are checkpoints that have a
+    replacement but no tombstone yet, and ``twice`` the first replacements of checkpoints that have
+    a second one.
     """
 
     subject: Subject
@@ -330,8 +330,10 @@ class _Seen:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """From the first that holds the key on: all that are visible, so that order stays, and
-        of those that a savepoint alone keeps the ones that hold it.
+        """The checkpoints to make again, starting with the first one that has the key.
+
+        These are all visible ones, which keeps their order, and the ones that only a savepoint
+        keeps if they have the key.
         """
         first = min(self.hits, default=None)
         if first is None:
@@ -340,7 +342,7 @@ class _Seen:
         return tuple(n for n in later if n in self.visible or n in self.hits)
 
     def savepoints_of(self, number: int) -> tuple[Savepoint, ...]:
-        """Return the savepoints that are a checkpoint."""
+        """Return the savepoints of a checkpoint."""
         return tuple(one for one in self.savepoints if one.checkpoint_id == number)
 
 
@@ -349,7 +351,7 @@ def _resolved(catalog: Catalog, wanted: PurgeRequest) -> int | None:
 
 
 def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: RowFinder) -> _Seen:
-    """Read every kept checkpoint, and look the subject up in those that are wanted."""
+    """Read every kept checkpoint, and find the subject in the requested ones."""
     newest = catalog.next_id() - 1
     savepoints = catalog.holds.savepoints()
     visible = frozenset(catalog.checkpoint_ids())
@@ -382,8 +384,9 @@ def _pending(
     visible: frozenset[int],
     savepoints: tuple[Savepoint, ...],
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
-    """Return the replacements that an earlier run committed, and did not finish; and those of them
-    that have a second.
+    """Return the replacements that an earlier run committed but did not finish.
+
+    The second value has the ones that were replaced a second time.
     """
     found: dict[int, Manifest] = {}
     twice, moving = [], unfinished(catalog)
@@ -407,7 +410,7 @@ def _advised(
     visible: frozenset[int],
     savepoints: tuple[Savepoint, ...],
 ) -> Iterator[None]:
-    """Note on an error what of which checkpoint stops the purge, and the command that helps."""
+    """Add a note to an error: the checkpoint and state that stop the purge, and what helps."""
     try:
         yield
     except CorruptionError as error:
@@ -431,7 +434,7 @@ def _advised(
 
 
 def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
-    """Raise StateNotFoundError when no kept checkpoint has such a state."""
+    """Raise StateNotFoundError if no kept checkpoint has such a state."""
     included = any(
         subject.includes(manifest, entry.state)
         for manifest in kept.values()
@@ -449,15 +452,16 @@ def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
 
 
 def _pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, ...]:
-    """Return what pins the checkpoints that would be replaced, in words."""
+    """Describe the pins of the checkpoints that would be replaced."""
     found = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
     found.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in found)
 
 
 def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
-    """Raise MissingFileError or DamagedFileError when a file that would be named again is not as it
-    was written; nothing has been written or deleted then.
+    """Raise MissingFileError or DamagedFileError if a file to be named again is damaged.
+
+    At this point nothing has been written or deleted.
     """
     for number in seen.again:
         with _advised(catalog, number, seen.visible, seen.savepoints):
@@ -467,17 +471,18 @@ def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
 def _make_again(
     deriver: Deriver, seen: _Seen, logs: tuple[str, ...]
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
-    """Return the replacements by the ids of what they replace; all are committed. And the ids of
-    those of the newest that came before its last.
+    """Commit all replacements, and return them by the id of the checkpoint that they replace.
+
+    Also return the ids of the extra copies of the newest one that were committed before it.
     """
     again = [seen.kept[number] for number in seen.again]
     begun = deriver.begin_in_order(again, seen=seen.newest)
     remover = RowRemover(deriver.catalog.storage, deriver.parquet)
     with ExitStack() as stack:
-        for writer, _ in reversed(begun):  # it leaves the last one first
+        for writer, _ in reversed(begun):  # it releases the last one first
             stack.enter_context(writer)
-        # In the order of their commits. The first one owns the files which others name as well:
-        # were they another's, its failure would take them from it.
+        # In commit order. The first one owns the files that others name as well. If another one
+        # owned them, its failure would delete them.
         for writer, manifest in begun:
             with _advised(deriver.catalog, manifest.checkpoint_id, seen.visible, seen.savepoints):
                 _write_again(writer, manifest, remover, seen, logs)
@@ -492,7 +497,7 @@ def _write_again(
     seen: _Seen,
     logs: tuple[str, ...],
 ) -> None:
-    """Give a checkpoint every state of another one, those with the subject without it."""
+    """Give a checkpoint every state of another one, with the subject removed."""
     found = seen.hits.get(manifest.checkpoint_id, ())
     hits = {(hit.entry.state.uid, hit.entry.state.name): hit for hit in found}
     for entry in manifest.entries:
@@ -510,21 +515,25 @@ def _write_again(
 def _finish(
     deriver: Deriver, made: Mapping[int, Manifest], twice: tuple[int, ...], now_ms: int
 ) -> None:
-    """Let replacements take the place of what they replace."""
-    for number in twice:  # while the old one is there: that tells what it is
+    """Let the replacements take the place of the old checkpoints."""
+    # while the old one exists, because it is needed to identify the extra copies
+    for number in twice:
         deriver.catalog.expire(number, tombstone(number, deriver.release, now_ms))
     replace_checkpoints(deriver.catalog, made, deriver.release, now_ms)
 
 
 def _without_log(entry: E, logs: tuple[str, ...]) -> E:
-    """Return a state whose table has no version any more, if its log was deleted."""
+    """Return a state without its table version if the table's log was deleted."""
     if entry.table.path not in logs:
         return entry
     return replace(entry, table=entry.table.without_version())
 
 
 def _origin(seen: _Seen, manifest: Manifest) -> dict[str, Any]:
-    """Return what the new manifest says: what it replaces, what is gone of it, what must follow."""
+    """Return the ``origin`` of the new manifest.
+
+    It has the replaced checkpoint, the removed rows, and the holds to move.
+    """
     number = manifest.checkpoint_id
     states = [
         {

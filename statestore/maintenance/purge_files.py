@@ -1,8 +1,8 @@
 """The files that hold a subject's rows, and the same files without them.
 
-Base and layers of changes are looked at as what is in files: a layer may hold rows of the subject,
-or deletes of them, whether or not they count. Checkpoints that are layers over one base share most
-of their files. So each file is read once and written once for all of them.
+Base and layers of changes are searched as stored: a layer may have rows or deletes of the subject,
+even ones that newer changes override. Checkpoints whose layers share one base share most of their
+files. So each file is read once and written once for all of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def matching(rows: pa.Table, selections: Iterable[Selection]) -> np.ndarray:
 
 
 def _common(left: Schema, right: Schema) -> pa.Schema:
-    """Return the columns of both, each of the type that holds the values of both."""
+    """Return the common columns, each with a type that can hold the values of both sides."""
     fields = []
     for field in left.fields:
         kind = common_type(field.type, right.type_of(field.name))
@@ -81,9 +81,9 @@ def _common(left: Schema, right: Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Hit:
-    """A state of a checkpoint that holds rows of the subject: how many, and in which files.
+    """A state of a checkpoint that has rows of the subject: how many, and in which files.
 
-    ``key_group`` is None if they may be in several.
+    ``key_group`` is None if they may be in several key groups.
     """
 
     entry: KeyedEntry
@@ -94,17 +94,17 @@ class Hit:
 
 
 class RowFinder:
-    """Looks rows up in the files of many checkpoints."""
+    """Finds rows in the files of many checkpoints, and reads each file once."""
 
     def __init__(self, storage: Storage) -> None:
-        """Begin with nothing known."""
+        """Start with an empty cache."""
         self._storage = storage
         self._known: dict[tuple[File, tuple[bytes, ...]], int] = {}
 
     def hit(self, entry: KeyedEntry, selections: tuple[Selection, ...]) -> Hit | None:
-        """Return the rows of a state that are selected; None for no rows.
+        """Return the selected rows of a state; Returns None if no row is selected.
 
-        Raises CorruptionError for a file that is not what was written.
+        Raises CorruptionError for a damaged file.
         """
         key = _only_key(entry, selections)
         group = None if key is None else key_group_of(entry.state, key)
@@ -145,7 +145,7 @@ class RowFinder:
 
 
 def _only_key(entry: KeyedEntry, selections: Sequence[Selection]) -> Selection | None:
-    """Return the key of the state that alone is selected; None for any other selection."""
+    """Return the key of the state if the selection is exactly one key, or None."""
     if len(selections) != 1:
         return None
     (selection,) = selections
@@ -164,22 +164,22 @@ def _count_in(batches: Iterable[pa.RecordBatch], selections: Sequence[Selection]
 
 
 class RowRemover:
-    """Rewrites files without rows, and knows which files replaced which."""
+    """Rewrites files without the selected rows, and remembers which files replaced which."""
 
     def __init__(self, storage: Storage, options: ParquetOptions) -> None:
-        """Begin with nothing written."""
+        """Start with no files written."""
         self._storage, self._options = storage, options
         self._done: dict[File, tuple[KeyedStateHandle, ...]] = {}
 
     def without_rows(self, hit: Hit, checkpoint_id: int) -> tuple[KeyedEntry, list[str]]:
         """Return the state without the rows, and the names of the files that were written for it.
 
-        A layer of which nothing is left is gone. If rows are selected by a column that does not
-        identify them, the layers are merged: without a row of a layer the older row that it
-        replaced would come back.
+        A layer that becomes empty is removed. If rows are selected by a column that does not
+        identify them, the layers are merged. Otherwise the removal of a layer's row would bring
+        back the older row that it replaced.
 
-        Raises MissingFileError, DamagedFileError or StorageError; then nothing that this call has
-        written stays.
+        Raises MissingFileError, DamagedFileError or StorageError; in that case the files of this
+        call are deleted.
         """
         entry = hit.entry
         new = WrittenFiles(self._storage)
@@ -235,7 +235,7 @@ def _not_selected(rows: pa.Table, selections: tuple[Selection, ...]) -> pa.Table
 
 
 class FileRows(NamedTuple):
-    """How many rows of a file are selected; None if it was not searched, with the reason."""
+    """The number of selected rows in a file; None, with the reason, if it was not searched."""
 
     rows: int | None
     reason: str = ""
@@ -248,13 +248,14 @@ def rows_in_file(
 
     Args:
         storage: The store.
-        name: The file's name in it.
-        handle: The handle of a manifest that names the file, None if none does.
-        selections_of: Returns what is selected among the file's columns.
+        name: The file's name in the store.
+        handle: The handle from a manifest that names the file, or None. None if there is no such
+            manifest.
+        selections_of: Returns the selections for the file's columns.
 
     Returns:
-        The number of rows. None if the file cannot be read, or if its columns do not say which
-        rows are meant.
+        The number of rows. None if the file cannot be read, or if its columns do not determine the
+        selection.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -298,13 +299,13 @@ def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -
 
 @lru_cache(maxsize=64)  # the files of a state have the same columns
 def _stored_columns(schema: pa.Schema) -> Schema:
-    """Return the columns of a file that a state can have."""
+    """Return the columns of a file that can be columns of a state."""
     fields: list[Field] = []
     for field in schema:
         try:
             fields += schema_of_arrow(pa.schema([field])).fields
         except (UnsupportedTypeError, InvalidArgumentError):
-            continue  # no selection is of such a type
+            continue  # a selection never has such a type
     return Schema(tuple(fields))
 
 

@@ -1,4 +1,4 @@
-"""The Delta logs of tables that a purge changes, or whose old entries show its subject."""
+"""Remove a purge's subject from the Delta logs of changed tables, and from old log entries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["clean_logs", "drop_log"]
 
 
 def drop_log(storage: Storage, table: str, after: int = -1) -> bool:
-    """Delete the entries of a table's Delta log after a version, newest first; return whether there
-    were any. By default all of the log goes.
+    """Delete the newest entries of a table's Delta log, back to version ``after``.
 
-    What points into it goes before it, and with each entry its hidden companion.
+    Return whether there were any. By default the whole log is deleted. Files that point to an entry
+    are deleted before it, and its hidden companion is deleted with it.
     """
     names = [item.name for item in storage.listed(f"{table}{DELTA_LOG}".rstrip("/"))]
     bases = {name: name.rpartition("/")[2].lstrip(".") for name in names}
@@ -34,11 +34,11 @@ def drop_log(storage: Storage, table: str, after: int = -1) -> bool:
 def _drop_shown(
     deriver: Deriver, subject: Subject, kept: Collection[Manifest], but: Collection[str]
 ) -> list[str]:
-    """Delete the newest entries of Delta logs if they name files that have the subject, and that no
-    kept checkpoint names; return the tables, without ``but``.
+    """Delete the newest entries of Delta logs that name files with the subject.
 
-    While a state has layers of changes, its table shows an older checkpoint, which may have
-    expired. ``gc`` keeps the files of that.
+    This applies to files that no kept checkpoint names. While a state has layers of changes, its
+    table shows an older checkpoint, which may have expired; ``gc`` keeps the files of that
+    checkpoint. Returns the tables, without ``but``.
     """
     storage = deriver.catalog.storage
     entries = [
@@ -60,7 +60,7 @@ def _drop_shown(
         files = filter(is_data_file, storage.list(table)) if shown is None else shown
         if all(clean.has_no_rows(table, name) for name in {*files} - names):
             continue
-        deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
+        deriver.fence.enter(aloud=True)  # a job that publishes at the same time would leave a gap
         if drop_log(storage, table, newest):
             dropped.append(table)
     return dropped
@@ -79,19 +79,19 @@ def clean_logs(
 
     Args:
         deriver: The store.
-        subject: What is removed.
+        subject: The subject to remove.
         kept: The checkpoints that are kept.
-        manifests: All checkpoints that can be read, expired ones too.
-        but: Tables whose log is clean.
-        dry_run: Whether logs are only named.
+        manifests: All readable checkpoints, including expired ones.
+        but: Tables whose log is already clean.
+        dry_run: Whether to report the logs without changing them.
 
     Returns:
-        The tables whose log was deleted or lost its newest entries, since these show an expired
-        checkpoint, and the tables whose log lost its old entries. Old are the entries before the
-        oldest version that a kept checkpoint names, or if needed, before the newest version.
+        The tables whose log was deleted or lost its newest entries because these show an expired
+        checkpoint. Also the tables whose log lost its old entries. Old entries are older than the
+        oldest version that a kept checkpoint names, or if necessary, older than the newest version.
 
     Raises:
-        CommitConflictError: Another writer is in the way.
+        CommitConflictError: Another writer is active.
         StorageError: The store cannot be read or written.
     """
     if all(entry.table.format != "delta" for one in manifests for entry in one.entries):
@@ -123,14 +123,15 @@ def clean_logs(
                 cut.append(folder)
             continue
         if not dry_run:
-            deriver.fence.enter(aloud=True)  # a job that publishes meanwhile would leave a gap
+            # a job that publishes at the same time would leave a gap
+            deriver.fence.enter(aloud=True)
             drop_log(storage, folder)
         dropped.append(folder)
     return tuple(dropped), tuple(cut)
 
 
 def _oldest_versions(kept: Collection[Manifest]) -> dict[str, int | None]:
-    """Return the oldest version of each table that a kept checkpoint names, None if none does."""
+    """Return the oldest version of each table that a kept checkpoint names, or None."""
     found: dict[str, int | None] = {}
     for manifest in kept:
         for entry in manifest.entries:
@@ -141,7 +142,7 @@ def _oldest_versions(kept: Collection[Manifest]) -> dict[str, int | None]:
 
 
 class _CleanFiles:
-    """Which data files exist and have no row of a subject; each is read once."""
+    """Finds data files that exist and have no row of a subject; reads each file once."""
 
     def __init__(self, storage: Storage, subject: Subject) -> None:
         self._storage, self._subject = storage, subject

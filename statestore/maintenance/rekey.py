@@ -1,9 +1,10 @@
-"""Rekey: the keyed states of an operator over other key groups, as a new checkpoint.
+"""Rekey: redistribute an operator's keyed states over other key groups, as a new checkpoint.
 
-Any other max parallelism, another hash scheme, or for a single state another key, made of columns
-that it has. Each row is read once; the digest of all rows is the same before and after, because it
-does not depend on which of their columns are the key. With a working folder a run that was ended
-goes on where it was: files that it has written get names of the next run, and nobody deletes them.
+This sets any other max parallelism, another hash scheme, or for a single state another key, made of
+its columns. Each row is read once. The digest of all rows is the same before and after, because it
+does not depend on which columns are the key. If there is a working folder, an interrupted run
+resumes: the files that it has written get new names for the next run, and are never deleted by a
+failure.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ __all__ = [
 ]
 
 
-# The working folder of a rekey: of one run at a time, and what an ended one leaves for the next.
+# The working folder of a rekey is used by one run at a time, and lets the next run resume.
 #
-# A run holds the lock of a file in the folder. The system lets go of it when the process dies,
-# however that happens, and not before: who stalls keeps the folder, and nobody has to guess whether
-# a run is dead. A file system that has no locks is refused. Where a network file system is mounted
-# with locks of each host alone, runs of two hosts could still meet: they would find by digest what
-# they do to each other's rows, and neither deletes a file of the store that the other one has
-# named.
+# A run locks a file in the folder. The operating system releases the lock when the process dies,
+# for whatever reason, and not before. So a stalled run keeps the folder, and no process has to
+# guess whether a run is dead. File systems without locks are refused. If a network file system is
+# mounted with locks that are local to each host, runs on two hosts could still use one folder. In
+# that case the digests reveal any damage that they do to each other's rows, and neither run deletes
+# a file of the store that the other one has named.
 
 
 _LOCK, _JOB = "rekey.lock", "rekey.json"
@@ -68,18 +69,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """A folder, and the documents in it; ``kept`` says that another run may go on from it."""
+    """A folder and the documents in it; ``kept`` is True if another run may resume from it."""
 
     path: Path
     kept: bool
 
     def below(self, name: str) -> WorkingFolder:
-        """Return a folder inside it, made if it is to be made."""
+        """Return a subfolder, and create it if necessary."""
         (self.path / name).mkdir(exist_ok=True)
         return WorkingFolder(self.path / name, self.kept)
 
     def read(self, name: str) -> Any:
-        """Return a document, None when there is none; CorruptionError when it is cut off."""
+        """Return a document, or None. Raises CorruptionError if it is truncated."""
         path = self.path / name
         try:
             return json.loads(path.read_text())
@@ -91,7 +92,7 @@ class WorkingFolder:
             ) from error
 
     def put(self, name: str, content: Any) -> None:
-        """Write a document whole or not at all."""
+        """Write a document atomically."""
         beside = (self.path / name).with_suffix(".new")
         beside.write_text(json.dumps(content))
         beside.replace(self.path / name)
@@ -99,11 +100,12 @@ class WorkingFolder:
 
 @contextmanager
 def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFolder]:
-    """Yield the working folder, or a temporary one, for a block that does ``job``; it is empty when
-    the block has ended without an error.
+    """Yield the working folder for ``job``, or a temporary folder.
 
-    Raises InvalidArgumentError for a folder that another run holds, that is of another job, or that
-    holds anything else, and StorageError for one that cannot be used, also within the block.
+    If the block ends without an error, the folder is emptied.
+
+    Raises InvalidArgumentError if another run holds the folder, or if it belongs to another job or
+    has other files. Raises StorageError if the folder cannot be used, also within the block.
     """
     with ExitStack() as held:
         if path is None:
@@ -119,7 +121,7 @@ def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFo
 
 
 def _take(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
-    """Hold the folder, and say in it what it is for."""
+    """Lock the folder, and record the job in it."""
     folder.path.mkdir(parents=True, exist_ok=True)
     _refuse_strangers(folder)
     _lock(folder.path / _LOCK, held)
@@ -134,7 +136,7 @@ def _take(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
 
 
 def _refuse_strangers(folder: WorkingFolder) -> None:
-    """Refuse a folder that is no working folder yet, and is not empty."""
+    """Refuse a non-empty folder that is not a working folder yet."""
     own = {_LOCK, Path(_JOB).with_suffix(".new").name}
     others = {path.name for path in folder.path.iterdir()} - own
     if others and _JOB not in others:
@@ -142,9 +144,9 @@ def _refuse_strangers(folder: WorkingFolder) -> None:
 
 
 def _lock(path: Path, held: ExitStack) -> None:
-    """Hold a file against every other process, and say in it who does."""
+    """Lock a file against all other processes, and write the holder into it."""
     while True:
-        # Opened to be written: a network file system locks no other.
+        # Opened for writing, because network file systems lock no other files.
         file: BinaryIO = held.enter_context(path.open("a+b"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,7 +170,7 @@ def _lock(path: Path, held: ExitStack) -> None:
 
 
 def _is_named(path: Path, file: BinaryIO) -> bool:
-    """Return whether the file is there still: who held it before may have deleted it at its end."""
+    """Return whether the file still exists; the previous holder may have deleted it at its end."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -176,7 +178,7 @@ def _is_named(path: Path, file: BinaryIO) -> bool:
 
 
 def _clear(work: Path) -> None:
-    """Empty the folder, the lock last; what has been committed is not taken back by a failure."""
+    """Empty the folder, the lock last; a failure here does not undo the commit."""
     try:
         for path in sorted(work.rglob("*"), reverse=True):
             if path.name != _LOCK:
@@ -192,8 +194,10 @@ _SPREAD, _WRITTEN = "spread.json", "written.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyedState:
-    """A state before and after. ``digest`` is that of its rows, which did not change; it, ``files``
-    and ``size_bytes`` are None in a dry run, where ``rows`` are those in files, changes with them.
+    """A state before and after the rekey.
+
+    ``digest`` is the digest of its rows, which did not change. In a dry run ``digest``, ``files``
+    and ``size_bytes`` are None, and ``rows`` counts the rows in the files, including changes.
     """
 
     state: str
@@ -211,9 +215,11 @@ class RekeyedState:
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyReport:
-    """What was done, or with ``dry_run`` would be: the checkpoint that it was done to, the new one
-    (None in a dry run), and the states. ``read_bytes`` are those of the files that were read.
-    ``left_out`` is what the new checkpoint lacks of its source.
+    """The result of a rekey, or of a dry run.
+
+    It has the source checkpoint, the new one (None in a dry run), and the states. ``read_bytes`` is
+    the size of the files that were read. ``left_out`` lists the state that the new checkpoint lacks
+    of its source.
     """
 
     store: str
@@ -237,20 +243,20 @@ def rekey(
 ) -> RekeyReport:
     """Make a new checkpoint with an operator's states over other key groups.
 
-    ``work`` is an empty folder, or that of a run of the same that was ended, and of one run at a
-    time; by default a temporary one, from which nothing goes on, and then a run that fails leaves
-    no file in the store.
-    ``progress`` hears of rows read and written, of twice as many. A dry run reads no rows. Raises
-    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
-    ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
-    CorruptionError, CommitConflictError or StorageError. Nothing is visible of a run that fails.
+    ``work`` is an empty folder, or the folder of an interrupted run of the same job; one run uses
+    it at a time. The default is a temporary folder: then a failed run cannot resume, and deletes
+    its files from the store. ``progress`` is called with the rows read and written so far, and the
+    total. A dry run reads no rows. Raises CheckpointNotFoundError, StateNotFoundError,
+    InvalidArgumentError, UnsupportedTypeError, ParallelismError, CorruptionError,
+    CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
+    fit the new key. If a run fails, no new checkpoint is visible.
     """
     manifest, seen = deriver.look(checkpoint)
     entries = chosen(manifest, wanted)
     states = [state_wanted(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
     ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
-    # The rows of a missing key group belong to several of the new ones.
+    # The rows of a missing key group belong to several new ones.
     last_group = states[0].max_parallelism - 1
     left_out = tuple(
         replace(one, first=0, last=last_group)
@@ -265,7 +271,7 @@ def rekey(
     new_id = None
     if not dry_run:
         job = _job(manifest, wanted, entries)
-        # The folder is held until the checkpoint is committed, or given up.
+        # The folder stays locked until the checkpoint is committed or abandoned.
         with working_folder(work, job) as folder, deriver.begin(like, seen=seen) as writer:
             counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
             for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
@@ -302,7 +308,7 @@ class _Counter:
 
 @dataclass(frozen=True)
 class _Run:
-    """One state under way: what of it is in the working folder is not done again."""
+    """The rekey of one state; parts that are already in the working folder are not repeated."""
 
     deriver: Deriver
     writer: CheckpointWriter
@@ -312,14 +318,17 @@ class _Run:
     counter: _Counter
 
     def finish(self) -> KeyedEntry:
-        """Return the state with its new files; CorruptionError unless its rows are the same."""
+        """Return the state with its new files.
+
+        Raises CorruptionError unless its rows are the same.
+        """
         spilled = self._spilled()
         known = self._known()
         for place in range(len(known), spilled.ranges):
             handles = write_range(self.work.path, place, self._target())
             known.append(replace(self._empty(), handles=handles))
             if not self.work.kept:
-                # Nobody can go on from here, so an error deletes what was written.
+                # This run cannot be resumed, so an error deletes the written files.
                 self.writer.collected.carry_written((), _names(known[-1]))
             self._note(known)
             self.counter.add(known[-1].rows)
@@ -329,8 +338,9 @@ class _Run:
         return done
 
     def _prove(self, spilled: Spread, done: KeyedEntry) -> None:
-        """Refuse rows that are not those that were stored; with changes that is known of what was
-        read, because what they leave is.
+        """Raise an error if the new rows differ from the stored ones.
+
+        With changes, the expected rows are known only from reading them.
         """
         sets = [(spilled.rows, spilled.digest), (done.rows, done.digest)]
         if not self.entry.layers:
@@ -364,9 +374,7 @@ class _Run:
         return found
 
     def _known(self) -> list[KeyedEntry]:
-        """Return the ranges that were written before, as far as their files are still there, under
-        names of this run.
-        """
+        """Return the ranges written earlier whose files still exist, under names of this run."""
         written = self.work.read(_WRITTEN)
         if written is None:
             return []
@@ -383,7 +391,7 @@ class _Run:
         return known
 
     def _adopted(self, entry: KeyedEntry) -> KeyedEntry | None:
-        """Return a range with new names for its files; None when they cannot be had."""
+        """Return a range with new names for its files, or None if one is missing."""
         storage, folder = self.deriver.catalog.storage, entry.table.path
         handles = []
         for handle in entry.handles:

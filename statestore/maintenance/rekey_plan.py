@@ -1,4 +1,4 @@
-"""What a rekey makes of an operator's keyed states and of the job's graph, before a row is read."""
+"""Plan a rekey: the new form of an operator's keyed states, and of the job graph."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyRequest:
-    """What the states of operator ``uid`` get; None leaves it as it is. ``key`` needs ``name``."""
+    """The new properties of the states of operator ``uid``; None leaves one unchanged.
+
+    ``key`` needs ``name``.
+    """
 
     uid: str
     name: str | None = None
@@ -62,7 +65,7 @@ class RekeyRequest:
     hash_scheme: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse no change at all, and a key for states that are not named."""
+        """Refuse an empty request, and a key without a state name."""
         if (self.max_parallelism, self.key, self.hash_scheme) == (None, None, None):
             raise InvalidArgumentError(
                 "give what is to change: max_parallelism, key or hash_scheme"
@@ -78,7 +81,10 @@ class RekeyRequest:
 
 
 def chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
-    """Return the keyed states that are meant; StateNotFoundError names those that there are."""
+    """Return the requested keyed states.
+
+    Raises StateNotFoundError, which lists the existing states.
+    """
     if wanted.name is not None:
         return [manifest.keyed_entry(wanted.uid, wanted.name)]
     entries = [entry for entry in manifest.keyed if entry.state.uid == wanted.uid]
@@ -92,9 +98,9 @@ def chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
 
 
 def state_wanted(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
-    """Return the state as it will be: the new key first, what was key and is none a value.
+    """Return the state in its new form: the new key first; former key columns become values.
 
-    Raises InvalidArgumentError, UnsupportedTypeError or ParallelismError when it cannot be.
+    Raises InvalidArgumentError, UnsupportedTypeError or ParallelismError if this is impossible.
     """
     old = entry.state
     key = old.key if wanted.key is None else wanted.key
@@ -117,8 +123,10 @@ def state_wanted(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) ->
 
 
 def _key_types(old: KeyedState, key: tuple[str, ...], scheme: str) -> tuple[str, ...]:
-    """Return the types that are hashed: of a column that was key in the same scheme, the stored
-    one, which may be another than its column's.
+    """Return the types of the key columns for hashing.
+
+    A column that was key in the same hash scheme keeps its stored type, which may differ from the
+    column's type.
     """
     known = dict(zip(old.key, old.key_types, strict=True)) if scheme == old.hash_scheme else {}
     rows = arrow_schema(old.schema.select(tuple(dict.fromkeys(key)))).empty_table()
@@ -146,9 +154,7 @@ def _max_parallelism(manifest: Manifest, old: KeyedState, wanted: int | None) ->
 def refuse_mixed(
     manifest: Manifest, entries: Sequence[KeyedEntry], states: Sequence[KeyedState]
 ) -> None:
-    """Refuse to leave states of the operator behind with another number of key groups, with
-    InvalidArgumentError.
-    """
+    """Raise InvalidArgumentError if another state of the operator keeps another max parallelism."""
     chosen = {entry.state.name for entry in entries}
     for entry in manifest.keyed:
         other = entry.state
@@ -162,10 +168,11 @@ def refuse_mixed(
 
 
 def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
-    """Return the job's graph with the state's max parallelism, where it gave the operator another.
+    """Return the job graph with the state's max parallelism, if the operator had another one.
 
-    The operators of a chain have one max parallelism, so all of its chain get it. Raises
-    InvalidArgumentError when another one of the chain has keyed state, which would not have it.
+    The operators of a chain share one max parallelism, so the whole chain gets it. Raises
+    InvalidArgumentError if another operator of the chain has keyed state, which would not be
+    rekeyed.
     """
     graph, most = manifest.graph, state.max_parallelism
     if graph is None or manifest.operators.max_parallelism_of(state.uid) in (None, most):
@@ -192,10 +199,10 @@ def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
     )
 
 
-# Rows of a keyed state over other key groups: read once, spilled by range, written in order.
+# Moves the rows of a keyed state to other key groups: read once, spill by range, write in order.
 #
-# The rows of the new key groups are anywhere among the old ones. So they are first divided into
-# ranges of new key groups on a local disk. Then each range is sorted and written.
+# The rows of a new key group can be anywhere in the old ones. So they are first divided into ranges
+# of new key groups on a local disk. Then each range is sorted and written.
 
 
 _MOST_RANGES = 256
@@ -204,7 +211,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Spread:
-    """What was spilled: files by range of new key groups, and the digest of all rows."""
+    """The spilled rows: files by range of new key groups, and the digest of all rows."""
 
     rows: int
     digest: int
@@ -219,11 +226,11 @@ def spread(
     progress: Progress,
     most_bytes: int,
 ) -> Spread:
-    """Spill all rows of a stored state into ``folder``, by range of the key groups of ``state``,
-    each of which takes about ``most_bytes`` in memory.
+    """Spill all rows of a stored state into ``folder``, by range of its new key groups.
 
-    What is read is checked by SHA-256 first. ``progress`` hears of rows. Raises NullKeyError for
-    rows that have no key now, MissingFileError or DamagedFileError.
+    ``state`` has the new key groups, and a range takes about ``most_bytes`` in memory. Each file's
+    SHA-256 is checked before it is read. ``progress`` is called with numbers of rows. Raises
+    NullKeyError for rows whose new key is null, MissingFileError or DamagedFileError.
     """
     ranges = ranges_for(entry, state, most_bytes)
     every = KeyGroupRange.every(entry.state.max_parallelism)
@@ -250,18 +257,18 @@ def spread(
 
 
 def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
-    """Write one range of key groups from its spilled rows; return its files, none without rows.
+    """Write one range of key groups from its spilled rows; return its files.
 
-    A range that does not fit in ``ParquetOptions.memory_bytes`` is sorted on disk: a large key
-    group is in one range, however many ranges there are.
+    A range that does not fit in ``ParquetOptions.memory_bytes`` is sorted on disk, because a large
+    key group cannot be split into several ranges.
 
-    Raises DuplicateKeyError for two rows with one key now, InvalidArgumentError for a row that is
-    too large, DamagedFileError for a range that was not spilled to its end, or StorageError.
+    Raises DuplicateKeyError for two rows with the same new key, InvalidArgumentError for a row that
+    is too large, DamagedFileError for a truncated spill file, or StorageError.
     """
     path = _path(folder, number)
     if not path.exists():
         return ()
-    with pa.OSFile(str(path)) as source:  # pages of a memory map would count as memory in use
+    with pa.OSFile(str(path)) as source:  # the pages of a memory map would count as used memory
         try:
             spilled = pa.ipc.open_file(source)
         except pa.ArrowInvalid as error:
@@ -275,7 +282,7 @@ def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedSt
 
 
 def ranges_for(entry: KeyedEntry, state: KeyedState, most_bytes: int) -> int:
-    """Return how many ranges there are: rows take about four times their bytes in memory."""
+    """Return the number of ranges; rows take about four times their stored bytes in memory."""
     wanted = -(-4 * entry.size_bytes // most_bytes)
     return max(min(wanted, _MOST_RANGES, state.max_parallelism), 1)
 

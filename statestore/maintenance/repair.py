@@ -1,16 +1,17 @@
-"""Repair: what blocks all writing and is no checkpoint's is made again, from what proves it.
+"""Repair damage that blocks all writers although no checkpoint is damaged, from proven facts.
 
-* **The store's file.** One changed byte is put back, as the document's own SHA-256 proves; else it
-  is made again of what the visible checkpoints say: the id of the store, and how tables are kept.
-  It is deleted and put if absent; who is killed in between has left a store that anybody repairs.
-* **The newest claim.** It stays as it is, for claims are never changed, and the next generation is
-  claimed: by one of all repairs at once, and who was at work commits no more, as after any claim.
-  What was announced is handed on. Where nothing tells it, the next id is above all that can have
-  been announced.
-* **An entry of a Delta log**, of which a manifest and the entries around it say what it held
+* **The store's file.** One changed byte is restored if the document's own SHA-256 proves it.
+  If that fails, the file is made again from the visible checkpoints, which have the id of the store
+  and the table format. It is deleted and put if absent. A run that is killed in between leaves a
+  store that any other run can repair.
+* **The newest claim.** It stays as it is, because claims never change, and the next generation is
+  claimed. Of several simultaneous repairs only one succeeds, and the active writer is fenced, as
+  after any claim. The announced id is carried over. If it is unknown, the next id is above all ids
+  that can have been announced.
+* **An entry of a Delta log**, if a manifest and the neighboring entries determine its content
   (``files/delta_repair.py``).
 
-What cannot be proved is left, and said.
+Damage that cannot be repaired from proof is left unchanged and reported.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from statestore.storage import Storage, put_once
 
 __all__ = ["Finding", "RepairedStore", "repair"]
 
-# Ids in a row that one writer can have announced, as a purge of so many checkpoints does.
+# The most consecutive ids that one writer can have announced, as in a purge of many checkpoints.
 _MOST_AT_ONCE = 10**6
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that is damaged or missing, and what was or would be done, or has to be."""
+    """A damaged or missing file, and the repair that was made, would be made or is needed."""
 
     file: str
     what: str
@@ -49,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedStore:
-    """What was, or with ``dry_run`` would be, repaired; ``left`` is what cannot be."""
+    """The repairs that were made, or in a dry run would be; ``left`` has the impossible ones."""
 
     store: str
     dry_run: bool
@@ -58,9 +59,9 @@ class RepairedStore:
 
 
 def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
-    """Mend what blocks writers; return what was found.
+    """Repair the damage that blocks writers; return the findings.
 
-    Raises StoreNotFoundError, FormatVersionError or StorageError; then it can be run again.
+    Raises StoreNotFoundError, FormatVersionError or StorageError; afterwards it can be run again.
     """
     work = _Repair(storage, fence, dry_run)
     work.run()
@@ -70,7 +71,7 @@ def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
 
 
 class _Repair:
-    """One run, and what it has found so far."""
+    """One repair run, and its findings so far."""
 
     def __init__(self, storage: Storage, fence: Fence, dry_run: bool) -> None:
         self._storage, self._fence, self._dry_run = storage, fence, dry_run
@@ -84,7 +85,7 @@ class _Repair:
             self._logs(_readable(catalog))
 
     def _store_file(self) -> Catalog | None:
-        """Return the store, its file mended if need be; None when nothing says what it held."""
+        """Return the store, after repairing its file if necessary; None if that is impossible."""
         raw = _read(self._storage, STORE_FILE)
         catalog = None if raw is None else _opened(self._storage, raw)
         if catalog is not None:
@@ -109,7 +110,7 @@ class _Repair:
             return _opened(self._storage, whole)
         if raw is not None and _read(self._storage, STORE_FILE) == raw:
             self._storage.delete(STORE_FILE)
-        # Where it is taken, another repair was first.
+        # If the name is taken, another repair was faster.
         put_once(self._storage, STORE_FILE, whole)
         return Catalog.of(self._storage, self._storage.read(STORE_FILE))
 
@@ -137,7 +138,7 @@ class _Repair:
             self.left.append(Finding(name, why))
             return
         if not self._dry_run:
-            self._fence.follow(known)  # where that is taken, another one was first
+            self._fence.follow(known)  # if it is taken, another process was faster
         what = f"the next generation is claimed, so a job at work there commits no more; {told}"
         self.repaired.append(Finding(name, what))
 
@@ -178,15 +179,17 @@ def _readable(catalog: Catalog) -> list[Manifest]:
 
 
 def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
-    """Return how the store keeps its tables: as what is left of its file says, else ``delta`` when
-    there is such a table; else None, then a writer goes by the tables.
+    """Return the store's table format.
+
+    Use the readable rest of its file, or ``delta`` if there is such a table. If it is None, a
+    writer decides by the existing tables.
     """
     found = {entry.table.format for manifest in manifests for entry in manifest.entries}
     return _said(raw, "table_format", TABLE_FORMATS) or ("delta" if "delta" in found else None)
 
 
 def _said(raw: bytes, name: str, choices: Sequence[str]) -> str | None:
-    """Return what is left of a member of a document, if that is one of the choices."""
+    """Return a member from a damaged document if it is one of the choices, or None."""
     told = [one for one in choices if f'"{name}":"{one}"'.encode() in raw]
     return told[0] if len(told) == 1 else None
 

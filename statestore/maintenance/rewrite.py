@@ -1,11 +1,12 @@
-"""Edits of a keyed state: only the files of the changed key groups are rewritten.
+"""Apply edits to a keyed state by rewriting only the files of the changed key groups.
 
-A file is merged with the new rows, a piece at a time (:mod:`statestore.files.aligned`). Rows of
-other key groups are copied, and the new checkpoint names all other files again. The SHA-256 of a
-file is checked before it is read, so that damage is not passed on.
+Each of these files is merged with the new rows, a piece at a time
+(:mod:`statestore.files.aligned`). Rows of its other key groups are copied. The new checkpoint names
+all other files again. The SHA-256 of a file is checked before it is read, so that damage is not
+copied.
 
-If the state has layers of changes, they are merged into the rewritten files, and no longer count
-for these key groups.
+If the state has layers of changes, they are merged into the rewritten files, and are no longer
+applied to these key groups.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Changes:
-    """What happens to some key groups: keys whose rows go, and rows that come, by key group.
+    """The changes to some key groups: keys whose rows are deleted, and rows to put, by key group.
 
-    A row that comes takes the place of the one with its key, namespace and entry columns. Keys go
+    A new row replaces the row with the same key, namespace and entry columns. Deletes are applied
     first.
     """
 
@@ -68,17 +69,17 @@ class Changes:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The key groups that are touched, ascending."""
+        """The changed key groups, ascending."""
         return tuple(sorted({*self.deleted, *self.put}))
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A state after changes; ``new`` are those of its files that were written for it.
+    """A state after the changes; ``new`` are the files that were written for it.
 
-    ``replaced`` are the files that it no longer names, or with no target would not name. Of rows,
-    ``removed`` went with their key, and ``added`` came or were replaced; ``rows`` are those in its
-    files, as :attr:`KeyedEntry.rows`, known without a target too.
+    ``replaced`` are the files that it no longer names, or without a target would no longer name.
+    ``removed`` counts the rows deleted with their key, and ``added`` the new and replaced rows.
+    ``rows`` counts the rows in its files, as :attr:`KeyedEntry.rows`, even without a target.
     """
 
     entry: KeyedEntry
@@ -93,10 +94,10 @@ class Rewritten:
 def changes_of(
     state: KeyedState, delete: Iterable[Any], put: Sequence[Mapping[str, Any]]
 ) -> Changes:
-    """Return the changes that these keys and rows are, with their key groups.
+    """Return these keys and rows as changes by key group.
 
-    Raises InvalidArgumentError for a key or value that does not fit, SchemaMismatchError for a
-    column that the state has not, or NullKeyError.
+    Raises InvalidArgumentError for a key or value that does not fit, SchemaMismatchError for an
+    unknown column, or NullKeyError.
     """
     deleted: dict[int, tuple[pa.RecordBatch, ...]] = {}
     for key in delete:
@@ -119,11 +120,13 @@ def changes_of(
 def rewrite(
     storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
 ) -> Rewritten:
-    """Return the state with the changes, its touched files written to ``target``; without one
-    nothing is written, and the entry stays, but all is read and checked.
+    """Apply the changes to the state, and write the changed files to ``target``.
 
-    Raises MissingFileError or DamagedFileError for a file that is not what was written,
-    DuplicateKeyError, InvalidArgumentError or StorageError; then nothing that was written stays.
+    Without a target, everything is read and checked, but nothing is written, and the entry is
+    returned unchanged.
+
+    Raises MissingFileError or DamagedFileError for a missing or damaged file, DuplicateKeyError,
+    InvalidArgumentError or StorageError; in that case the written files are deleted.
     """
     work = _Work(storage, entry, changes, target)
     try:
@@ -137,12 +140,12 @@ def rewrite(
 
 
 def _memory_bytes(target: KeyedTarget | None) -> int:
-    """Return the memory in which rows are sorted."""
+    """Return the memory limit for sorting rows."""
     return MEMORY_BYTES if target is None else target.options.memory_bytes
 
 
 class _Work:
-    """The files of a state, one after another: named again, or written anew."""
+    """Processes the files of a state in order: each is named again or rewritten."""
 
     def __init__(
         self, storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
@@ -154,7 +157,7 @@ class _Work:
         self._removed = self._added = 0
 
     def run(self) -> Rewritten:
-        """Go through the touched files, in order."""
+        """Rewrite the changed files, in order."""
         entry, target = self._entry, self._target
         replaced: list[KeyedStateHandle] = []
         spans: list[KeyGroupRange] = []
@@ -175,7 +178,7 @@ class _Work:
         if target is not None:
             handles = sorted((*stay, *self.new), key=lambda handle: handle.key_groups.first)
             entry = replace(entry, handles=tuple(handles), layers=tuple(layers))
-        if entry.layers != self._entry.layers:  # no version of the table has these files
+        if entry.layers != self._entry.layers:  # no table version has these files
             entry = replace(entry, table=entry.table.without_version())
         new, groups = tuple(self.new), self._changes.groups
         return Rewritten(entry, new, tuple(replaced), groups, self._removed, self._added, rows)
@@ -183,10 +186,11 @@ class _Work:
     def _by_file(
         self,
     ) -> Iterator[tuple[KeyedStateHandle | None, KeyGroupRange, tuple[int, ...]]]:
-        """Yield the files that hold touched key groups, and alone those of no file that get rows.
+        """Yield each file with changed key groups, then each changed key group that has no file.
 
-        A key group within the range of a file of several belongs to it, with rows or without. With
-        changes every key group belongs to one, or to none if there is none.
+        A key group within the range of a file with several key groups belongs to that file, with or
+        without rows. In a state with layers every key group belongs to a file, unless the base has
+        none at all.
         """
         entry, groups = self._entry, self._changes.groups
         spans = [handle.key_groups for handle in entry.handles]
@@ -204,19 +208,19 @@ class _Work:
                 yield None, KeyGroupRange(group, group), (group,)
 
     def _changed(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
-        """Yield the rows of a file with its changes, in pieces that ascend."""
+        """Yield the rows of a file with the changes applied, in ascending pieces."""
         state = self._entry.state
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
         self._added += sum(rows.num_rows for rows in put)
         streams = [self._kept(span, groups), sorted_pieces(put, state, self._memory_bytes)]
-        # The delete of an entry and the row that comes differ in their mark alone.
+        # A delete and a new row of the same entry differ only in their marker.
         names = [name for name in state.identity if name != MARK]
         for piece in aligned(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
             yield as_cleared(rows) if are_changes(state) else rows
 
     def _kept(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
-        """Yield the stored rows of a file that neither go nor are replaced, sorted."""
+        """Yield the stored rows of a file that are neither deleted nor replaced, sorted."""
         state, changes = self._entry.state, self._changes
         gone = [batch for group in groups for batch in changes.deleted.get(group, ())]
         keys = pa.Table.from_batches(gone) if gone else None
@@ -236,7 +240,7 @@ class _Work:
 
 
 def _without(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
-    """Return the rows that have none of these values in these columns."""
+    """Return the rows without the ones that have these values in these columns."""
     places, _ = found(rows.select(names), gone.select(names))
     if not len(places):
         return rows
@@ -245,10 +249,10 @@ def _without(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
     return rows.filter(pa.array(kept))
 
 
-# A keyed state rewritten by an SQL expression over it, in DuckDB where that is installed.
+# Rewrites a keyed state with an SQL expression, in DuckDB if it is installed.
 #
-# The state is copied into a database on the local disk, which also holds the answer; both are there
-# until the files are written, and only pieces of them in memory.
+# The state is copied into a database on the local disk, which also stores the result. Both stay
+# there until the files are written, and only pieces of them are in memory.
 
 
 VIEW = "state"
@@ -267,12 +271,12 @@ _COLUMN_BYTES = 2**20
 def rewrite_by_sql(
     storage: Storage, entry: KeyedEntry, sql: str, target: KeyedTarget | None
 ) -> tuple[tuple[KeyedStateHandle, ...], int]:
-    """Return the files that hold the answer, and its rows; without a target nothing is written.
+    """Write the files of the SQL result, and return them with the number of rows.
 
-    The answer has the state's columns, in any order, of types that can be stored as the state's
-    without a loss. Raises MissingDependencyError without DuckDB, InvalidArgumentError for what is
-    no SELECT or cannot be run, SchemaMismatchError, NullKeyError or DuplicateKeyError, and
-    CorruptionError when a file is not what was written.
+    Without a target nothing is written. The result must have the state's columns, in any order,
+    with types that can be stored without loss as the state's types. Raises MissingDependencyError
+    without DuckDB, InvalidArgumentError if ``sql`` is not a SELECT or fails, SchemaMismatchError,
+    NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
     """
     for name in names_with_nul(entry.state.schema):
         raise InvalidArgumentError(
@@ -282,7 +286,8 @@ def rewrite_by_sql(
     library = duckdb()
     with temporary_folder("sql") as folder:
         try:
-            # Opened thrice: a database keeps its buffers, and files and the sort need memory, too.
+            # The database is opened three times, because it keeps its buffers, and writing and
+            # sorting files need memory too.
             copying = _copying_bytes(entry.state)
             running = max(_memory_bytes(target), _LEAST_SQL_BYTES, copying)
             with closing(_connected(library, folder, copying)) as connection:
@@ -307,15 +312,15 @@ def rewrite_by_sql(
 
 
 def _copying_bytes(state: KeyedState) -> int:
-    """Return the memory with which DuckDB stores rows of a state, or reads them."""
+    """Return the memory that DuckDB needs to store rows of a state, or to read them."""
     return _LEAST_COPYING_BYTES + _COLUMN_BYTES * sum(
         len(leaf_columns(pa.array([], field.type))) for field in arrow_schema(state.schema)
     )
 
 
 def _connected(library: Any, folder: Path, most_bytes: int) -> Any:
-    """Open a database in a folder, which spills there what does not fit in memory."""
-    # To find a compression for each column takes longer than to write them.
+    """Open a database in a folder; it spills data there that does not fit in memory."""
+    # Choosing a compression for each column takes longer than writing the columns.
     config = {"memory_limit": f"{most_bytes}B", "force_compression": "uncompressed"}
     return library.connect(str(folder / "state.duckdb"), config=config)
 
@@ -330,7 +335,7 @@ def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
 
 
 def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
-    """Copy the state, with its changes, into the database, without its key groups."""
+    """Copy the state, including its changes, into the database, without key groups."""
     reads = reads_of(entry, KeyGroupRange.every(entry.state.max_parallelism))
     schema = arrow_schema(entry.state.schema)
     batches = (
@@ -352,9 +357,9 @@ def _insert_all(
 
 
 def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the answer with their key groups.
+    """Yield the rows of the result with their key groups.
 
-    Raises NullKeyError with the number of rows, after all of them, and SchemaMismatchError.
+    Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
     """
     answer = connection.sql(f"SELECT * FROM {_ANSWER}").to_arrow_reader(_BATCH_ROWS)
     _refuse_other_columns(answer.schema, state)
@@ -380,7 +385,7 @@ def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
 
 
 def _fitted(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
-    """Return rows of the answer in the state's columns."""
+    """Convert rows of the result to the state's columns."""
     subject = f"the answer for {state}"
     try:
         table = fitted_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)

@@ -1,12 +1,14 @@
-"""Salvage: what can be read of a damaged checkpoint becomes a new one; the damaged one stays.
+"""Salvage the readable parts of a damaged checkpoint into a new one; the damaged one stays.
 
-Every file is checked, every byte and row. Whole files are only named again. Of a damaged file of
-keyed state the key groups whose pages pass their checksums and whose rows have the digest that the
-manifest says are written to new files; the other ones are lost, as is an operator state of which an
-element cannot be read. Of a state with changes a key group is lost when its base or one layer of
-its changes is, and the whole state is written anew, with the changes in its base. Lost parts can be
-filled from the newest older checkpoint that has them whole: then the new checkpoint is one that no
-job ever was in, and its manifest says what is of when.
+Every byte and row of every file is checked. Intact files are named again. In a damaged file of
+keyed state, a key group is readable if its pages pass their checksums and its rows match the digest
+in the manifest. Readable key groups are written to new files, and the others are lost. An operator
+state is lost if one of its elements cannot be read. In a state with changes, a key group is lost if
+its base or one layer of its changes is lost; such a state is rewritten as a whole, with the changes
+merged into its base.
+
+Lost parts can be filled from the newest older checkpoint with an intact copy. The new checkpoint
+then has a state that the job was never in, and its manifest records which part is from when.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ __all__ = [
 ]
 
 
-# What a salvage found and did: per state what was lost, who still knows it, what replaced it.
+# The result of a salvage: per state the lost parts, their older copies, and the replacements.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LostPart:
-    """Rows of a damaged checkpoint that cannot be read: of the key groups ``first`` to ``last``,
-    both None for all of an operator state.
+    """A part of a damaged checkpoint that cannot be read.
 
-    ``known_in`` is the newest older checkpoint that has the same part whole, and ``keys`` how many
-    keys it has there; None where there is none, and for elements. ``filled_from`` is the checkpoint
-    whose rows have taken the place of the lost ones.
+    It covers key groups ``first`` to ``last``; both are None for a whole operator state.
+    ``known_in`` is the newest older checkpoint with an intact copy of this part, and ``keys`` the
+    number of its keys there. Both are None without such a copy; ``keys`` is also None for elements.
+    ``filled_from`` is the checkpoint whose rows replaced the lost ones.
     """
 
     first: int | None
@@ -75,14 +77,14 @@ class LostPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SalvagedState:
-    """A state with damaged files: its rows in the damaged checkpoint, and in the one made of it.
+    """A state with damaged files, with its rows in the damaged checkpoint and in the new one.
 
-    Of a state with changes ``rows_before``, and the rows of ``lost``, are those in its files: base
-    and changes together.
+    In a state with changes, ``rows_before`` and the rows of ``lost`` count the rows in its files,
+    in base and changes together.
 
-    ``lost`` is in order of key group, neighbours of one fate together. ``keys`` are lost keys as
-    older checkpoints know them, by column, up to the limit that was asked for. ``why_not_filled``
-    says of older checkpoints why their rows could not be taken.
+    ``lost`` is ordered by key group; adjacent key groups with the same outcome are one part.
+    ``keys`` are lost keys that older checkpoints have, by column, up to the requested limit.
+    ``why_not_filled`` gives the reasons why the rows of older checkpoints could not be used.
     """
 
     uid: str
@@ -97,22 +99,25 @@ class SalvagedState:
 
     @property
     def lost_rows(self) -> int:
-        """Rows that could not be read, whether or not others have taken their place."""
+        """The number of unreadable rows, whether or not older rows replaced them."""
         return sum(part.rows for part in self.lost)
 
     @property
     def lost_key_groups(self) -> int:
-        """Key groups that could not be read."""
+        """The number of unreadable key groups."""
         return sum(_width(part) for part in self.lost)
 
     @property
     def lost_keys(self) -> int:
-        """Keys that older checkpoints have in what was lost; it may have had others as well."""
+        """The number of keys that older checkpoints have in the lost parts.
+
+        The lost parts may have had other keys as well.
+        """
         return sum(part.keys or 0 for part in self.lost)
 
 
 def merged(parts: Iterable[LostPart]) -> tuple[LostPart, ...]:
-    """Return the parts, in order of key group, with neighbours of one fate as one part."""
+    """Merge adjacent parts with the same outcome; the parts are ordered by key group."""
     found: list[LostPart] = []
     for part in parts:
         last = found[-1] if found else None
@@ -125,10 +130,10 @@ def merged(parts: Iterable[LostPart]) -> tuple[LostPart, ...]:
 
 
 def origin_of(checkpoint_id: int, states: Iterable[SalvagedState]) -> dict[str, Any]:
-    """Return what the manifest of the new checkpoint says about where it comes from.
+    """Return the ``origin`` of the new checkpoint.
 
-    ``lost`` is what is missing, ``filled`` what older rows have taken the place of; both by ``uid``
-    and ``state``, with ``first`` and ``last`` where it is keyed state.
+    ``lost`` lists the missing parts, and ``filled`` the parts replaced by older rows. Both have
+    ``uid`` and ``state``, and for keyed state ``first`` and ``last``.
     """
     lost, filled = [], []
     for state in states:
@@ -157,11 +162,11 @@ DEFAULT_KEYS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class SalvageReport:
-    """What is damaged, what of it was lost, and the checkpoint that has the rest.
+    """The damage of a checkpoint, the lost parts, and the new checkpoint with the rest.
 
-    ``new_checkpoint_id`` is None when nothing is damaged, and in a dry run. ``files`` is how many
-    were checked; names of ``damaged`` ones are relative to the store. ``left_out`` is what the
-    checkpoint lacks of its source, with the rows that this salvage could not bring back.
+    ``new_checkpoint_id`` is None in a dry run, and if nothing is damaged. ``files`` is the number
+    of checked files; names in ``damaged`` are relative to the store. ``left_out`` lists the state
+    that the checkpoint lacks of its source, including the rows that this salvage lost.
     """
 
     store: str
@@ -175,7 +180,7 @@ class SalvageReport:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is damaged: then there is nothing to salvage."""
+        """Whether nothing is damaged, so that there is nothing to salvage."""
         return not self.damaged
 
 
@@ -189,15 +194,15 @@ def salvage(
     keys: int,
     progress: Callable[[int, int], None],
 ) -> SalvageReport:
-    """Make a new checkpoint of what can be read of a damaged one; of a intact one, nothing.
+    """Make a new checkpoint from the readable parts of a damaged one; do nothing if it is intact.
 
-    Raises CheckpointNotFoundError, MalformedManifestError naming the checkpoints that there are,
-    CommitConflictError, or StorageError, also for a file that could not be read: it may be whole.
+    Raises CheckpointNotFoundError, CommitConflictError, or MalformedManifestError, which lists the
+    other checkpoints. Raises StorageError, also if a file could not be read: it may be intact.
     """
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(f"keys is how many lost keys to show, 0 or more, not {keys!r}")
     catalog = Catalog(storage, deriver.catalog.store_id)
-    seen = catalog.next_id() - 1  # first: what comes after it has not been looked at
+    seen = catalog.next_id() - 1  # first: later checkpoints have not been looked at
     manifest = _load(catalog, checkpoint)
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
@@ -224,7 +229,7 @@ def salvage(
 
 
 def _left_out(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
-    """Yield the parts that are lost and that no older rows replace (I16)."""
+    """Yield the lost parts that no older rows replace (I16)."""
     for state in states:
         for part in state.lost:
             if part.filled_from is None:
@@ -258,7 +263,7 @@ def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:
 
 
 def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
-    """Return the rows of the key groups that are not lost; with changes only reading tells."""
+    """Return the number of rows in the key groups that are not lost; changes are read for it."""
     if not damage.entry.layers:
         return damage.entry.rows - sum(damage.lost().values())
     found = exact_groups(storage, damage.entry, damage.kept())
@@ -328,7 +333,7 @@ def _write(
     damage: Sequence[Damage],
     fill: bool,
 ) -> None:
-    """Give a new checkpoint every state: whole ones again, of damaged ones what there is."""
+    """Add every state to the new checkpoint, damaged ones as far as they are readable."""
     damaged = {(one.entry.state.uid, one.entry.state.name): one for one in damage}
     for entry in manifest.entries:
         one = damaged.get((entry.state.uid, entry.state.name))
@@ -349,7 +354,7 @@ def _rewritten(
 ) -> tuple[KeyedEntry, list[KeyedStateHandle]]:
     """Return a keyed state without its damaged files, and the files that were written for it.
 
-    A state with changes has none any more: a layer that lacks key groups cannot stay one.
+    The result has no layers: a layer that lacks key groups cannot be kept.
     """
     entry, sources = damage.entry, damage.found.sources
     if entry.layers:
@@ -365,7 +370,7 @@ def _rewritten(
             own = {group: source for group, source in sources.items() if group in lost}
             carried = _carried(storage, entry, own)
             kept += carried
-            if carried:  # such a file has one key group, and takes the place of one that had one
+            if carried:  # such a file has one key group, and replaces a file that had one
                 continue
             others = _by_checkpoint(own)
             if readable or others:
@@ -381,7 +386,7 @@ def _rewritten(
 
 
 def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int]]]:
-    """Return the older states from which key groups are filled, each with these."""
+    """Group the key groups to fill by the older state that they are filled from."""
     others: dict[int, tuple[KeyedEntry, set[int]]] = {}
     for group, source in sources.items():
         if source.rows:
@@ -392,9 +397,7 @@ def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int
 def _carried(
     storage: Storage, entry: KeyedEntry, sources: dict[int, Source]
 ) -> list[KeyedStateHandle]:
-    """Return the older file that can take the place of a partitioned one as it is, if there is
-    one.
-    """
+    """Return older partitioned files that can replace a damaged one unchanged, if there are any."""
     if entry.state.layout is not Layout.PARTITIONED:
         return []
     return [
@@ -409,7 +412,7 @@ def _carried(
 def _with_elements(
     storage: Storage, writer: CheckpointWriter, damage: DamagedElements, fill: bool
 ) -> tuple[OperatorEntry, Sequence[OperatorStateHandle]]:
-    """Return an operator state with the elements that there are, and the file written for it."""
+    """Return an operator state with its available elements, and the files written for it."""
     entry, older = damage.entry, damage.found.entry
     table = entry.table.without_version()
     if damage.readable:

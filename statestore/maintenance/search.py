@@ -1,14 +1,16 @@
-"""Is a subject gone from a store? Every file that exists is decoded, whoever left it.
+"""Search a store for a subject, to prove that it is gone.
 
-* Rows of data files, whether or not a manifest names them: by every key that the state ever had.
-* Statistics and partition values of the entries and checkpoints of Delta logs, and the text in
-  them: see ``search_values.py``.
-* Text in manifests (origins, left-out state, batches), savepoints and pins. All other members of
-  documents are names, files and numbers, by the format. Each document is parsed all the same.
+Every existing file is decoded, whoever left it:
 
-What cannot be decoded is named, and then the subject does not count as gone: files of crashed
-writers, and files that are not the store's. A symbolic link is refused or followed as the storage
-says.
+* Rows of data files, whether or not a manifest names them, by every key that the state ever had.
+* Statistics, partition values and text in entries and checkpoints of Delta logs; see
+  ``search_values.py``.
+* Text in manifests (origins, left-out state, batches), savepoints and pins. By the format, all
+  other members of documents are names, files and numbers. Each document is parsed anyway.
+
+A file that cannot be decoded is reported, and the subject does not count as gone. This includes
+files of crashed writers, and files that do not belong to the store. A symbolic link is refused or
+followed, depending on the storage.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ of other states no rows of the subject."""
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that shows the subject, and where in it; ``rows`` of a data file."""
+    """A file that shows the subject, and where; ``rows`` is set for a data file."""
 
     file: str
     what: str
@@ -93,7 +95,7 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """What removes it."""
+        """The command that removes it."""
         if is_savepoint(self.file) or is_pin(self.file):
             return "its text has the key: delete the savepoint or pin, and make it with another"
         return (
@@ -111,11 +113,11 @@ class UnsearchedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class KeySearch:
-    """A search: the findings, the number of searched files, and the files that it could not search.
+    """The result of a search: the findings, the number of searched files, and the unsearched files.
 
-    ``searched`` has the number of files by sort. ``others`` are states that have a column of the
-    subject and are left alone, since it does not tell their rows apart. File names are relative to
-    the store.
+    ``searched`` has the number of files by category. ``others`` are states that have a column of
+    the subject but are not changed, because it does not identify their rows. File names are
+    relative to the store.
     """
 
     store: str
@@ -129,12 +131,12 @@ class KeySearch:
 
     @property
     def is_gone(self) -> bool:
-        """Whether everything was searched, and nothing was found."""
+        """Whether all files were searched and nothing was found."""
         return not self.found and not self.unsearched
 
     @property
     def problem(self) -> StateStoreError | None:
-        """The error that says why the subject does not count as gone; None if it is gone."""
+        """The error that explains why the subject does not count as gone, or None."""
         if self.found:
             return StateStoreError(
                 f"the key is still in {_files(len(self.found))} of {self.store}, the first is "
@@ -157,8 +159,9 @@ def _files(number: int) -> str:
 def readable_manifests(
     catalog: Catalog, known: Mapping[int, Manifest] | None = None
 ) -> tuple[Manifest, ...]:
-    """Return every checkpoint whose manifest is there and can be read, expired ones too, oldest
-    first; those in ``known`` are not read again.
+    """Return every readable manifest, including expired checkpoints, oldest first.
+
+    Manifests in ``known`` are not read again.
     """
     known = known or {}
     identities = filter(None, map(checkpoint_id_of, catalog.storage.list(CHECKPOINTS)))
@@ -167,7 +170,7 @@ def readable_manifests(
         try:
             manifests.append(known[number] if number in known else catalog.manifest(number))
         except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
-            continue  # a search names the document as one that it could not search
+            continue  # a search reports the document as unsearched
     return tuple(manifests)
 
 
@@ -180,8 +183,8 @@ def search_store(
 
     Args:
         catalog: The store's checkpoints.
-        subject_of: Returns the subject by the checkpoints that can be read, oldest first.
-        progress: Is called with the number of bytes that are searched, and of all.
+        subject_of: Returns the subject for the readable checkpoints, oldest first.
+        progress: Called with the number of searched bytes and the total.
 
     Returns:
         The findings, and the files that could not be searched.
@@ -233,9 +236,9 @@ def _refuse_unknown(catalog: Catalog, subject: KeySubject, manifests: Sequence[M
 def selections_for_file(
     subject: Subject, folder: str, selections: tuple[Selection, ...] | None
 ) -> Callable[[Schema], tuple[Selection, ...] | None]:
-    """Return what selects the subject's rows in a file of a table.
+    """Return a function that returns the subject's selections for the columns of a file.
 
-    ``selections`` select them in the state that has the file; None if no manifest names it.
+    ``selections`` apply to the state that has the file; None if no manifest names it.
     """
     if selections is None:
         return lambda schema: subject.selections_of_file(folder, schema)
@@ -243,7 +246,7 @@ def selections_for_file(
 
 
 class LogReader:
-    """Reads the files of Delta logs, and says whether they show a subject."""
+    """Reads the files of Delta logs, and checks whether they show a subject."""
 
     def __init__(self, storage: Storage, subject: Subject, manifests: Sequence[Manifest]) -> None:
         """Prepare for all tables of a store."""
@@ -256,7 +259,7 @@ class LogReader:
         self._known = {part.table.path for one in manifests for part in one.parts}
 
     def search_of(self, folder: str) -> ValueSearch | None:
-        """Return what searches the log of a table; None if that is not the subject's."""
+        """Return the search for the log of a table; None if the table cannot have the subject."""
         if folder in self._by_folder:
             return self._by_folder[folder]
         if folder in self._known or not self._subject.owns_folder(folder):
@@ -273,11 +276,11 @@ class LogReader:
         return search is not None and search.in_log(self._values(name), is_clean)
 
     def shows_if_whole(self, name: str, is_clean: IsClean) -> bool:
-        """Return as :meth:`shows`, and False for a file that cannot be decoded or is gone."""
+        """Return the result of :meth:`shows`, or False for a file that is undecodable or gone."""
         try:
             return self.shows(name, is_clean)
         except (FileNotFoundError, pa.ArrowException, LookupError, ValueError):
-            return False  # a search names the file
+            return False  # the search reports the file
 
     def _values(self, name: str) -> Iterator[Any]:
         raw = self._storage.read(name)
@@ -314,9 +317,7 @@ class _Search:
         self._numbers = {manifest.checkpoint_id for manifest in self.manifests}
 
     def _note(self, manifest: Manifest, entry: Entry) -> None:
-        """Remember what selects the subject's rows in the files of a state, () if none can have
-        any.
-        """
+        """Record the subject's selections for the files of a state; () if there can be no rows."""
         selections: tuple[Selection, ...] = ()
         if isinstance(entry, KeyedEntry):
             selections = self.subject.selections(manifest, entry.state)
@@ -341,7 +342,7 @@ class _Search:
             else:
                 self._skip(name, "it is not a file of the store, or its writer was interrupted")
         except FileNotFoundError:
-            return  # it was collected after the listing
+            return  # collected after the listing
 
     def _skip(self, name: str, reason: str) -> None:
         self.unsearched.append(UnsearchedFile(name, reason))
@@ -420,7 +421,7 @@ def _is_document(name: str) -> bool:
 
 
 def _free_text(name: str, document: Any) -> Any:
-    """Return the part of a document that has text of users: see docs/FORMAT.md."""
+    """Return the members of a document that contain users' text; see docs/FORMAT.md."""
     members: tuple[str, ...] = ()
     if checkpoint_id_of(name) is not None:
         members = ("origin", "left_out", "batches")
@@ -432,7 +433,7 @@ def _free_text(name: str, document: Any) -> Any:
 
 
 def _names_in(manifests: Sequence[Manifest]) -> frozenset[str]:
-    """Return the names of operators, states, columns and jobs: they are not values."""
+    """Return the names of operators, states, columns and jobs, which are not values."""
     found: set[str] = set()
     for manifest in manifests:
         found |= set(manifest.batches or ())

@@ -1,16 +1,16 @@
-"""Find a subject outside of rows: in statistics and partition values of Delta logs, and in text.
+"""Find a subject outside of rows: in Delta logs' statistics and partition values, and in text.
 
 A number or a text alone proves nothing: a bound of another column may be the same number. So these
-rules decide:
+rules apply:
 
-* **Bounds.** A Delta log has the least and the greatest value of some columns of each file. They
-  show a subject if every column of it that has bounds has its value as a bound, and the file either
-  has a row of the subject or no longer exists. The bounds of a file without such a row are values
-  of other rows.
+* **Bounds.** A Delta log has the minimum and maximum of some columns of each file. They show a
+  subject if every column of it that has bounds has its value as a bound, and the file either has a
+  row of the subject or no longer exists. The bounds of a file without such a row are values of
+  other rows.
 * **Partition values** show a subject by the same rule.
-* **Text** shows a subject if it has each of the values as a word. A number or a short text is also
-  in other texts, so the text must have the name of the column too. Names of operators, states and
-  jobs are not values.
+* **Text** shows a subject if it contains each of the values as a word. A number or a short text
+  also occurs in other texts, so the text must contain the name of the column too. Names of
+  operators, states and jobs are not values.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ValueSearch:
         return any(self._in_action(value, is_clean) for value in values)
 
     def in_text(self, value: Any, but: Collection[str] = ()) -> bool:
-        """Return whether a text in a JSON value, but for members ``but``, shows the subject."""
+        """Return whether a text in a JSON value shows the subject; skip the members in ``but``."""
         return any(self._is_said(text) for text in _texts_within(value, but))
 
     def _in_action(self, value: Any, is_clean: IsClean) -> bool:
@@ -112,9 +112,7 @@ class ValueSearch:
         return any(self._in_action(inner, is_clean) for inner in rest)
 
     def _shown_by(self, statistics: Mapping[str, Any], partition: Mapping[str, Any]) -> bool:
-        """Return whether a file's bounds and partition values allow for no other conclusion than
-        that a row with the subject's values was there, column by column.
-        """
+        """Return whether a file's bounds and partition values prove a row of the subject."""
         bounds = [
             inner
             for name in ("minValues", "maxValues")
@@ -161,7 +159,7 @@ def _partitions_of(action: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for name in _PARTITION:
         value = action.get(name)
-        if isinstance(value, list):  # a map, as Parquet has it
+        if isinstance(value, list):  # a map in Parquet's representation
             value = dict(value)
         if isinstance(value, Mapping):
             found.append(value)
@@ -169,7 +167,7 @@ def _partitions_of(action: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def json_lines(raw: bytes) -> list[Any]:
-    """Return the JSON value of each line; numbers with a point are Decimal.
+    """Return the JSON value of each line; numbers with a decimal point are Decimal.
 
     Raises ValueError for a line that is not JSON.
     """
@@ -189,7 +187,7 @@ def _texts_within(value: Any, but: Collection[str]) -> Iterator[str]:
 
 
 def _texts_of(value: Any) -> tuple[str, ...]:
-    """Return how text says a value."""
+    """Return the texts that can represent a value."""
     match value:
         case str():
             return (value,)
@@ -205,23 +203,21 @@ def _texts_of(value: Any) -> tuple[str, ...]:
 
 
 def _has_word(text: str, word: str) -> bool:
-    """Return whether a text has a word, and not only as a part of a longer word."""
+    """Return whether a text contains a word that is not part of a longer word."""
     if word not in text:
         return False
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value of a Parquet column as JSON has it."""
+    """Return a Parquet value in its JSON form."""
     if isinstance(value, dt.datetime | dt.date):
         return (*bound_forms(value), str(value))[0]
     return value
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Return whether two JSON values are equal; a decimal or a float may be written as another
-    kind of number.
-    """
+    """Return whether two JSON values are equal; numbers are compared across numeric types."""
     numbers = (int, float, Decimal)
     both = isinstance(left, numbers) and isinstance(right, numbers)
     if isinstance(left, bool) or isinstance(right, bool):

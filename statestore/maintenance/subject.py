@@ -1,4 +1,4 @@
-"""The rows that a purge removes: those with given values in the columns that tell rows apart.
+"""Select the rows that a purge removes, by the values of columns that identify rows.
 
 A *selection* is one row of some columns. It selects the rows of a state that have its values in
 these columns. There are two ways to name a subject:
@@ -53,7 +53,7 @@ StateId = tuple[str, str]
 
 @dataclass(frozen=True)
 class OtherState:
-    """A state that was left alone, and the reason."""
+    """A state that was not changed, and the reason."""
 
     operator: str
     state: str
@@ -61,7 +61,7 @@ class OtherState:
 
 
 class Subject(Protocol):
-    """The rows that are searched for and removed."""
+    """The rows to find and remove."""
 
     command: str
     """The command that removes it, as the origin of a manifest names it."""
@@ -73,18 +73,19 @@ class Subject(Protocol):
     """The states that have a column of it and are left alone."""
 
     def includes(self, manifest: Manifest, state: KeyedState) -> bool:
-        """Return whether a state of a checkpoint can have rows of it."""
+        """Return whether a state of a checkpoint can have rows of the subject."""
 
     def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
-        """Return what selects its rows in the files of a state of a checkpoint."""
+        """Return the selections of the subject's rows in the files of a checkpoint's state."""
 
     def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
-        """Return what selects its rows in a file that no manifest names; None if the file's
-        columns do not say which rows it has.
+        """Return the selections of the subject's rows in a file that no manifest names.
+
+        Returns None if the file's columns do not determine them.
         """
 
     def owns_folder(self, folder: str) -> bool:
-        """Return whether files in the folder of a table may have its rows."""
+        """Return whether files in the folder of a table may have the subject's rows."""
 
 
 def applies(selection: Selection, schema: Schema) -> bool:
@@ -124,7 +125,7 @@ class KeySubject(Subject):
         """Find the operator's ids, and the key columns that its states ever had.
 
         Args:
-            uid: The operator's label. If two operators had it, the newer one is meant.
+            uid: The operator's label. If two operators had it, the newer one is used.
             key_of: Returns the key for a state.
             name: The state; None for all keyed states.
             manifests: All checkpoints that can be read, oldest first.
@@ -147,27 +148,27 @@ class KeySubject(Subject):
         }
 
     def includes(self, manifest: Manifest, state: KeyedState) -> bool:
-        """Return whether it is a state of the operator."""
+        """Return whether the state belongs to the operator."""
         return self.name in (None, state.name) and not self._ids.isdisjoint(
             _ids_of(manifest, state)
         )
 
     def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
-        """Return the key in each form that the state can be compared with."""
+        """Return the key in each form that can be compared with the state."""
         if not self.includes(manifest, state):
             return ()
         known = self._selections.get(state.name, ())
         return tuple(selection for selection in known if applies(selection, state.schema))
 
     def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
-        """Return the key in each form that the columns of a file have."""
+        """Return the key in each form that can be compared with the columns of a file."""
         table = table_of(folder)
         name = None if table is None else table[2]
         known = self._selections.get(name or "", self._all)
         return tuple(one for one in known if applies(one, schema)) or None
 
     def owns_folder(self, folder: str) -> bool:
-        """Return whether it is the folder of a keyed state under a label of the operator."""
+        """Return whether the folder is that operator's, for a keyed state."""
         table = table_of(folder)
         return (
             table is not None
@@ -182,10 +183,10 @@ class KeySubject(Subject):
 
 
 def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
-    """Return the operator ids that a label stands for.
+    """Return the operator ids that a label refers to.
 
     Without a job graph, a checkpoint knows an operator only by its label. So if the newest
-    checkpoint with the label has no graph, each operator that ever had the label is meant.
+    checkpoint with the label has no graph, all operators that ever had the label are included.
     """
     with_label = [one for one in manifests if any(e.state.uid == uid for e in one.entries)]
     if with_label and with_label[-1].graph is not None:
@@ -197,7 +198,7 @@ def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
 def _key_selections(
     forms: Sequence[KeyedState], key_of: Callable[[KeyedState], Any]
 ) -> tuple[Selection, ...]:
-    """Return the key in each of a state's forms that has such a key."""
+    """Return the key in each of the state's forms that can have such a key."""
     found: list[Selection] = []
     refused: InvalidArgumentError | None = None
     distinct = {(str(one.schema.select(one.key)), one.key_types): one for one in forms}
@@ -248,20 +249,23 @@ class ColumnSubject(Subject):
         self.others = tuple(self._others(manifests))
 
     def includes(self, manifest: Manifest, state: KeyedState) -> bool:
-        """Return whether the state has the columns in its identity, or had them there once."""
+        """Return whether the state's identity has, or once had, the columns."""
         return any(map(self._has_all, _state_ids(manifest, state)))
 
     def selections(self, manifest: Manifest, state: KeyedState) -> tuple[Selection, ...]:
-        """Return the values as the state's columns hold them, none if one of these cannot."""
+        """Return the values in the types of the state's columns.
+
+        The result is empty if a column cannot hold its value.
+        """
         if not self.includes(manifest, state):
             return ()
         return self._selection(state.schema, str(state))
 
     def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
-        """Return the values as the file's columns hold them.
+        """Return the values in the types of the file's columns.
 
-        A file that lacks a column has no such row. If no manifest names the
-        file's table, the columns are taken for a part of its identity.
+        A file that lacks a column has no such row. If no manifest names the file's table, the
+        columns are assumed to be part of its identity.
         """
         states = self._folders.get(folder)
         if states is not None and not any(map(self._has_all, states)):
@@ -269,7 +273,7 @@ class ColumnSubject(Subject):
         return self._selection(schema, f"the table in {folder}")
 
     def owns_folder(self, folder: str) -> bool:
-        """Return whether it is the folder of a keyed state."""
+        """Return whether the folder belongs to a keyed state."""
         table = table_of(folder)
         return table is not None and table[1] != "operator"
 
@@ -285,7 +289,7 @@ class ColumnSubject(Subject):
             return ()  # a column of this type cannot hold the value: see ``others``
 
     def _others(self, manifests: Sequence[Manifest]) -> Iterable[OtherState]:
-        """Yield the states that have a column of the subject, and are left alone."""
+        """Yield the states that have a column of the subject but are not changed."""
         found: dict[StateId, str] = {}
         for manifest in manifests:
             for entry in manifest.entries:
@@ -336,9 +340,9 @@ def _place(at: int) -> str:
 def selections_in_folders(
     subject: Subject, manifests: Iterable[Manifest]
 ) -> dict[str, tuple[Selection, ...]]:
-    """Return, by the folder of each table that a manifest names, what selects the subject's rows.
+    """Return the subject's selections by the folder of each table that a manifest names.
 
-    Folders of states that are not the subject's have no member.
+    Folders of states that cannot have the subject are omitted.
     """
     found: dict[str, list[Selection]] = {}
     for manifest in manifests:

@@ -1,15 +1,15 @@
-"""Verify: is a checkpoint still what was written? Everything that is not is named; nothing else is.
+"""Verify that checkpoints are unchanged since they were written, and report every deviation.
 
-First ``statestore.json``, the newest writer's claim and the manifest, each of which carries its own
-SHA-256; then every file that the manifest names, side by side, as the table below says. It
-goes on after what is broken, so that one run finds all of it. A file that several checkpoints
-name, as those with changes do, is checked once, and reported for each of them. Files that lie in
-the tables of the checkpoint's states and that no manifest of the store names are *strays*: left by
-a writer that crashed, or being written by one that has not committed yet. They are listed, and are
-no damage.
+``statestore.json``, the newest writer's claim and the manifest are checked first, each by its own
+SHA-256. Then every file that the manifest names is checked, several in parallel, as the table below
+describes. The run continues after a broken file, so that one run finds all of them. A file that
+several checkpoints name, as with changes, is checked once, and reported for each of them. Files in
+the tables of the checkpoint's states that no manifest names are *strays*: a crashed writer left
+them, or an active writer has not committed them yet. Strays are listed, but are not damage.
 
-Shallow costs two small reads a file and no data; deep reads all bytes once and decodes all rows.
-Looking for strays lists the tables and may read every manifest of the store.
+A shallow check costs two small reads per file, and reads no data. A deep check reads all bytes once
+and decodes all rows. The search for strays lists the tables, and may read every manifest of the
+store.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 
-# Whether a data file is what its manifest says: what is wrong with it, in words, or nothing.
+# Checks a data file against its manifest, and describes the deviations.
 #
 # ===========  ==============================================  ====================================
 # level        reads                                           finds
@@ -86,12 +86,13 @@ __all__ = [
 #                                                                without a key, another digest
 # ===========  ==============================================  ====================================
 #
-# One row group is in memory; a file of up to 32 MiB is read once, as a whole, a larger one twice.
+# One row group is in memory at a time. A file of up to 32 MiB is read once, as a whole; a larger
+# one is read twice.
 
 
 @dataclass(frozen=True)
 class FileCheck:
-    """One file to be checked; ``first_row`` is how many elements of its state lie before it."""
+    """One file to check; ``first_row`` is the number of its state's elements in earlier files."""
 
     storage: Storage
     entry: Entry
@@ -101,7 +102,7 @@ class FileCheck:
 
     @property
     def subject(self) -> Hashable:
-        """What is checked: two checks of one subject find the same."""
+        """The identity of the check: two checks with the same subject have the same result."""
         elements = (
             (self.entry.counts, self.first_row) if isinstance(self.entry, OperatorEntry) else ()
         )
@@ -110,16 +111,16 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Flaws:
-    """What is wrong with a file: the kind of error that a restore would raise, and the reasons."""
+    """The deviations of a file: the kind of error that a restore would raise, and the reasons."""
 
     kind: str
     what: tuple[str, ...]
 
 
 def check_file(check: FileCheck) -> Flaws | None:
-    """Return what is wrong with a file, None when it is what the manifest says.
+    """Return the deviations of a file, or None if it matches the manifest.
 
-    Raises StorageError when the file could not be read, which says nothing about what it holds.
+    Raises StorageError if the file could not be read, which proves nothing about its content.
     """
     folder, handle = check.entry.table.path, check.handle
     try:
@@ -167,8 +168,9 @@ def _row_flaws(file: DataFile, schema: pa.Schema, check: FileCheck) -> Iterator[
 
 
 class _KeyedRows:
-    """The rows of one file of keyed state: of its key groups, in order, none twice, all with key
-    (I1, I7).
+    """Checks the rows of one file of keyed state.
+
+    They must belong to its key groups, in order, without duplicates or null keys (I1, I7).
     """
 
     def __init__(self, state: KeyedState, handle: KeyedStateHandle) -> None:
@@ -180,7 +182,7 @@ class _KeyedRows:
         self._digests = np.zeros(len(handle.key_groups), np.uint64)
 
     def see(self, batch: pa.RecordBatch) -> int:
-        """Look at rows; return their digest, without what the store has added."""
+        """Check rows; return their digest, without the columns that the store has added."""
         hashes = row_hashes(batch.select(self._state.schema.names))
         self._look(batch, hashes)
         return int(hashes.sum(dtype=np.uint64))
@@ -194,7 +196,7 @@ class _KeyedRows:
         if state.kind in (StateKind.LIST, StateKind.TIMERS):
             entry = (name for name in state.entry if name != MARK)
             self._null_entries += sum(comes.column(name).null_count for name in entry)
-        if without_key:  # these have no key group
+        if without_key:  # rows with a null key have no key group
             return
         groups = key_groups_of(batch, state)
         wrong = (groups < own.first) | (groups > own.last)
@@ -207,9 +209,7 @@ class _KeyedRows:
         np.add.at(self._digests, places, hashes[~wrong])
 
     def _coming(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that come: of changes not the deletes, which name what they delete and
-        have null elsewhere.
-        """
+        """Return the rows that are not deletes; a delete has null outside of its identity."""
         state = self._state
         if not are_changes(state):
             return batch
@@ -237,8 +237,9 @@ class _KeyedRows:
 
 
 class _ElementRows:
-    """The elements of one file of operator state: the counted ones of each subtask, in order (I7,
-    I11).
+    """Checks the elements of one file of operator state.
+
+    Each subtask must have its number of elements, in order (I7, I11).
     """
 
     def __init__(self, counts: tuple[int, ...], first_row: int) -> None:
@@ -246,7 +247,7 @@ class _ElementRows:
         self._wrong = 0
 
     def see(self, batch: pa.RecordBatch) -> int:
-        """Look at elements; return their digest."""
+        """Check elements; return their digest."""
         self._wrong += misplaced(batch, self._counts, self._at)
         self._at += batch.num_rows
         return rows_digest(batch)
@@ -262,10 +263,10 @@ _THREADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenFile:
-    """A file that is not what was written: whose it is, and what is wrong with it.
+    """A broken file, its owner, and its deviations.
 
-    ``kind`` is that of the error that reading it would raise. ``checkpoint_id`` is None for
-    ``statestore.json``; operator, state and key groups are None where a file has none.
+    ``kind`` is the kind of error that reading it would raise. ``checkpoint_id`` is None for
+    ``statestore.json``. Operator, state and key groups are None if a file has none.
     """
 
     file: str
@@ -291,10 +292,11 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was checked, and what was found; names of files are relative to the store.
+    """The result of a verification; file names are relative to the store.
 
-    ``files``, ``rows`` and ``size_bytes`` count a file once, whatever names it. ``left_out`` has by
-    checkpoint the state that its source had and it does not have, which is no damage.
+    ``files``, ``rows`` and ``size_bytes`` count each file once, even if several checkpoints name
+    it. ``left_out`` lists, by checkpoint, the state that it lacks of its source, which is not
+    damage.
     """
 
     store: str
@@ -314,11 +316,11 @@ class VerifyReport:
 
     @property
     def is_intact(self) -> bool:
-        """Whether everything that was checked is as it was written."""
+        """Whether everything that was checked is unchanged."""
         return not self.broken
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each broken file of each checkpoint."""
+        """Return one row for each broken file of each checkpoint."""
         return table_of(_COLUMNS, self._rows())
 
     to_pandas, to_polars = as_pandas, as_polars
@@ -334,7 +336,7 @@ class VerifyReport:
         return f"VerifyReport({self._summary()})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: how much is intact, and each broken file."""
+        """Return the notebook view: how much is intact, and each broken file."""
         data = {one.file for one in self.broken if one.state is not None}
         others = {one.file for one in self.broken} - data
         intact, said = max(self.files - len(data), 0), f"{counted(len(data), 'file')} broken"
@@ -357,7 +359,7 @@ class VerifyReport:
 
     @property
     def problem(self) -> CorruptionError | None:
-        """The error that says that something is broken, None when nothing is."""
+        """The error that reports the broken files, or None."""
         if self.is_intact:
             return None
         number = len({one.file for one in self.broken})
@@ -379,11 +381,11 @@ def verify(
     deep: bool,
     progress: Callable[[int, int], None],
 ) -> VerifyReport:
-    """Return what is broken in a checkpoint, by id or ``latest``, or in ``all``.
+    """Verify a checkpoint, given by id or ``latest``, or ``all`` checkpoints.
 
-    ``progress`` hears of the files checked, and of how many; with ``all`` that is an estimate until
-    the last one. Raises StoreNotFoundError, CheckpointNotFoundError, FormatVersionError, or
-    StorageError when something could not be read.
+    ``progress`` is called with the number of checked files and the total, which for ``all`` is an
+    estimate until the last checkpoint. Raises StoreNotFoundError, CheckpointNotFoundError,
+    FormatVersionError, or StorageError if a file could not be read.
     """
     run = _Run(storage, deep, progress)
     catalog = run.open()
@@ -411,7 +413,7 @@ def verify(
 
 @dataclass
 class _Run:
-    """One verification under way: what it has found, and what it has checked."""
+    """One verification run: its findings, and what was checked so far."""
 
     storage: Storage
     deep: bool
@@ -427,7 +429,7 @@ class _Run:
     size_bytes: int = 0
 
     def open(self) -> Catalog:
-        """Return the catalog, also of a store whose first file is broken; its id is then empty."""
+        """Return the catalog, with an empty store id if the store's own file is broken."""
         try:
             return Catalog.open(self.storage, create=False)
         except MalformedManifestError as error:
@@ -439,7 +441,7 @@ class _Run:
         return Catalog(self.storage, "")
 
     def check_claim(self) -> None:
-        """Look whether the newest writer's claim can be read: the next writer goes by it."""
+        """Check that the newest claim is readable, because the next writer depends on it."""
         generation = max(filter(None, map(generation_of, self.storage.list(WRITERS))), default=0)
         if not generation:
             return
@@ -450,7 +452,7 @@ class _Run:
             self._note(error, name, None)
 
     def load(self, catalog: Catalog, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest, None when it is broken."""
+        """Return a manifest, or None if it is broken."""
         name = manifest_path(checkpoint_id)
         try:
             manifest = catalog.outline(checkpoint_id)
@@ -463,9 +465,7 @@ class _Run:
             return None
 
     def check(self, manifest: Manifest, *, checkpoints_left: int) -> None:
-        """Check the files of a checkpoint that were not yet, several at a time, and report what is
-        broken of it in their order.
-        """
+        """Check a checkpoint's unchecked files in parallel, and report the results in order."""
         checks = list(self._checks(manifest))
         new = {check.subject: check for check in checks if check.subject not in self.checked}
         expected = self.files + len(new) * checkpoints_left
@@ -509,7 +509,7 @@ class _Run:
                 first_row += handle.rows
 
     def _handles(self, entry: Entry, checkpoint_id: int) -> Sequence[Handle]:
-        """Return the files of a state, none where their list is broken: that is reported."""
+        """Return the files of a state; report a broken list of files, and return none."""
         path = list_of(entry.handles)
         if path is None:
             return entry.handles
@@ -538,16 +538,17 @@ class _Run:
 
 
 def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
-    """Return the data files of the tables that no manifest names; ``run`` names those of the seen.
+    """Return the data files of the checked tables that no manifest names.
 
-    Of a manifest that cannot be read nobody knows what it names: files of its checkpoint are none;
-    and none in a table of which a list cannot be read.
+    ``run`` has the names of the files that the checked manifests name. The files of an unreadable
+    manifest are unknown, so its checkpoint's files are not reported. Tables with an unreadable list
+    of files have no reported strays either.
     """
     found = {
         name
         for table in run.tables - run.untold
         for name in storage.list(table)
-        # Names that begin so are no data: Delta's log, for one.
+        # Names that begin with an underscore are not data, such as Delta's log.
         if not any(part.startswith("_") for part in name.removeprefix(f"{table}/").split("/"))
     } - run.named
     unreadable = set(run.unreadable)
@@ -562,7 +563,7 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
             for entry in manifest.parts:
                 found -= _named_in(entry, found)
         except FileNotFoundError:
-            continue  # it was collected since it was listed
+            continue  # collected since it was listed
         except (CorruptionError, FormatVersionError):
             unreadable.add(number)
     unknown = tuple(f"{number:010}-" for number in unreadable)
@@ -570,7 +571,7 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
 
 
 def _named_in(entry: Entry, found: set[str]) -> set[str]:
-    """Return which of the files found a state names; all in its table where its list is broken."""
+    """Return which of the found files a state names; if its list is broken, all in its table."""
     try:
         return {entry.table.name_of(handle) for handle in entry.handles}
     except MalformedManifestError:
