@@ -1,5 +1,6 @@
-"""Structured Streaming with its state in a store: :class:`StatefulQuery`, and state the other way,
-from a store into Spark's own: :func:`initial_state`.
+"""Structured Streaming with its state in a store: :class:`StatefulQuery`.
+
+:func:`initial_state` does the opposite: it passes state from a store to Spark's own operators.
 """
 
 from statestore.extras import needs_extra

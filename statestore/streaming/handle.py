@@ -1,9 +1,9 @@
-"""What a ``StatefulProcessor`` is handed: states and timers of the key that is at work.
+"""The handle that a ``StatefulProcessor`` gets: states and timers of the current key.
 
-A :class:`Handle` has the methods of Spark's ``StatefulProcessorHandle``. What it gives out are
-states that hold the rows of one key in memory: reads see them, and what was changed is kept apart,
-to be written when the key is done. The rules are those of Spark's ValueStateImpl, ListStateImpl,
-MapStateImpl, TimerStateImpl and their forms with a time to live.
+A :class:`Handle` has the methods of Spark's ``StatefulProcessorHandle``. Its states hold the rows
+of one key in memory. Reads see these rows. Changes are collected separately and are written when
+the key is done. The rules follow Spark's ValueStateImpl, ListStateImpl, MapStateImpl,
+TimerStateImpl, and their variants with a TTL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Variable:
-    """A state that a processor declares: its kind, columns and time to live in milliseconds.
+    """A state that a processor declares: its kind, its columns, and its TTL in milliseconds.
 
     ``entry`` has the columns of a map's keys.
     """
@@ -43,7 +43,7 @@ class Variable:
     ttl_ms: int | None = None
 
     def __str__(self) -> str:
-        """Return how text shows it."""
+        """Return its description for messages."""
         keys = "" if self.entry is None else f"{self.entry.simpleString()} to "
         life = "" if self.ttl_ms is None else f", for {self.ttl_ms} ms"
         return f"{self.kind} state {self.name!r} of {keys}{self.value.simpleString()}{life}"
@@ -59,16 +59,16 @@ class Clock:
 
     @property
     def due_ms(self) -> int | None:
-        """Timers up to here fire; None where there are no timers."""
+        """Timers up to this time fire; None without timers."""
         return {PROCESSING: self.now_ms, EVENT: self.watermark_ms}.get(self.mode)
 
 
 @dataclass(frozen=True)
 class Changed:
-    """What one key changed in a state: rows without the key's columns.
+    """The changes of one key in a state: rows without the key's columns.
 
-    ``upserts`` are rows of entry and value, ``deletes`` are entries, and ``cleared`` says that all
-    rows of the key go first.
+    ``upserts`` are rows of entry and value, and ``deletes`` are entries. If ``cleared`` is True,
+    all stored rows of the key are deleted first.
     """
 
     upserts: Sequence[Values] = ()
@@ -77,10 +77,10 @@ class Changed:
 
 
 class ValueState:
-    """One row of values of a key; Spark's ``ValueState``."""
+    """One row of values per key; Spark's ``ValueState``."""
 
     def __init__(self, variable: Variable, clock: Clock) -> None:
-        """Begin without a key."""
+        """Start without a key."""
         self._variable, self._clock = variable, clock
         self.begin(())
 
@@ -91,7 +91,7 @@ class ValueState:
         self._is_changed = False
 
     def changed(self) -> Changed:
-        """Return what was changed."""
+        """Return the changes since :meth:`begin`."""
         if not self._is_changed:
             return Changed()
         if self._value is None:
@@ -103,11 +103,11 @@ class ValueState:
         return self._value is not None
 
     def get(self) -> Values | None:
-        """Return the value, None if there is none."""
+        """Return the value, or None if the key has no value."""
         return self._value
 
     def update(self, newValue: Values) -> None:
-        """Put a value in place of the one there is; its time to live begins anew."""
+        """Replace the value; its TTL starts again."""
         self._value, self._is_changed = _checked(newValue, self._variable, "value"), True
 
     def clear(self) -> None:
@@ -116,15 +116,15 @@ class ValueState:
 
 
 class ListState:
-    """Elements of a key in order; Spark's ``ListState``."""
+    """An ordered list of elements per key; Spark's ``ListState``."""
 
     def __init__(self, variable: Variable, clock: Clock) -> None:
-        """Begin without a key."""
+        """Start without a key."""
         self._variable, self._clock = variable, clock
         self.begin(())
 
     def begin(self, rows: Sequence[Values]) -> None:
-        """Take the stored rows of a key: a position, and the element."""
+        """Take the stored rows of a key: a position and an element each."""
         self._stored = bool(rows)
         in_order = sorted(rows, key=lambda row: row[0])
         self._next = in_order[-1][0] + 1 if in_order else 0
@@ -134,28 +134,28 @@ class ListState:
         self._is_cleared = False
 
     def changed(self) -> Changed:
-        """Return what was changed."""
+        """Return the changes since :meth:`begin`."""
         first = 0 if self._is_cleared else self._next
         lasting = (_lasting(one, self._variable, self._clock) for one in self._added)
         rows = tuple((first + at, *one) for at, one in enumerate(lasting))
         return Changed(upserts=rows, cleared=self._is_cleared and self._stored)
 
     def exists(self) -> bool:
-        """Return whether there is an element."""
+        """Return whether the list has an element."""
         return bool(self._elements or self._added)
 
     def get(self) -> Iterator[Values]:
-        """Return the elements that there are now, in order."""
+        """Return the current elements, in order."""
         return iter([*self._elements, *self._added])
 
     def put(self, newState: Iterable[Values]) -> None:
-        """Put elements in place of all that there are."""
+        """Replace all elements."""
         added = self._checked(newState)
         self.clear()
         self._added = added
 
     def appendValue(self, newState: Values) -> None:
-        """Add an element at the end; those before live as long as they did."""
+        """Add an element at the end; earlier elements keep their expiration times."""
         self._added.append(_checked(newState, self._variable, "element"))
 
     def appendList(self, newState: Iterable[Values]) -> None:
@@ -176,10 +176,10 @@ class ListState:
 
 
 class MapState:
-    """Entries of a key; Spark's ``MapState``."""
+    """A map of entries per key; Spark's ``MapState``."""
 
     def __init__(self, variable: Variable, clock: Clock) -> None:
-        """Begin without a key."""
+        """Start without a key."""
         self._variable, self._clock = variable, clock
         self._width = len(variable.entry or ())
         self.begin(())
@@ -196,7 +196,7 @@ class MapState:
         self._is_cleared = False
 
     def changed(self) -> Changed:
-        """Return what was changed."""
+        """Return the changes since :meth:`begin`."""
         upserts: list[Values] = []
         deletes: list[Values] = []
         for found, own in self._changed.items():
@@ -208,38 +208,38 @@ class MapState:
         return Changed(upserts, deletes, self._is_cleared and bool(self._stored))
 
     def exists(self) -> bool:
-        """Return whether there is an entry."""
+        """Return whether the map has an entry."""
         return bool(self._entries)
 
     def getValue(self, key: Values) -> Values | None:
-        """Return the value of an entry, None if there is none."""
+        """Return the value of an entry, or None if the map lacks it."""
         found = self._entries.get(self._key(key)[0])
         return None if found is None else found[1]
 
     def containsKey(self, key: Values) -> bool:
-        """Return whether there is an entry of this key."""
+        """Return whether the map has an entry with this key."""
         return self._key(key)[0] in self._entries
 
     def updateValue(self, key: Values, value: Values) -> None:
-        """Put an entry in place of that of the same key, or add it."""
+        """Replace the entry with this key, or add it."""
         found, own = self._key(key)
         self._entries[found] = own, _checked(value, self._variable, "value")
         self._changed[found] = own
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
-        """Return the keys and values that there are now."""
+        """Return the current keys and values."""
         return iter(list(self._entries.values()))
 
     def keys(self) -> Iterator[Values]:
-        """Return the keys that there are now."""
+        """Return the current keys."""
         return iter([key for key, _ in self._entries.values()])
 
     def values(self) -> Iterator[Values]:
-        """Return the values that there are now."""
+        """Return the current values."""
         return iter([value for _, value in self._entries.values()])
 
     def removeKey(self, key: Values) -> None:
-        """Remove an entry, if there is one."""
+        """Remove an entry, if it exists."""
         found, own = self._key(key)
         self._entries.pop(found, None)
         self._changed[found] = own
@@ -254,10 +254,10 @@ class MapState:
         return self._told(own), own
 
     def _told(self, key: Values) -> Any:
-        """Return a key as one that is hashable, and equal for equal keys alone.
+        """Return a key in a hashable form that is equal only for equal keys.
 
-        Datetimes of one instant are equal. Two that differ in nothing but ``fold`` are not, which
-        Python says they are.
+        Datetimes of the same instant are equal. Two datetimes that differ only in ``fold`` are
+        different keys, although Python compares them as equal.
         """
         assert self._variable.entry is not None
         return tuple(
@@ -301,41 +301,41 @@ _STATES: dict[StateKind, Callable[[Variable, Clock], State]] = {
 
 
 class Handle:
-    """What a processor is initialized with; Spark's ``StatefulProcessorHandle``.
+    """The handle that a processor is initialized with; Spark's ``StatefulProcessorHandle``.
 
-    It is of one key at a time: :meth:`begin` takes the key's stored rows, :meth:`changed` tells
-    what the processor made of them.
+    It serves one key at a time: :meth:`begin` takes the key's stored rows, and :meth:`changed`
+    returns the processor's changes to them.
     """
 
     def __init__(self, clock: Clock, known: Mapping[str, Variable]) -> None:
-        """Begin without states; ``known`` are those that :func:`declared_by` found."""
+        """Start without states; ``known`` are the states that :func:`declared_by` returned."""
         self._clock, self._known = clock, known
         self._states: dict[str, State] = {}
         self._timers = _Timers()
         self.is_open = True
 
     def begin(self, rows: Mapping[str, Sequence[Values]], timers: Sequence[Values]) -> None:
-        """Take the rows of a key, by state; of one that is not named it has none."""
+        """Take the rows of a key, by state; a state that ``rows`` does not name has no rows."""
         for name, state in self._states.items():
             state.begin(rows.get(name, ()))
         self._timers.begin(timers)
 
     def changed(self) -> tuple[Mapping[str, Changed], Changed]:
-        """Return what was changed in states and timers."""
+        """Return the changes of states and timers."""
         return (
             {name: state.changed() for name, state in self._states.items()},
             self._timers.changed(),
         )
 
     def due(self) -> list[int]:
-        """Return the timers that fire now, in their order."""
+        """Return the timers that fire now, in order of their times."""
         limit = self._clock.due_ms
         return [] if limit is None else [at for at in self._timers.in_order() if at <= limit]
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> ValueState:
-        """Return a state of one row a key."""
+        """Return a state with one row per key."""
         state = self._state(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
         assert isinstance(state, ValueState)
         return state
@@ -343,7 +343,7 @@ class Handle:
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> ListState:
-        """Return a state of a list of rows a key."""
+        """Return a state with a list of rows per key."""
         state = self._state(StateKind.LIST, stateName, schema, None, ttlDurationMs)
         assert isinstance(state, ListState)
         return state
@@ -355,18 +355,18 @@ class Handle:
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> MapState:
-        """Return a state of a map of rows a key."""
+        """Return a state with a map of rows per key."""
         state = self._state(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
         assert isinstance(state, MapState)
         return state
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Let ``handleExpiredTimer`` be called for the key at a time."""
+        """Register a timer: ``handleExpiredTimer`` is called for the key at this time."""
         self._refuse_no_time("a timer is registered")
         self._timers.add(_milliseconds(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Remove a timer of the key, if it is there."""
+        """Remove a timer of the key, if it exists."""
         self._refuse_no_time("a timer is deleted")
         self._timers.remove(_milliseconds(expiryTimestampMs))
 
@@ -424,7 +424,7 @@ class Handle:
 
 
 class _Declaring(Handle):
-    """A handle that only takes what ``init`` declares."""
+    """A handle that only records the declarations of ``init``."""
 
     def __init__(self, clock: Clock, parse: Callable[[str], StructType]) -> None:
         self.variables: dict[str, Variable] = {}
@@ -481,9 +481,9 @@ class _Declaring(Handle):
 def declared_by(
     init: Callable[[Any], object], mode: TimeMode, parse: Callable[[str], StructType]
 ) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
-    """Return the states that ``init`` of a processor declares, and the names that it deletes.
+    """Return the states that a processor's ``init`` declares, and the names that it deletes.
 
-    Raises InvalidArgumentError for two states of one name, and for a time to live that cannot be.
+    Raises InvalidArgumentError for two states with one name, and for an invalid TTL.
     """
     handle = _Declaring(Clock(mode), parse)
     init(handle)
@@ -491,7 +491,7 @@ def declared_by(
 
 
 def _alive(row: Values, variable: Variable, clock: Clock) -> Values | None:
-    """Return a stored row without the time that it ends at; None if that is over."""
+    """Return a stored row without its expiration time, or None if the row has expired."""
     if variable.ttl_ms is None:
         return row
     *values, ends = row
@@ -499,7 +499,7 @@ def _alive(row: Values, variable: Variable, clock: Clock) -> Values | None:
 
 
 def _lasting(values: Values, variable: Variable, clock: Clock) -> Values:
-    """Return a row as it is stored, with the time that it ends at."""
+    """Return a row in its stored form, with its expiration time if the state has a TTL."""
     return values if variable.ttl_ms is None else (*values, clock.now_ms + variable.ttl_ms)
 
 
@@ -508,7 +508,7 @@ def _checked(values: Values, variable: Variable, what: str) -> Values:
 
 
 def _of_width(values: Any, struct: StructType, subject: str) -> Values:
-    """Return values as a tuple of Python's own types; InvalidArgumentError if they do not fit."""
+    """Return values as a tuple of built-in types; InvalidArgumentError if they do not fit."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InvalidArgumentError(
             f"{subject} is {values!r}: give a tuple of ({', '.join(struct.names)})"
@@ -522,7 +522,7 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
 
 
 def _milliseconds(time: Any) -> int:
-    """Return the time of a timer; InvalidArgumentError if it is not a whole number of 64 bits."""
+    """Return the time of a timer; InvalidArgumentError if it is not a 64-bit integer."""
     try:
         found: int = _LONG(time)
     except UnfitError as error:
@@ -533,7 +533,7 @@ def _milliseconds(time: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return values of numpy and pandas as Python's."""
+    """Return values of numpy and pandas as Python's built-in types."""
     if isinstance(value, _PLAIN):
         return value
     if is_missing(value):
@@ -561,7 +561,7 @@ _PLAIN = (str, int, float, bytes, type(None))
 
 
 def _hashable(value: Any) -> Any:
-    """Return a key of a map as one that can be looked for; NaN is one key, and so is zero."""
+    """Return a map key in hashable form; NaN equals NaN, and 0.0 equals -0.0."""
     if isinstance(value, float):
         return "NaN" if value != value else value + 0.0
     if isinstance(value, dict):

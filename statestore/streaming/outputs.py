@@ -1,8 +1,8 @@
-"""What goes out: rows to a Delta table or to Kafka, and a state to Spark's own operators.
+"""Outputs of a query: rows to a Delta table or to Kafka, and a state to Spark's own operators.
 
-A query hands its rows over before it commits the micro-batch. If it is killed in between, the same
-micro-batch runs again, and hands over the same rows with the same number: a Delta table has them
-exactly once, Kafka at least once.
+A query passes its rows to the output before it commits the micro-batch. If the query is killed in
+between, the same micro-batch runs again and passes the same rows with the same number. A Delta
+table gets them exactly once, Kafka at least once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def to_delta(
 ) -> Output:
     """Return an output that appends each micro-batch's rows to a Delta table, exactly once.
 
-    The table is made with the first rows. Each commit names query and micro-batch as Delta's
-    application transaction (Delta protocol, Transaction Identifiers), and one that is there is not
-    written again. The rows of a micro-batch pass through the driver.
+    The first rows create the table. Each commit records query and micro-batch as Delta's
+    application transaction (Delta protocol, Transaction Identifiers). A micro-batch that the table
+    already has is not written again. The rows of a micro-batch pass through the driver.
 
     Args:
         url: the table, a path or URL.
-        name: tells the outputs of one query apart, where several go to one table.
-        storage_options: options for delta-rs, with which the table is reached.
+        name: distinguishes the outputs of one query that write to the same table.
+        storage_options: options for delta-rs to access the table.
     """
     options = dict(storage_options or {})
 
@@ -59,17 +59,17 @@ def to_delta(
 def to_kafka(
     servers: str, topic: str, *, key: str | None = None, options: Mapping[str, str] | None = None
 ) -> Output:
-    """Return an output that writes each row as JSON to a topic of Kafka, at least once.
+    """Return an output that writes each row as JSON to a Kafka topic, at least once.
 
-    A micro-batch that runs again writes its rows again: a consumer that must not see a row twice
-    tells it by what is in it. It needs Spark's connector to Kafka.
+    If a micro-batch runs again, its rows are written again. A consumer that must not process a row
+    twice has to recognize duplicates by their content. It needs Spark's Kafka connector.
 
     Args:
         servers: the brokers, as ``kafka.bootstrap.servers``.
         topic: the topic.
-        key: the column that messages have as their key; by default none.
-        options: options of Spark's Kafka sink, such as ``kafka.security.protocol``; with
-            ``kafka.delivery.timeout.ms`` (120,000) how long rows wait for a broker that is away.
+        key: the column that becomes the key of the messages; by default none.
+        options: options of Spark's Kafka sink, such as ``kafka.security.protocol``. For example,
+            ``kafka.delivery.timeout.ms`` (120,000) limits how long rows wait for a broker.
     """
     given = {**(options or {}), "kafka.bootstrap.servers": servers, "topic": topic}
 
@@ -85,10 +85,10 @@ def to_kafka(
 
 
 def initial_state(state: RestoredKeyedState) -> GroupedData:
-    """Return a restored state as ``initialState=`` of ``transformWithState`` and
-    ``transformWithStateInPandas`` takes it: its stored rows, grouped by key.
+    """Return a restored state as a grouped DataFrame for ``initialState=``.
 
-    Spark exchanges them once, by its own hash of the key, when the query starts for the first time.
-    Raises InvalidArgumentError when the store was opened without Spark.
+    ``transformWithState`` and ``transformWithStateInPandas`` take it: the stored rows, grouped by
+    key. Spark shuffles them once, by its own hash of the key, when the query starts for the first
+    time. Raises InvalidArgumentError when the store was opened without Spark.
     """
     return state.to_spark().drop("key_group").groupBy(*state.entry.state.key)

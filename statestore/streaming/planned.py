@@ -1,13 +1,18 @@
-"""How Spark planned a micro-batch, as it wrote it to a query's checkpoint location.
+"""The plan of a micro-batch, as Spark wrote it to a query's checkpoint location.
 
-Before Spark runs a micro-batch it writes into ``offsets/<batch id>`` where each source's data end:
-a line of version, one of metadata, and one of JSON for each source. In version 1 the sources are in
-the order of the query's plan. In version 2 each line begins with the source's name and a colon, in
-any order; sources without a name have their numbers. A source of files ends at a number, and the
-files behind it are in ``sources/<source>/<number>``, or, every tenth time, together with all before
-them in ``<number>.compact``. There ``<source>`` is the source's name, in both versions, else its
-number. The query's id is in ``metadata``, and lasts as long as the location. Spark syncs none of
-this.
+Before Spark runs a micro-batch, it writes the end of each source's data into
+``offsets/<batch id>``. The file has a line with the version, a line with metadata, and a line of
+JSON for each source.
+
+- In version 1 the sources are in the order of the query's plan.
+- In version 2 each line begins with the source's name and a colon, in any order. Sources without a
+  name have their numbers.
+
+The position of a file source is a number. The files up to this position are listed in
+``sources/<source>/<number>``. Every tenth time, a ``<number>.compact`` lists them together with all
+earlier files. ``<source>`` is the source's name in both versions, or its number if it has no name.
+The query's id is in ``metadata``, and lasts as long as the location. Spark does not fsync any of
+these files.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TICKS", "MicroBatch", "planned", "source_folders"]
 
 TICKS = "statestore_ticks"
-"""The name of the source of ticks in a query whose sources have names."""
+"""The name of the tick source in a query whose sources have names."""
 NEEDS_NAMES = (
     "which needs spark.sql.streaming.offsetLog.formatVersion=2 from the first micro-batch on"
 )
@@ -38,14 +43,17 @@ _TAIL_BYTES = 2**16
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch as Spark planned it, which is the same however often it runs.
+    """A micro-batch as Spark planned it; the plan is the same however often it runs.
 
-    ``query`` is the query's id, ``number`` counts from 0, ``ends`` say where each source's data of
-    it end, as JSON, and ``planned_at_ms`` is when it was planned, None if that is not known.
-    ``files`` have a digest for each source that reads files: of the names of those that are new.
-    ``before`` is the micro-batch before it, None for the first, and where that is not known.
-    ``watermark_ms`` is the query's watermark when it was planned, 0 for none. ``names`` are the
-    sources' names in the order of ``ends``, empty for a query whose sources have none.
+    Attributes:
+        query: The query's id.
+        number: The number of the micro-batch, counted from 0.
+        ends: Where each source's data of this micro-batch ends, as JSON.
+        planned_at_ms: When the micro-batch was planned, None if unknown.
+        files: For each source that reads files, a digest of the names of its new files.
+        before: The previous micro-batch, None for the first one, or if unknown.
+        watermark_ms: The query's watermark when the micro-batch was planned, 0 without one.
+        names: The sources' names in the order of ``ends``, empty if the sources have no names.
     """
 
     query: str
@@ -59,10 +67,10 @@ class MicroBatch:
 
 
 def source_folders(events: DataFrame) -> tuple[str, ...]:
-    """Return the name of each source's folder in the checkpoint location, in the order of the plan.
+    """Return the name of each source's folder in the checkpoint location, in the plan's order.
 
-    It is the source's name, if it has one. Else it is a number, which a source that the plan reads
-    twice has only once.
+    The folder has the source's name, if there is one. Otherwise its name is a number. A source that
+    the plan reads twice has only one number.
 
     Args:
         events: A streaming DataFrame.
@@ -83,7 +91,7 @@ def source_folders(events: DataFrame) -> tuple[str, ...]:
 
 
 def _name_of(source: Any) -> str | None:
-    """Return the name that a query gave to a source, None if it gave none."""
+    """Return the name that a query gave to a source, or None if it gave no name."""
     if not HAS_NAMED_SOURCES:
         return None
     name = source.sourceIdentifyingName().nameOpt()
@@ -98,16 +106,16 @@ def planned(
     Args:
         location: The query's checkpoint location.
         number: The number of the micro-batch.
-        ticks: True if one source only says that time goes by. It has no place in ``ends``.
+        ticks: True if one source only reports the passage of time. It is left out of ``ends``.
         folders: The result of :func:`source_folders`. By default each source's folder is its
-            number. Version 2 of the offsets has the names itself.
+            number. Version 2 of the offsets contains the names.
 
     Returns:
-        The micro-batch, with the one before it.
+        The micro-batch, together with the previous one.
 
     Raises:
-        InvalidArgumentError: For a file of an unknown version, and for one that is missing or cut
-            off, as after a loss of power.
+        InvalidArgumentError: For a file of an unknown version, and for one that is missing or
+            truncated, as after a power failure.
         StorageError: When the location cannot be read.
     """
     query = _json(location, "metadata", _read(location, "metadata")).get("id")
@@ -156,7 +164,7 @@ def _planned(
 
 
 def _by_name(location: Storage, file: str, lines: list[str]) -> list[tuple[str, str]]:
-    """Return the sources' names and ends; sources that only have numbers in order of these."""
+    """Return the sources' names and ends; numbered sources are sorted by their numbers."""
     split = [line.partition(":") for line in lines]
     if not all(colon for _, colon, _ in split):
         raise _broken(location, file)
@@ -176,7 +184,7 @@ def _files(location: Storage, sources: Sequence[tuple[str, str]]) -> Iterator[tu
 
 
 def _log_offset(line: str) -> int:
-    """Return the number that a source of files ends at; -1 for any other, and before its first."""
+    """Return the position of a file source; -1 for other sources, and before the first file."""
     try:
         end = json.loads(line)
     except ValueError:
@@ -197,7 +205,7 @@ def _new_files(location: Storage, name: str, number: int) -> list[str]:
 
 
 def _last_entries(location: Storage, name: str, number: int) -> list[dict[str, Any]]:
-    """Return the last entries of a log, which can be long: those of a number, and some before."""
+    """Return the last entries of a long log: all with this number, and some earlier ones."""
     try:
         size = location.size(name)
     except FileNotFoundError:
@@ -205,7 +213,7 @@ def _last_entries(location: Storage, name: str, number: int) -> list[dict[str, A
     length = _TAIL_BYTES
     while True:
         start = max(size - length, 0)
-        # The first line is the version, or cut off.
+        # The first line is the version, or incomplete.
         lines = location.read_range(name, start, size).splitlines()[1:]
         entries = [_json(location, name, line) for line in lines]
         if start == 0 or (entries and entries[0].get("batchId") != number):

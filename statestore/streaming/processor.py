@@ -1,9 +1,9 @@
-"""A ``StatefulProcessor``, written for Spark's ``transformWithState``, over states of a store.
+"""Runs a ``StatefulProcessor``, written for Spark's ``transformWithState``, on a store's states.
 
-Of each micro-batch the driver finds which keys are concerned: those of the events, and those with
-timers that are due. The rows of all states of these keys are brought together with the events, by
-one exchange, and tasks call the processor. What Spark does around it holds here: late events are
-left out, a key's due timers come after its events, a timer is gone once it has fired
+For each micro-batch the driver finds the keys to process: the keys of the events, and the keys with
+due timers. One shuffle brings the rows of all states of these keys together with the events, and
+tasks call the processor. The behavior around it follows Spark: late events are dropped, a key's due
+timers fire after its events, and a timer is removed after it has fired
 (TransformWithStateInPySparkExec, TransformWithStateInPandasUdfUtils).
 """
 
@@ -60,14 +60,14 @@ from statestore.streaming.worker_errors import worker_errors
 __all__ = ["Processing", "processing_of", "with_ticks"]
 
 _WATERMARK = "spark.watermarkDelayMs"
-"""The metadata by which Spark knows the column of ``withWatermark``."""
+"""The metadata key with which Spark marks the column of ``withWatermark``."""
 _NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _FEW_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Processing:
-    """A processor, its states, and how it is called: the update of a query."""
+    """The update of a query that runs a processor: the processor, its states and its modes."""
 
     uid: str
     processor: StatefulProcessor
@@ -82,7 +82,7 @@ class Processing:
 
     @property
     def has_timers(self) -> bool:
-        """Whether time that goes by is a reason to call the processor."""
+        """Whether the passage of time alone can require a call of the processor."""
         return self.mode != NONE
 
     def states(self, events: T.StructType) -> dict[str, QueryState]:
@@ -99,14 +99,14 @@ class Processing:
         }
 
     def keys(self, keys: pa.Table) -> pa.Table:
-        """Return keys of events as those of the rows that are kept of them."""
+        """Return the events' keys, normalized like the keys of stored rows."""
         columns = [_one_of_each(one) for one in keys.columns]
         return pa.Table.from_arrays(columns, schema=keys.schema)
 
     def due(
         self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
     ) -> pa.Table | None:
-        """Return the keys that have timers which are due; None where no timers are."""
+        """Return the keys that have due timers, or None if no timers are due."""
         limit = self._clock(batch).due_ms
         if limit is None or not _has_timers(restored, self.uid):
             return None
@@ -115,13 +115,13 @@ class Processing:
         return due_keys(restored, self.uid, TIMERS, since, limit)
 
     def is_indexed(self, restored: RestoredCheckpoint, done: Progress) -> bool:
-        """Return whether the index of the timers is that of the stored ones, if there are any."""
+        """Return whether the timer index matches the stored timers; True without timers."""
         if not self.has_timers or not _has_timers(restored, self.uid):
             return True
         return done.indexed == restored.checkpoint_id
 
     def index(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.RecordBatchReader:
-        """Return the index of the timers of a checkpoint; those that are due are overdue."""
+        """Build the index of a checkpoint's timers; due timers are indexed as overdue."""
         due_ms = self._clock(batch).due_ms
         assert due_ms is not None
         stored = restored.keyed(self.uid, TIMERS)
@@ -146,10 +146,10 @@ class Processing:
         parallelism: int,
         is_first: bool,
     ) -> Updated:
-        """Call the processor for the keys of the events, and of the stored rows beside them.
+        """Call the processor for each key of the events and of the stored rows.
 
-        Raises ProcessorError for an error in it, and InvalidArgumentError for events that have no
-        watermark where timers go by it.
+        Raises ProcessorError for an error in the processor. Raises InvalidArgumentError for events
+        without a watermark if the timers use event time.
         """
         task = self._task(events.schema)
         stored = () if restored is None else _states_of(restored, self.uid)
@@ -214,7 +214,7 @@ class Processing:
         return Clock(self.mode, batch.planned_at_ms or 0, batch.watermark_ms)
 
     def _on_time(self, events: DataFrame, batch: MicroBatch) -> DataFrame:
-        """Leave out what is later than the watermark of the micro-batch before allows."""
+        """Drop events that are later than the previous micro-batch's watermark allows."""
         if self.mode != EVENT:
             return events
         at = next((one for one in events.schema if _WATERMARK in one.metadata), None)
@@ -243,9 +243,9 @@ def processing_of(
     max_parallelism: int | None,
     initial_state: DataFrame | None,
 ) -> Processing:
-    """Return how a processor is called; its ``init`` is, on a copy, to learn its states.
+    """Return the update for a processor; runs ``init`` on a copy to find out its states.
 
-    Raises InvalidArgumentError for modes that are not known, and for what ``init`` declares.
+    Raises InvalidArgumentError for unknown modes, and for invalid declarations in ``init``.
     """
     mode = time_mode.lower()
     if mode not in (NONE, PROCESSING, EVENT):
@@ -282,12 +282,13 @@ def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
 
 
 def with_ticks(events: DataFrame) -> DataFrame:
-    """Return a stream of events beside a source that has nothing but a tick a trigger.
+    """Return a stream of events together with a source that only produces a tick per trigger.
 
-    Spark plans a micro-batch where a source has moved, and for its own stateful operators when the
-    watermark or the clock has (StateStoreWriter.shouldRunAnotherBatch). Ours it does not know: so
-    timers of keys without events fire by the ticks, which are the last source of the query. They
-    get a name of their own where Spark wants one of each source.
+    Spark plans a micro-batch when a source has new data. For its own stateful operators it also
+    plans one when the watermark or the clock has advanced (StateStoreWriter.shouldRunAnotherBatch).
+    It does not do so for this project's operator. The ticks therefore let timers of keys without
+    events fire. They are the last source of the query, and they get a name if Spark requires every
+    source to have one.
     """
     spark = events.sparkSession
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
@@ -307,11 +308,11 @@ def _struct(ddl: str) -> T.StructType:
 
 
 def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
-    """Return the rows of a table with those of the others beside it, null, and the key before."""
+    """Return a table's rows in the columns of all tables: other tables' columns are null."""
     names = list(rows.columns)
     own = dict(zip(names, (F.col(one) for one in numbered(rows).columns), strict=True))
     key = [own[name] for name in task.key.names]
-    if table < STATES:  # the keys of rows that are stored are as they are
+    if table < STATES:  # the keys of stored rows are already normalized
         key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]
     wanted = task.taken.tables[table + 1].names
     found: dict[str, Column] = dict(zip(task.taken.of(0), key, strict=True))
@@ -324,7 +325,7 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     return numbered(rows).select(*columns)
 
 
-# Zero is one key, and what is not a number too, whatever the bits: as in Spark's aggregations
+# All zeros are one key, and all NaNs are one key, whatever their bits, as in Spark's aggregations
 # (NormalizeFloatingNumbers).
 
 
@@ -351,7 +352,7 @@ def _part(
     what: int,
     state: ProcessorState,
 ) -> Any:
-    """Return the rows of one kind of change, of those that were made; None if there are none."""
+    """Return the rows of one kind of change to a state; None if collected and empty."""
     how = (what - 1) % 3
     width = {UPSERTED: len(state.schema.fields), DELETED: len(state.key) + len(state.entry)}
     names = state.schema.names[: width.get(how, len(state.key))]
@@ -368,7 +369,7 @@ def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataF
     if few is None:
         return made.where(F.col(WHAT) == OUT).select(*columns).toDF(*names)
     found = few.filter(pc.equal(few.column(WHAT), OUT)).select(columns)
-    if not found.num_rows:  # of lists without a row Spark's way from Arrow makes an error
+    if not found.num_rows:  # Spark's conversion from Arrow fails for lists without rows
         return made.sparkSession.createDataFrame([], task.output)
     return frame_of(made.sparkSession, found.rename_columns(names), task.output)
 

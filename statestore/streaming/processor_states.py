@@ -1,9 +1,14 @@
-"""The states of a ``StatefulProcessor`` as tables: their columns, and how keys are told apart.
+"""The states of a ``StatefulProcessor`` as tables: their columns, and their keys.
 
-They are named as an import of a query on Spark's own ``transformWithState`` names them, so that
-such a query goes on here, and back: a value has the key's columns and its own, a list also a
-``position``, a map the columns of its keys (``user_key_…``), timers an ``expiration``. With a time
-to live the last column says when a row ends.
+They have the same names as the states of an imported query that used Spark's own
+``transformWithState``. Such a query can therefore continue here, and can be exported again.
+
+- A value has the key's columns and its own columns.
+- A list also has a ``position``.
+- A map also has the columns of its keys (``user_key_…``).
+- Timers have an ``expiration``.
+
+If a state has a TTL, its last column has the expiration time of the row.
 """
 
 from __future__ import annotations
@@ -33,16 +38,17 @@ __all__ = ["HASH_SCHEME", "TIMERS", "TTL", "ProcessorState", "states_of", "timer
 TTL = "ttlExpirationMs"
 TIMERS = "timers"
 HASH_SCHEME = "flink-sql"
-"""The one that has null keys, as Spark's grouping does."""
+"""This hash scheme allows null keys, as Spark's grouping does."""
 _BYTES = "default"
-"""The name of a state that an import has beside those of the variables."""
+"""The name of a state that an import writes in addition to the states of the variables."""
 
 
 @dataclass(frozen=True)
 class ProcessorState:
-    """A variable, or the timers, as a keyed state.
+    """A processor's variable or its timers, as a keyed state.
 
-    ``schema`` has the columns of the key, then those that tell its rows apart, then the values.
+    ``schema`` has the columns of the key, then the entry columns that distinguish the rows of one
+    key, then the values.
     """
 
     name: str
@@ -56,20 +62,20 @@ class ProcessorState:
 
     @cached_property
     def own(self) -> T.StructType:
-        """The columns beside the key's."""
+        """The columns other than the key's."""
         return T.StructType(self.schema.fields[len(self.key) :])
 
     @property
     def query_state(self) -> QueryState:
-        """How the query keeps it."""
+        """The query's declaration of this state."""
         options: dict[str, Any] = {"kind": self.kind, "hash_scheme": HASH_SCHEME}
         options["key"] = list(self.key)
         if self.entry:
             options["entry"] = list(self.entry)
         if self.time_domain is not None:
             options["time_domain"] = self.time_domain
-        # The column says when a row ends: it is kept for the shortest time beyond. The processor
-        # itself sees it no longer.
+        # The column has the row's expiration time: the store keeps the row for the shortest
+        # possible time after it. The processor itself no longer sees the row.
         options["ttl"] = "off" if self.ttl_ms is None else TimeToLive(1, TTL)
         return QueryState(self.schema, options, self.is_derived, self.ttl_ms or 0)
 
@@ -77,9 +83,9 @@ class ProcessorState:
 def states_of(
     variables: Sequence[Variable], key: T.StructType, uid: str
 ) -> dict[str, ProcessorState]:
-    """Return the states of a processor's variables, by the names of the variables.
+    """Return the states of a processor's variables, by variable name.
 
-    Raises UnsupportedTypeError for a column of a type that a table does not have.
+    Raises UnsupportedTypeError for a column of a type that tables do not support.
     """
     names, taken = {}, [_BYTES, TIMERS]
     for variable in sorted(variables, key=lambda one: one.name):

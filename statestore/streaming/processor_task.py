@@ -1,8 +1,8 @@
-"""A ``StatefulProcessor`` at work: the tasks that call it, one key after another.
+"""The tasks that run a ``StatefulProcessor``, one key after another.
 
-A task gets the rows of a micro-batch and of the states of the same keys, sorted by key, and gives
-rows that come out and rows that change in one table: ``what`` says which a row is, and each of them
-has columns of its own, that are null in the others. Rows are taken out of Arrow, and put back, by
+A task gets the rows of a micro-batch and of the states of the same keys, sorted by key. It returns
+output rows and changed rows in one table. The column ``what`` has the type of each row, and each
+type has its own columns, which are null in other rows. Rows are converted from and to Arrow by
 whole batches.
 """
 
@@ -52,23 +52,23 @@ OUT = 0
 UPSERTED, DELETED, CLEARED = range(3)
 EVENTS, INITIAL, STATES = 0, 1, 2
 _AT_ONCE = 4096
-"""Rows that are put into Arrow together."""
+"""The number of rows that are converted to Arrow together."""
 
 Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Tables side by side in one: ``what`` says whose row it is, columns of the others are null.
+    """Several tables in one: ``what`` names a row's table, and other tables' columns are null.
 
-    Columns are numbered through, as tables may have the same ones.
+    The columns are numbered across all tables, since tables may have columns of the same name.
     """
 
     tables: tuple[T.StructType, ...]
 
     @cached_property
     def schema(self) -> T.StructType:
-        """All columns: ``what``, then those of the first table, and so on."""
+        """All columns: ``what``, then the columns of the first table, and so on."""
         fields = [T.StructField(WHAT, T.IntegerType())]
         for table in self.tables:
             fields += [
@@ -78,16 +78,16 @@ class Columns:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The same in Arrow."""
+        """The same schema in Arrow."""
         return arrow_schema_of(self.schema)
 
     def of(self, table: int) -> list[str]:
-        """Return the names of the columns of a table."""
+        """Return the column names of a table."""
         first = 1 + sum(len(one.fields) for one in self.tables[:table])
         return self.schema.names[first : first + len(self.tables[table].fields)]
 
     def rows(self, what: int, table: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of a table among the columns of all; of a narrower one the first columns."""
+        """Return a table's rows in the columns of all; narrow rows fill the first columns."""
         names = self.of(table)[: rows.num_columns]
         own = dict(zip(names, rows.columns, strict=True))
         own[WHAT] = pa.array([what], pa.int32()).take(
@@ -102,11 +102,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class ProcessorTask:
-    """What a task does; sent from the driver.
+    """The work of a task; it is sent from the driver.
 
-    ``states`` are by the variables' names, ``timers`` are None where there are none. With
-    ``pandas`` the processor gets and gives frames, else Spark's ``Row``. ``key_types`` are what the
-    key's columns are hashed as, None for their own types.
+    ``states`` are keyed by the variables' names; ``timers`` is None without timers. With
+    ``pandas`` the processor gets and returns DataFrames, otherwise Spark's ``Row``. ``key_types``
+    are the types that the key's columns are hashed as, None for their own types.
     """
 
     uid: str
@@ -131,24 +131,24 @@ class ProcessorTask:
 
     @cached_property
     def written(self) -> list[ProcessorState]:
-        """The states that changes are given of: those, and the index of the timers."""
+        """The states that a task returns changes for: the stored ones, and the timer index."""
         return self.stored if self.timers is None else [*self.stored, index_of(self.timers)]
 
     @cached_property
     def taken(self) -> Columns:
-        """The tables that a task gets: key, events, initial rows, states without the key."""
+        """The input tables of a task: key, events, initial rows, and states without the key."""
         initial = T.StructType() if self.initial is None else self.initial
         return Columns((self.key, self.events, initial, *(one.own for one in self.stored)))
 
     @cached_property
     def given(self) -> Columns:
-        """The tables that a task gives: what comes out, and rows of the states."""
+        """The output tables of a task: the output rows, and rows of the states."""
         return Columns((self.output, *(one.schema for one in self.written)))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the processor makes of the rows of a Spark partition, sorted by key.
+        """Yield the processor's results for the rows of a Spark partition, sorted by key.
 
-        Raises ProcessorError for an error in the processor, with the key at work and its key group.
+        Raises ProcessorError for an error in the processor, with the current key and its key group.
         """
         settle()
         out = _Given(self)
@@ -162,7 +162,7 @@ class ProcessorTask:
         self._guarded("close", None, self.processor.close)
 
     def _run(self, key: Values, parts: _Rows, handle: Handle, out: _Given) -> None:
-        """Call the processor with all that there is of a key."""
+        """Call the processor with all rows of a key."""
         rows = {name: parts.of_state(at) for at, name in enumerate(self.states)}
         timers = [] if self.timers is None else parts.of_state(len(self.states))
         handle.begin(rows, timers)
@@ -199,11 +199,11 @@ class ProcessorTask:
 
     @property
     def subject(self) -> str:
-        """How an error names the processor, and the micro-batch."""
+        """The name of the processor and the micro-batch in error messages."""
         return f"the processor of operator {self.uid!r} in micro-batch {self.batch}"
 
     def _place_of(self, key: Values) -> str:
-        """Return how an error names a key: it is hashed as the rows that are written of it are."""
+        """Return a key's name in errors; its key group is computed as for its written rows."""
         (group,) = key_groups(
             _table([key], self.key, "the keys").columns,
             max_parallelism=self.max_parallelism,
@@ -214,7 +214,7 @@ class ProcessorTask:
 
 
 class _Rows:
-    """What there is of one key, by table."""
+    """All rows of one key, by table."""
 
     def __init__(self, task: ProcessorTask) -> None:
         self._task = task
@@ -234,7 +234,7 @@ class _Rows:
         return self._states[number]
 
     def events(self) -> Iterator[Any] | None:
-        """Return frames, or all rows; None for a key without events."""
+        """Return the events as DataFrames or as rows; None for a key without events."""
         if not self._frames:
             return None
         if self._task.pandas:
@@ -250,7 +250,7 @@ class _Rows:
 def _by_key(
     task: ProcessorTask, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[Values, _Rows]]:
-    """Yield keys with all their rows, which lie side by side, also over the end of a batch."""
+    """Yield keys with all their rows; the rows of a key are adjacent, and may span batches."""
     key: Values | None = None
     own = _Rows(task)
     for batch in batches:
@@ -267,7 +267,7 @@ def _by_key(
 
 
 def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, int, Any]]:
-    """Yield the rows of a batch that are of one key and one table, in the form that is wanted."""
+    """Yield the runs of rows with one key and one table, converted to that table's form."""
     columns = task.taken
     keys = _tuples(task, batch, columns.of(0), task.key, "of any table")
     tables = batch.column(WHAT).to_pylist()
@@ -281,9 +281,9 @@ def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, 
 
 
 def _told(key: Values) -> Values:
-    """Return a key as one that is equal for equal keys alone.
+    """Return a key in a form that is equal only for equal keys.
 
-    NaN is equal to itself, and the two instants of one local time are not the same key.
+    NaN equals itself, and the two instants with the same local time are different keys.
     """
     return tuple(
         ("NaN" if isinstance(one, float) and one != one else one, getattr(one, "fold", 0))
@@ -292,7 +292,7 @@ def _told(key: Values) -> Values:
 
 
 def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[int], Any]:
-    """Return what takes the next so many rows of a table."""
+    """Return a function that takes the next ``n`` rows of a table."""
     rows = batch.filter(pc.equal(batch.column(WHAT), table))
     names = task.taken.of(table + 1)
     if table >= STATES:
@@ -311,7 +311,7 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
 
 
 def _in_utc(rows: pa.RecordBatch, schema: T.StructType) -> pa.Table:
-    """Return rows with times in UTC; Spark gives them in the session's time zone."""
+    """Return rows with timestamps in UTC; Spark passes them in the session's time zone."""
     own = arrow_schema_of(schema)
     columns = [
         column if column.type == field.type else column.cast(field.type)
@@ -343,7 +343,7 @@ def _tuples(
     schema: T.StructType,
     what: str,
 ) -> list[Values]:
-    """Return rows as tuples, with values as Spark gives them to Python."""
+    """Return rows as tuples, with values as Spark passes them to Python."""
     columns = [
         _python_column(task, rows, name, field, what, partial(python_values, kind=field.dataType))
         for name, field in zip(names, schema, strict=True)
@@ -359,7 +359,7 @@ def _python_column(
     what: str,
     read: Callable[[pa.Array], list[Any]],
 ) -> list[Any]:
-    """Return what ``read`` makes of a column; an error names the key, the column and the value."""
+    """Convert a column with ``read``; an error names the key, the column and the value."""
     column = rows.column(name)
     try:
         return read(column)
@@ -373,7 +373,7 @@ def _python_column(
 
 
 class _Given:
-    """Rows on their way out, put into Arrow together."""
+    """Buffers output rows, and converts them to Arrow together."""
 
     def __init__(self, task: ProcessorTask) -> None:
         self._task, self._columns = task, task.given
@@ -384,10 +384,10 @@ class _Given:
         self._waiting = 0
 
     def add(self, key: Values, yielded: Iterable[Any] | None) -> None:
-        """Take what the processor yields for a key.
+        """Take the rows that the processor yields for a key.
 
-        Frames are converted here, one by one: pandas would make floats of the longs in one frame
-        if another one has floats.
+        DataFrames are converted here, one by one. Concatenated in pandas, the longs of one
+        DataFrame would become floats if another one has floats.
         """
         for rows in yielded or ():
             if self._task.pandas and is_pandas(rows) and not len(rows):
@@ -405,7 +405,7 @@ class _Given:
                 )
 
     def change(self, state: int, key: Values, changed: Changed) -> None:
-        """Take what was changed of a key."""
+        """Take the changes of a key."""
         for how, rows in (
             (UPSERTED, changed.upserts),
             (DELETED, changed.deletes),
@@ -416,12 +416,12 @@ class _Given:
                 self._waiting += len(rows)
 
     def full(self) -> Iterator[pa.RecordBatch]:
-        """Yield what waits, once it is enough."""
+        """Yield the buffered rows, once there are enough."""
         if self._waiting + self._out_rows >= _AT_ONCE:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that waits."""
+        """Yield all buffered rows."""
         if self._frames:
             for part in pa.Table.from_batches(self._frames).combine_chunks().to_batches():
                 yield self._columns.rows(OUT, 0, part)
@@ -444,7 +444,7 @@ class _Given:
 
     @contextmanager
     def _fitting(self, what: str, schema: T.StructType) -> Iterator[None]:
-        """Say in one error what the processor gave that is not of the columns."""
+        """Turn an error about values that do not fit the columns into one ProcessorError."""
         try:
             yield
         except Exception as error:
@@ -453,7 +453,7 @@ class _Given:
             ) from error
 
     def _indexed(self, how: int, timers: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of the index that belong to rows of the timers."""
+        """Return the index rows that belong to rows of the timers."""
         due, number = self._task.clock.due_ms, len(self._task.states) + 1
         assert due is not None
         rows = index_rows(timers, due, gone=how == DELETED)
@@ -461,7 +461,7 @@ class _Given:
         return self._columns.rows(1 + 3 * number + how, 1 + number, rows)
 
     def _of_frame(self, frame: Any) -> pa.RecordBatch:
-        """Return a frame that the processor yields as rows of the output."""
+        """Return a DataFrame that the processor yields as rows of the output."""
         names = self._task.output.names
         if not is_pandas(frame):
             raise InvalidArgumentError(
@@ -480,7 +480,7 @@ class _Given:
         )
 
     def _of_rows(self) -> pa.Table:
-        """Return the rows that the processor yields; columns that they lack are null."""
+        """Return the rows that the processor yields; missing columns are null."""
         schema = self._task.output
         keys = [key for key, _ in self._out]
         found = [row.asDict() for _, row in self._out]
@@ -496,7 +496,7 @@ class _Given:
 
 
 def _places(keys: Sequence[Values]) -> Place:
-    """Return how messages name rows: by their keys."""
+    """Return a function that names rows by their keys, for messages."""
     return lambda at: f"a row of the key {keys[at]!r}"
 
 
@@ -507,7 +507,7 @@ def _text(schema: T.StructType) -> str:
 def _table(
     rows: list[Values], schema: T.StructType, subject: str, place: Place = row_place
 ) -> pa.Table:
-    """Return rows of Python's values in Arrow; each value comes out equal, or is refused."""
+    """Convert rows of Python values to Arrow; each value stays equal, or is refused."""
     columns = [
         arrow_column(values, field.dataType, name=field.name, subject=subject, place=place)
         for values, field in zip(zip(*rows, strict=True), schema, strict=True)

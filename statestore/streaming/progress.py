@@ -1,8 +1,8 @@
-"""How far a streaming query is: what a checkpoint says of it, and which micro-batch can be next.
+"""The progress of a streaming query: its record in a checkpoint, and the valid next micro-batch.
 
-A micro-batch that the store has ends where the store ends, and the next one begins there. Numbers
-alone do not tell: a checkpoint location that lost its newest files, or is an older copy, gives the
-number of a micro-batch to other events.
+If the store has a micro-batch, it ends where the state ends, and the next one begins there. Its
+number alone is not enough to check that. A checkpoint location that has lost its newest files, or
+that is an older copy, assigns the same number to different events.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ NAMES, INDEXED = "source-names", "timers-indexed"
 
 @dataclass(frozen=True)
 class Progress:
-    """The last micro-batch of each query that wrote a state: of the one at work, that is last, and
-    of those before it. ``ends`` and ``files`` are those of the last one; ``files`` is None in a
-    checkpoint of an older release, which knew of none. ``indexed`` is the checkpoint in which the
-    timers of a processor are those of their index. ``names`` are the sources' names in the order of
-    ``ends``, empty where they have none.
+    """The last micro-batch of each query that wrote a state, the current query last.
+
+    ``ends`` and ``files`` belong to the last micro-batch. ``files`` is None in a checkpoint of an
+    older release, which did not record it. ``indexed`` is the checkpoint in which a processor's
+    timers match their index. ``names`` are the sources' names in the order of ``ends``, empty if
+    the sources have no names.
     """
 
     queries: tuple[tuple[str, int], ...] = ()
@@ -53,7 +54,7 @@ class Progress:
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
-        """Return what a checkpoint says; nothing when it knows of none."""
+        """Return the progress that a checkpoint records; it is empty if there is no record."""
         queries = _stored(restored, uid, PROGRESS) or []
         ends = _stored(restored, uid, POSITIONS) or []
         files = _stored(restored, uid, FILES)
@@ -70,7 +71,7 @@ class Progress:
         )
 
     def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
-        """Write it into a checkpoint; what is of sources that are not read goes."""
+        """Write the progress into a checkpoint; drop records that no current source needs."""
         elements = [{"query": query, "batch": batch} for query, batch in self.queries]
         checkpoint.broadcast(uid, PROGRESS, elements)
         ends = [{"source": number, "ends_at": text} for number, text in enumerate(self.ends)]
@@ -91,7 +92,7 @@ class Progress:
             checkpoint.drop(uid, OFFSETS)
 
     def with_done(self, batch: MicroBatch) -> Progress:
-        """Return the progress behind a micro-batch."""
+        """Return the progress after a micro-batch."""
         others = tuple(one for one in self.queries if one[0] != batch.query)
         queries = (*others, (batch.query, batch.number))
         return replace(self, queries=queries, ends=batch.ends, files=batch.files, names=batch.names)
@@ -99,8 +100,8 @@ class Progress:
     def ends_like(self, batch: MicroBatch) -> bool:
         """Return whether a micro-batch ends where this ends, so that no event is between them.
 
-        Sources are told by their names. Where only one side knows names, as after a release that
-        knew of none, Spark tells the sources by their order, and so does this.
+        Sources are matched by their names. If only one side has names, for example after a release
+        that did not record them, they are matched by their order, as Spark does.
         """
         own, its = (self.names, batch.names) if self.names and batch.names else ((), ())
         same_files = self.files is None or _by_source(own, self.files) == _by_source(
@@ -115,9 +116,13 @@ class Progress:
     def check(self, batch: MicroBatch, subject: str, *, has_state: bool, succeeds: bool) -> None:
         """Raise InvalidArgumentError for a micro-batch that is neither the last one nor the next.
 
-        Then micro-batches between are missing, it ends or begins elsewhere than the state
-        (``subject``), that has gone on with another query, this is the first of a query that was
-        not said to succeed another, or only one of state and progress is there.
+        The reasons are:
+
+        - Micro-batches in between are missing.
+        - The micro-batch ends or begins elsewhere than the state (``subject``).
+        - Another query has continued the state.
+        - It is the first of a query that was not declared to succeed another.
+        - Only the state or only the progress is in the checkpoint.
         """
         if not self.queries:
             if not succeeds:
@@ -148,7 +153,7 @@ class Progress:
                 f"{batch.query}, whose events may be in it twice if that goes on now. Start query "
                 f"{last}, or a new one that succeeds it"
             )
-        # Micro-batches in which nothing happened are not stored.
+        # Micro-batches without events are not stored.
         is_idle = batch.before is not None and self.ends_like(batch.before)
         if batch.number > stored + 1 and not is_idle:
             raise InvalidArgumentError(
@@ -171,12 +176,12 @@ class Progress:
 
 
 def same_ends(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Return whether sources end at the same places, however the JSON of it is written."""
+    """Return whether sources end at the same positions, however the JSON is formatted."""
     return [*map(_value, one)] == [*map(_value, other)]
 
 
 def _ends(names: tuple[str, ...], ends: tuple[str, ...]) -> dict[str | int, Any]:
-    """Return where each source ends, by its name, or its number where there are no names."""
+    """Return the end of each source, by its name, or by its number without names."""
     return _by_source(names, enumerate(map(_value, ends)))
 
 
@@ -185,7 +190,7 @@ def _by_source(names: tuple[str, ...], values: Iterable[tuple[int, T]]) -> dict[
 
 
 def _shown(names: tuple[str, ...], ends: tuple[str, ...]) -> str:
-    """Return for an error message where the sources end."""
+    """Return the ends of the sources for an error message."""
     if names:
         ends = tuple(f"{name}: {end}" for name, end in zip(names, ends, strict=True))
     return " and ".join(ends) or "nowhere"
@@ -201,7 +206,7 @@ def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str,
 
 def _value(line: str) -> Any:
     try:
-        return parse_json(line)  # positions that differ in a digit are not the same
+        return parse_json(line)  # exact numbers: positions that differ in a digit are different
     except ValueError:
         return line
 
@@ -219,7 +224,7 @@ def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
 
 
 def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
-    """Refuse to count anew where nobody knows what was counted."""
+    """Refuse to process events if the store does not record which events the state contains."""
     if has_state:
         raise InvalidArgumentError(
             f"the newest checkpoint has {subject}, and not the progress of a query: which events "
@@ -237,7 +242,7 @@ def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
 
 
 def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the Kafka offsets among positions, one element for each partition: the next to read.
+    """Return the Kafka offsets among positions, one element per partition: the next to read.
 
     Positions of other sources are left out.
     """
@@ -247,8 +252,8 @@ def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:
 def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> str:
     """Return where a query ended, as JSON that Spark's Kafka source takes as ``startingOffsets``.
 
-    With it a new query, of another checkpoint location, reads on where the old one ended. Raises
-    StateNotFoundError when the checkpoint has no offsets, or has lost them.
+    A new query with another checkpoint location can use it to continue where the old one ended.
+    Raises StateNotFoundError when the checkpoint has no offsets, or has lost them.
     """
     (*_, elements) = ([], *filter(None, restored.operator(source, OFFSETS).per_old_subtask()))
     if not elements:

@@ -1,8 +1,8 @@
-"""The Python values of a processor: Arrow columns as PySpark's values, and back without loss.
+"""The Python values of a processor: converts Arrow columns to PySpark's values, and back.
 
 The forms are PySpark's: a struct is a ``Row``, a map is a dictionary, and a timestamp is a naive
-datetime in the local time zone of the worker. ``fold`` tells the two instants apart that have the
-same local time when clocks are set back. Each value that is read and written again is equal.
+datetime in the worker's local time zone. When clocks are set back, ``fold`` distinguishes the two
+instants with the same local time. Each value that is read and written again stays equal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
 Convert = Callable[[Any], Any]
 
 _SAME_CALENDAR = {1: 400, 9999: -400}
-"""Years in which Python cannot find the UTC offset of some local times, because it also looks at
-the days before and after. 400 years on, each date has the same weekday, and so the same offset."""
+"""Years in which Python cannot find the UTC offset of some local times, because it also needs the
+adjacent days. 400 years later, each date has the same weekday, and so the same offset."""
 
 
 def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
@@ -44,8 +44,8 @@ def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
         TypeError: For a map key that is not hashable.
     """
     if isinstance(kind, T.TimestampType):
-        # Spark's columns are in the session's time zone. Python says that two equal instants of
-        # an hour that comes twice differ, unless both are in one zone.
+        # Spark's columns are in the session's time zone. In an hour that occurs twice, Python
+        # compares two equal instants as different unless both are in the same zone.
         instants = column.cast(pa.timestamp("us", "UTC")).to_pylist()
         return [None if value is None else _local_time(value) for value in instants]
     if isinstance(kind, T.StructType):
@@ -66,7 +66,7 @@ def python_values(column: pa.Array, kind: T.DataType) -> list[Any]:
 
 
 def _own(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Return those elements that the column has itself, if it is a slice of another one."""
+    """Return only the elements that belong to the column, which may be a slice."""
     first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
     return values.slice(first, last - first)
 
@@ -108,7 +108,7 @@ def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tu
 
 
 def _local_time(instant: datetime) -> datetime:
-    """Return an instant as a naive local time that :func:`instant_of` turns into it again."""
+    """Return an instant as a naive local time that :func:`instant_of` converts back to it."""
     local = instant.astimezone().replace(tzinfo=None)
     for own in (local, local.replace(fold=1)):
         if instant_of(own) == instant:
@@ -121,7 +121,7 @@ def instant_of(moment: datetime) -> datetime:
     """Return the instant of a datetime; a naive one is in the worker's local time zone.
 
     Args:
-        moment: Any datetime; ``fold`` counts if it is naive.
+        moment: Any datetime; ``fold`` is used if it is naive.
 
     Returns:
         The instant in UTC.
@@ -131,7 +131,7 @@ def instant_of(moment: datetime) -> datetime:
     """
     if moment.tzinfo is not None:
         return moment.astimezone(UTC)
-    if hasattr(moment, "to_pydatetime"):  # pandas takes a naive time for one in UTC
+    if hasattr(moment, "to_pydatetime"):  # pandas would interpret a naive time as UTC
         moment = moment.to_pydatetime()
     same = moment.replace(year=moment.year + _SAME_CALENDAR.get(moment.year, 0))
     offset = same - same.astimezone(UTC).replace(tzinfo=None)
@@ -146,21 +146,21 @@ def arrow_column(
     subject: str,
     place: Place = row_place,
 ) -> pa.Array:
-    """Return values in PySpark's forms as a column in which each comes out equal.
+    """Convert values in PySpark's forms to a column in which each value stays equal.
 
     Args:
         values: One value per row. A struct is a ``Row``, a tuple, a dictionary or an object with
             attributes; a naive datetime of a ``timestamp`` is in the worker's local time zone.
         kind: The Spark type of the column.
         name: The column, for messages.
-        subject: How messages name the rows.
-        place: How messages name the row of a number, counted from 0.
+        subject: The name of the rows in messages.
+        place: Returns the name of a row in messages, by its number, counted from 0.
 
     Returns:
         The column, of the Arrow type that belongs to ``kind``.
 
     Raises:
-        InvalidArgumentError: For a value that does not come out equal; it names ``subject``, the
+        InvalidArgumentError: For a value that would not stay equal; it names ``subject``, the
             column, the row and the value.
     """
     convert = _to_plain(kind)
@@ -174,8 +174,9 @@ def arrow_column(
 
 
 def _to_plain(kind: T.DataType) -> Convert | None:
-    """Return what turns PySpark's forms into those of :mod:`statestore.files.exact`; None where
-    these are the same.
+    """Return a converter from PySpark's forms to the forms of :mod:`statestore.files.exact`.
+
+    The result is None if both forms are the same.
     """
     if isinstance(kind, T.TimestampType):
         return _with_zone
@@ -202,11 +203,11 @@ def _same(value: Any) -> Any:
 
 
 def _with_zone(value: Any) -> Any:
-    """Return a local time as an instant, and as it is what is none or has none."""
+    """Convert a naive local time to an instant; return any other value unchanged."""
     value = bare(value)
     if is_missing(value) or not isinstance(value, datetime) or value.tzinfo is not None:
         return value
-    if getattr(value, "nanosecond", 0):  # pandas' has what Python's cannot hold
+    if getattr(value, "nanosecond", 0):  # pandas' nanoseconds do not fit in Python's datetime
         return value
     try:
         return instant_of(value)

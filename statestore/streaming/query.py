@@ -1,9 +1,9 @@
-"""A stateful query whose state lives in a store: each micro-batch is one checkpoint.
+"""A stateful query that keeps its state in a store: each micro-batch is one checkpoint.
 
-Of a micro-batch only the keys that it touches are brought in. What the update returns, where each
-source ended, and the number of the micro-batch are in one manifest: so a micro-batch that Spark
-runs again, because it does not know whether it was done, finds its checkpoint and writes nothing,
-and a query that was killed goes on at any parallelism.
+Only the state of the keys that a micro-batch touches is loaded. One manifest has the update's
+results, the end of each source, and the number of the micro-batch. If Spark runs a micro-batch
+again because it does not know whether it was done, the query finds its checkpoint and writes
+nothing. A query that was killed can continue at any parallelism.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class QueryOptions(TypedDict, total=False):
-    """Fields of a :class:`StatefulQuery` that a query of a processor has too."""
+    """Fields of a :class:`StatefulQuery` that a query of a processor also has."""
 
     source: str
     succeeds: bool
@@ -65,7 +65,7 @@ Update = Callable[
 
 @dataclass(frozen=True)
 class _Step:
-    """What a micro-batch begins with: its events and keys, and the checkpoint before it."""
+    """The inputs of a micro-batch: its events and keys, and the previous checkpoint."""
 
     events: DataFrame
     states: Mapping[str, QueryState]
@@ -76,8 +76,10 @@ class _Step:
 
 
 class Trials:
-    """When it is tried whether the events of a micro-batch are few, which costs a job if they are
-    not: of those behind one that had many, or had them in several partitions, only now and then.
+    """Decides when to probe whether a micro-batch is small. A failed probe costs one Spark job.
+
+    After a micro-batch with many events, or with events in several partitions, only every 16th
+    micro-batch is probed.
     """
 
     _LEFT_OUT = 15
@@ -86,12 +88,12 @@ class Trials:
         self._left_out = 0
 
     def next(self) -> bool:
-        """Return whether it is tried with the next micro-batch."""
+        """Return whether to probe the next micro-batch."""
         self._left_out = max(self._left_out - 1, 0)
         return not self._left_out
 
     def was(self, *, few: bool) -> None:
-        """Note what came of it."""
+        """Record the result of a probe."""
         self._left_out = 0 if few else self._LEFT_OUT + 1
 
 
@@ -99,27 +101,30 @@ class Trials:
 class StatefulQuery:
     """Keyed states of an operator, and how a micro-batch changes them.
 
-    ``states`` are by name, each its columns in Spark's words (``"user string, n long"``) or a
-    :class:`QueryState`; all have the columns ``key``. ``update(events, states, batch)`` gets a
-    micro-batch and, by state, the stored rows of the keys in it, as DataFrames of one session. It
-    returns, by state, rows to put in their place, or :class:`Changes`; a state that it does not
-    name stays as it is. Times to live go by when Spark planned the micro-batch, which is the same
-    when it runs again. :meth:`of_processor` makes a query of a ``StatefulProcessor``.
+    ``states`` maps each name to the state's columns as Spark DDL (``"user string, n long"``) or to
+    a :class:`QueryState`; all states have the columns ``key``.
 
-    Rows that come out (``Updated.output``) go to ``output(frame, batch)`` before the micro-batch is
-    committed. When it runs again, that is called again, with the same ``batch.number``.
+    ``update(events, states, batch)`` gets the events of a micro-batch and, by state, the stored
+    rows of their keys, as DataFrames of one session. It returns, by state, replacement rows or
+    :class:`Changes`. A state that it does not return stays unchanged. TTLs are evaluated at the
+    time when Spark planned the micro-batch, which is the same when it runs again.
+    :meth:`of_processor` makes a query of a ``StatefulProcessor``.
 
-    The number of the micro-batch, and where the sources end, are kept as operator state of
-    ``source``; other states of the newest checkpoint are in each new one as they are. A query with
-    another checkpoint location than the last one is refused unless it ``succeeds`` that.
+    Output rows (``Updated.output``) are passed to ``output(frame, batch)`` before the micro-batch
+    is committed. When the micro-batch runs again, ``output`` is called again, with the same
+    ``batch.number``.
 
-    The driver, or each of Spark's Python workers where those look rows up, holds up to
-    ``cache_bytes`` of decoded files, so that they are not read again for the next micro-batch. With
-    ``retain`` no more than about so many checkpoints are kept (savepoints and pins stay): of every
-    ``expire_every`` one expires what is beyond. ``on_commit`` is called with each manifest.
+    The number of the micro-batch and the ends of the sources are stored as operator state of
+    ``source``. Other states of the newest checkpoint are carried into each new one. A query whose
+    checkpoint location differs from the last query's is refused unless ``succeeds`` is set.
 
-    If the store lacks the state of the operator because an import left it out, the query is refused
-    (``LeftOutStateError``). ``leave_out`` names state to begin without: ``operator`` or
+    Up to ``cache_bytes`` of decoded files are cached for the next micro-batch, in the driver or in
+    each Spark Python worker that looks rows up. With ``retain``, about that many checkpoints are
+    kept (savepoints and pins stay): every ``expire_every`` checkpoints, older ones expire.
+    ``on_commit`` is called with each manifest.
+
+    If the store lacks the operator's state because an import left it out, the query is refused
+    (``LeftOutStateError``). ``leave_out`` names states to start without: ``operator`` or
     ``operator/state``.
     """
 
@@ -160,32 +165,33 @@ class StatefulQuery:
     ) -> StatefulQuery:
         """Return a query of a processor that was written for Spark's ``transformWithState``.
 
-        Its class is used as it is. Each of its states is a keyed state of the operator by its own
-        name, and so are its ``timers``; they are named as an import of a query on Spark's own state
-        names them, so that it goes on with what was imported.
+        Its class is used unchanged. Each of its states is a keyed state of the operator under its
+        own name, and so are its ``timers``. The names are the same as in an import of a query on
+        Spark's own state, so the query can continue from an import.
 
         Args:
-            store: where the states are.
+            store: the store of the states.
             uid: the operator.
-            processor: what ``transformWithState`` takes as ``statefulProcessor``.
+            processor: the ``statefulProcessor`` of ``transformWithState``.
             key: the columns that events are grouped by.
             output_schema: the columns of the rows that it yields.
             output_mode: ``Append`` or ``Update``.
-            time_mode: ``None``, ``ProcessingTime`` or ``EventTime``; with the last the events have
-                a watermark.
-            parallelism: how many tasks call it, and subtasks of the states.
-            output: is called with the rows of each micro-batch that it yields.
+            time_mode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires events
+                with a watermark.
+            parallelism: the number of tasks that call it, and of subtasks of the states.
+            output: is called with the rows that each micro-batch yields.
             initial_state: rows for ``handleInitialState``, with the columns ``key``.
-            pandas: says that it was written for ``transformWithStateInPandas``.
-            max_parallelism: the number of key groups; by default as stored, else Flink's default.
+            pandas: True if it was written for ``transformWithStateInPandas``.
+            max_parallelism: the number of key groups. The default is the stored number, or Flink's
+                default for a new state.
             **options: other fields of the query.
 
         Returns:
             The query.
 
         Raises:
-            InvalidArgumentError: for modes that are not known, two states of one name, a time to
-                live or a timer that the time mode does not have.
+            InvalidArgumentError: for unknown modes, two states with one name, and a TTL or a timer
+                that the time mode does not support.
         """
         processing = processing_of(
             uid,
@@ -219,12 +225,14 @@ class StatefulQuery:
     ) -> StreamingQuery:
         """Start the query over a streaming DataFrame; return Spark's handle of it.
 
-        ``checkpoint_location`` is Spark's, a path or URL for this query alone: a query that is
-        started again with it goes on. ``storage_options`` say how to read it, as those of a store;
-        ``trigger`` is what ``DataStreamWriter.trigger`` takes; by default a query of a processor
-        with timers looks once a second, and any other at once. An error ends the query, and
-        :meth:`process` says which there are; it is logged in one line, as Spark's own exception
-        has it among the stacks of two languages.
+        ``checkpoint_location`` is Spark's, a path or URL for this query alone. If the query is
+        started with it again, it continues. ``storage_options`` are the options for reading the
+        location, as for a store. ``trigger`` takes the arguments of ``DataStreamWriter.trigger``.
+        By default a processor with timers is triggered once a second, and any other query as soon
+        as possible.
+
+        An error ends the query; :meth:`process` lists the errors. It is logged in one line, because
+        Spark's own exception has it between the stack traces of two languages.
         """
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
@@ -246,20 +254,22 @@ class StatefulQuery:
                 raise
 
         writer = events.writeStream.foreachBatch(run)
-        # As a URL: a relative path would be one of the JVM's working folder, if that is another.
+        # A URL, because the JVM would resolve a relative path in its own working folder.
         writer = writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
-        """Commit one micro-batch; return its manifest, None when the store has it already, and for
-        one of a processor that has no events, and no timers that are due.
+        """Commit one micro-batch; return its manifest, or None if there is nothing to commit.
 
-        Raises CommitConflictError when another writer has taken the store over, NullKeyError for
-        events without a key, SchemaMismatchError when the update returns other columns than the
-        state's, InvalidArgumentError for a query or a micro-batch that cannot be the next one, and
-        what ``checkpoint.changes`` raises; nothing is committed.
+        There is nothing to commit if the store already has the micro-batch. The same holds for a
+        processor's micro-batch without events and without due timers.
+
+        Raises CommitConflictError when another writer has taken over the store, NullKeyError for
+        events without a key, and SchemaMismatchError when the update returns other columns than the
+        state's. Raises InvalidArgumentError for a query or a micro-batch that cannot be the next
+        one, and the errors of ``checkpoint.changes``. In all these cases nothing is committed.
         """
-        # The store is claimed before it is looked at: what is newest then stays so until we commit.
+        # Claim the store before reading it: no other writer can then commit before this one.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
         with _kept() as keep:
             try:
@@ -294,7 +304,7 @@ class StatefulQuery:
     def _step(
         self, events: DataFrame, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
     ) -> _Step | None:
-        """Return what a micro-batch begins with; None when there is nothing to do."""
+        """Return the inputs of a micro-batch; None when there is nothing to do."""
         restored = self._newest(batch)
         done = self._progress(restored, batch)
         if done.has(batch):
@@ -304,7 +314,7 @@ class StatefulQuery:
             events, rows = at_hand(events)
             self._trials.was(few=rows is not None)
         if rows is None:
-            # What is in Spark's cache has a known size: few rows then need no Python worker.
+            # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
         states = self._states(events)
@@ -321,9 +331,10 @@ class StatefulQuery:
     def _refuse_left_out(
         self, restored: RestoredCheckpoint | None, states: Mapping[str, QueryState]
     ) -> None:
-        """Refuse to begin with no rows where the store lacks the rows of its source (I16).
+        """Refuse to start with an empty state if an import left out the source's rows (I16).
 
-        A state that lacks a part of its rows goes on. That is logged, once for each part.
+        A state that lacks only a part of its rows is accepted. A warning is logged once for each
+        part.
         """
         if restored is None:
             return
@@ -347,7 +358,7 @@ class StatefulQuery:
                 )
 
     def _evolve(self, step: _Step, batch: MicroBatch) -> None:
-        """Take a checkpoint of the stored states in the form that the query has them in."""
+        """Take a checkpoint of the stored states, converted to the query's schema and TTL."""
         assert step.restored is not None
         _log.info(
             "operator %r: rows of %s get the columns and the time to live of the query",
@@ -366,19 +377,19 @@ class StatefulQuery:
                 if name != INDEX:
                     options |= options_of(restored.keyed(self.uid, name).entry.state, state)
                 checkpoint.keyed(self.uid, name, rows, **options)
-            # The same rows in another form do not bring back what was missing before.
+            # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
             checkpoint.carry_rest()
 
     def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
-        """Write the progress; with a processor's timers a checkpoint has their index."""
+        """Write the progress; for a processor with timers, record that they are indexed."""
         if isinstance(self.update, Processing) and self.update.has_timers:
             done = replace(done, indexed=checkpoint.planned[0])
         done.write(checkpoint, self.source, self.parallelism)
 
     def _is_first(self, step: _Step) -> bool:
-        """Return whether none of the states is stored."""
+        """Return whether the store has none of the states."""
         return not any(self._has(step.restored, name) for name in step.states)
 
     @property
@@ -400,8 +411,9 @@ class StatefulQuery:
             return None
 
     def _progress(self, restored: RestoredCheckpoint | None, batch: MicroBatch) -> Progress:
-        """Return what the newest checkpoint says; InvalidArgumentError for a micro-batch that
-        cannot be the next one.
+        """Return the progress that the newest checkpoint records.
+
+        Raises InvalidArgumentError for a micro-batch that cannot be the next one.
         """
         has_state = restored is not None and self._has_any(restored)
         done = Progress() if restored is None else Progress.of(restored, self.source)
@@ -410,7 +422,7 @@ class StatefulQuery:
         return done
 
     def _has_any(self, restored: RestoredCheckpoint) -> bool:
-        """Return whether a checkpoint has a state of the query, of a processor one of any name."""
+        """Return whether a checkpoint has a state of the query (for a processor: any state)."""
         own = None if isinstance(self.update, Processing) else set(self.states)
         return any(
             entry.state.uid == self.uid and (own is None or entry.state.name in own)
@@ -432,8 +444,9 @@ class StatefulQuery:
         states: Mapping[str, QueryState],
         done: Progress,
     ) -> pa.Table:
-        """Return the keys of the events, whose rows may be at hand, and those with timers that are
-        due.
+        """Return the keys of the events, and the keys with due timers.
+
+        ``rows`` are the events as a table, if they were already collected.
         """
         keys = keys_in_use(events, self._key, rows)
         schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
@@ -452,7 +465,7 @@ class StatefulQuery:
     def _hash_scheme(
         self, name: str, state: QueryState, restored: RestoredCheckpoint | None
     ) -> str | None:
-        """Return how keys are hashed, if that is not the default: there may be null ones then."""
+        """Return the hash scheme of a state, None for the default; some schemes allow nulls."""
         if restored is None or not self._has(restored, name):
             return state.options.get("hash_scheme")
         return restored.keyed(self.uid, name).entry.state.hash_scheme
@@ -526,7 +539,7 @@ class StatefulQuery:
         changes: Changes,
         step: _Step,
     ) -> None:
-        """Write what changed; of a state that is not stored yet all rows, if only none."""
+        """Write the changes of a state; a state that is not stored yet is written in full."""
         options = {"key": self._key, **state.kept_options}
         upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
@@ -547,7 +560,7 @@ class StatefulQuery:
         )
 
     def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
-        """Leave out the states that the processor says are no longer there."""
+        """Drop the states that the processor has deleted."""
         if not isinstance(self.update, Processing):
             return
         for name in self.update.deleted:
@@ -563,7 +576,7 @@ class StatefulQuery:
 
 @contextmanager
 def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
-    """Return what keeps DataFrames, computed once, until the block ends."""
+    """Yield a function that persists DataFrames until the block ends."""
     frames: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:

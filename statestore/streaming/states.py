@@ -1,8 +1,8 @@
-"""The states of a query: their columns and options, and those that are stored in another form.
+"""The states of a query: their columns and options, and the evolution of stored states.
 
-A query that is started with new, renamed or wider columns, or with another time to live, first
-takes a checkpoint of its own: all rows of such a state in the new form, and all else as it is, with
-the query's progress. What cannot be brought over is refused, and nothing is written.
+A query may be started with new, renamed or wider columns, or with another TTL. It then first takes
+an extra checkpoint with all rows of such states in the new form, all other states unchanged, and
+the query's progress. A state that cannot be converted is refused, and nothing is written.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ __all__ = ["QueryState", "brought_over", "options_of", "to_evolve"]
 
 @dataclass(frozen=True)
 class QueryState:
-    """A keyed state of a query: its columns, in Spark's words or as a struct, and ``options`` of
-    ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``, ``max_parallelism``, …).
-    One that ``is_derived`` is made of the others: an update gets no rows of it. Where a time to
-    live is turned on, the column of times begins with the clock, and ``life_ms``.
+    """A keyed state of a query: its columns as Spark DDL or as a struct, and its options.
+
+    ``options`` are arguments of ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``,
+    ``max_parallelism``, …). A state that ``is_derived`` is computed from the others, and an update
+    does not get its rows. When a TTL is turned on, its time column is filled with the current time
+    plus ``life_ms``.
     """
 
     schema: str | StructType
@@ -39,12 +41,12 @@ class QueryState:
 
     @property
     def kept_options(self) -> dict[str, Any]:
-        """The options without what is done once: columns that are renamed or dropped."""
+        """The options without the one-time changes: renamed or dropped columns."""
         return {k: one for k, one in self.options.items() if k not in ("renamed", "dropped")}
 
     @property
     def dropped(self) -> list[str]:
-        """The columns that the query says are no longer there."""
+        """The columns that the query drops."""
         names = self.options.get("dropped") or ()
         return [names] if isinstance(names, str) else list(names)
 
@@ -54,14 +56,14 @@ class QueryState:
         if isinstance(self.schema, StructType):
             return self.schema
         found = DataType.fromDDL(self.schema)
-        assert isinstance(found, StructType)  # a list of columns is no other type
+        assert isinstance(found, StructType)  # the type of a list of columns is always a struct
         return found
 
 
 def to_evolve(
     restored: RestoredCheckpoint, uid: str, states: Mapping[str, QueryState]
 ) -> list[str]:
-    """Return the names of states that are stored in another form than the query has them in."""
+    """Return the names of stored states whose columns or TTL differ from the query's."""
     stored = {one.state.name: one.state for one in restored.manifest.keyed if one.state.uid == uid}
     return [name for name, one in states.items() if name in stored and _differs(stored[name], one)]
 
@@ -84,8 +86,9 @@ def _wanted(state: QueryState) -> pa.Schema:
 
 
 def options_of(stored: KeyedState, state: QueryState) -> dict[str, Any]:
-    """Return the options with which a stored state gets the form of the query: the column of a time
-    to live that has ended is dropped.
+    """Return the options that convert a stored state to the query's form.
+
+    The time column of a TTL that was turned off is dropped.
     """
     names = [name for name in state.dropped if name in stored.schema.names]
     if stored.ttl is not None and stored.ttl.column not in state.struct.names:
@@ -96,8 +99,9 @@ def options_of(stored: KeyedState, state: QueryState) -> dict[str, Any]:
 
 
 def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
-    """Return all rows of a state in the columns that the query has. New ones are null, but for that
-    of a time to live.
+    """Return all rows of a state in the query's columns.
+
+    New columns are null, except the time column of a TTL.
     """
     wanted, ttl = _wanted(state), state.options.get("ttl")
     clock = time.time_ns() // 1_000_000 if stored.now_ms is None else stored.now_ms

@@ -1,12 +1,12 @@
-"""Timers by the minute that they are due in, so that those which fire are found without the others.
+"""An index of timers by minute, which finds due timers without reading the others.
 
-The timers of a processor are a state by key. Beside it is another one, of the same timers: its key
-is a minute, so that a micro-batch looks up the minutes that have passed since the one before. A
-timer that is due already when it is written, as one that a firing timer registers in the past, is
-kept under :data:`OVERDUE`, where each micro-batch looks.
+The timers of a processor are a state by key. The index is a second state with the same timers,
+whose key is a minute. A micro-batch looks up the minutes that have passed since the previous one. A
+timer can already be due when it is written, for example if a firing timer registers it in the past.
+It is stored under :data:`OVERDUE`, which every micro-batch looks up.
 
-It is made anew of the timers where another checkpoint is the newest than that of the query's last
-micro-batch: someone else may have changed them.
+If the newest checkpoint does not belong to the query's last micro-batch, the index is rebuilt from
+the timers, because another writer may have changed them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ INDEX = "timers_by_minute"
 OVERDUE = -1
 _MINUTE = 60_000
 _MOST_MINUTES = 200_000
-"""More minutes than this are not looked up one by one: then all timers are looked at."""
+"""For a longer period, all timers are scanned instead of a lookup per minute."""
 
 
 def index_of(timers: ProcessorState) -> ProcessorState:
-    """Return the state beside that of the timers."""
+    """Return the index state for the state of the timers."""
     names = list(timers.schema.names)
     minute, key = (first_free(name, names) for name in ("minute", "key_bytes"))
     columns = [
@@ -54,9 +54,10 @@ def index_of(timers: ProcessorState) -> ProcessorState:
 
 
 def index_rows(timers: pa.RecordBatch, due_ms: int, *, gone: bool) -> pa.RecordBatch:
-    """Return rows of the index, of rows of the timers: those that come, or those that are gone.
+    """Return the index rows for rows of the timers: to add, or with ``gone``, to delete.
 
-    ``due_ms`` is the clock of the micro-batch. A timer that is gone may have been overdue.
+    ``due_ms`` is the clock of the micro-batch. A deleted timer may have been stored as overdue, so
+    both possible rows are returned for it.
     """
     *key, at = timers.columns
     minutes = pc.divide(pc.max_element_wise(at, 0), _MINUTE)
@@ -73,7 +74,7 @@ def index_rows(timers: pa.RecordBatch, due_ms: int, *, gone: bool) -> pa.RecordB
 
 
 def _key_bytes(rows: int, key: list[pa.Array]) -> pa.Array:
-    """Return keys as bytes, that differ for keys that differ: each column behind its length."""
+    """Encode keys as bytes, with each column's length as a prefix: distinct keys stay distinct."""
     parts = [pa.nulls(rows, pa.binary()).fill_null(b"")]
     for column in key:
         kind = column.type
@@ -87,10 +88,10 @@ def _key_bytes(rows: int, key: list[pa.Array]) -> pa.Array:
 def due_keys(
     restored: RestoredCheckpoint, uid: str, timers: str, since_ms: int | None, due_ms: int
 ) -> pa.Table | None:
-    """Return the keys of the timers that are due, in rows with the columns of the key.
+    """Return the keys of the due timers, in rows with the columns of the key.
 
-    ``since_ms`` is the clock up to which all timers have fired, None where that is not known: then
-    all timers are looked at.
+    All timers up to ``since_ms`` have fired. If it is None, this time is unknown and all timers are
+    scanned.
     """
     stored = restored.keyed(uid, timers)
     names, (column,) = list(stored.entry.state.key), stored.entry.state.entry
@@ -108,7 +109,7 @@ def due_keys(
 
 
 def key_rows(stored: RestoredKeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of a state, a batch after another."""
+    """Yield all rows of a state, batch by batch."""
     return iter(stored.key_groups(KeyGroupRange.every(stored.assignment.max_parallelism)))
 
 

@@ -1,4 +1,4 @@
-"""What a micro-batch does to states: changes, and an update for one key at a time."""
+"""The changes of a micro-batch to states, and an update that processes one key at a time."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ __all__ = [
 ]
 
 
-# What a micro-batch does to a state.
+# The changes of a micro-batch to a state.
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update does to the state: rows that come, and keys or entries that go.
+    """The changes of an update to a state: upserts, and keys or entries to delete.
 
-    They are those of ``checkpoint.changes``: DataFrames, or what else that takes. ``shared`` is a
-    DataFrame that several of them are made of: it is computed once, and kept until the micro-batch
-    is committed.
+    The fields are arguments of ``checkpoint.changes``: DataFrames, or any other type that it
+    accepts. ``shared`` is a DataFrame that several of them derive from. It is computed once, and
+    cached until the micro-batch is committed.
     """
 
     upserts: Any = None
@@ -57,16 +57,16 @@ class Changes:
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update comes to: changes by state, and rows that go to the query's ``output``."""
+    """The result of an update: changes by state, and rows for the query's ``output``."""
 
     changes: Mapping[str, DataFrame | Changes]
     output: DataFrame | None = None
 
 
-# An update written for one key at a time, in pandas.
+# An update that is written for one key at a time, in pandas.
 #
-# Rows pass Spark's workers as Arrow tables. pandas sees them in columns of Arrow's types, so that a
-# value which the function leaves alone is never converted. Returned rows are converted exactly.
+# Spark passes rows to its workers as Arrow tables. pandas sees them in columns of Arrow types, so
+# a value that the function does not touch is never converted. Returned rows are converted exactly.
 
 
 Function = Callable[[tuple[Any, ...], "pd.DataFrame", "pd.DataFrame"], "pd.DataFrame"]
@@ -77,24 +77,23 @@ _CLEARED = "__the_key_is_cleared"
 def by_key(
     key: str | Sequence[str], function: Function, *, entry: str | Sequence[str] = ()
 ) -> ByKey:
-    """Return an update for a :class:`StatefulQuery` of one state that calls ``function`` for each
-    touched key.
+    """Return an update of one state that calls ``function`` for each touched key.
 
-    ``function(key, events, state)`` gets the key's events of the micro-batch and its stored rows,
-    none for a new key. It returns the rows that the key has from now on. Stored rows that it does
-    not return are deleted.
+    ``function(key, events, state)`` gets the key's events in the micro-batch and its stored rows,
+    which are empty for a new key. It returns the new rows of the key. Stored rows that it does not
+    return are deleted.
 
-    The columns of both frames are ``pandas.ArrowDtype``: a long next to a null is a long, a null is
-    ``pandas.NA``, and a timestamp is an instant in UTC, of microseconds. Each value that comes back
-    is stored as an equal one, or refused. Then the query ends with a ProcessorError that names
-    operator, state, key, column and value.
+    The columns of both DataFrames are ``pandas.ArrowDtype``. A long next to a null stays a long, a
+    null is ``pandas.NA``, and a timestamp is an instant in UTC, in microseconds. Each returned
+    value is stored as an equal one, or refused. In that case the query ends with a ProcessorError
+    that names operator, state, key, column and value.
 
     Args:
         key: The columns that events and rows are grouped by.
         function: Called once for each key. Its result needs the columns of the state, in any order
-            and of any types that have equal values; its index is left out.
-        entry: The columns that tell the rows of a key apart (namespace, map key, position), if it
-            can have several.
+            and in any types that have equal values; its index is ignored.
+        entry: The columns that distinguish the rows of a key (namespace, map key, position), if a
+            key can have several rows.
 
     Returns:
         The update.
@@ -145,7 +144,7 @@ class ByKey:
 
 @dataclass(frozen=True)
 class _KeyTask:
-    """What a worker does for each key of a micro-batch; sent from the driver."""
+    """The work of a worker for each key of a micro-batch; it is sent from the driver."""
 
     update: ByKey
     name: str
@@ -154,7 +153,7 @@ class _KeyTask:
 
     @property
     def marked(self) -> StructType:
-        """The columns of the state, and whether a row says that its key is cleared."""
+        """The columns of the state, and a mark that the row clears its key."""
         fields = [StructField(one.name, one.dataType) for one in self.state.fields]
         return StructType([*fields, StructField(_CLEARED, BooleanType())])
 
@@ -171,10 +170,10 @@ class _KeyTask:
         return arrow_schema_of(self.marked)
 
     def run(self, events: pa.Table, state: pa.Table) -> pa.Table:
-        """Return the rows that a key has from now on, and a mark if stored ones are deleted.
+        """Return the new rows of a key, and a mark if stored rows must be deleted.
 
         Raises:
-            ProcessorError: For an error of the function, and for a result that cannot be stored.
+            ProcessorError: For an error in the function, and for a result that cannot be stored.
         """
         settle()
         events, old = _cast(events, self._taken), _cast(state, self._stored)
@@ -197,7 +196,7 @@ class _KeyTask:
         return _cast(marked, self._given)
 
     def _mark(self, old: pa.Table) -> pa.Table:
-        """Return a row that says that a key is cleared: of the other columns it has nothing."""
+        """Return a row that marks a key as cleared; all columns but the key's are null."""
         columns = [
             old.column(field.name).slice(0, 1)
             if field.name in self.update.key
@@ -207,7 +206,7 @@ class _KeyTask:
         return pa.table(columns, schema=self._stored).append_column(_CLEARED, pa.repeat(True, 1))
 
     def _rows(self, result: Any) -> pa.Table:
-        """Return what the function returned as rows of the state."""
+        """Return the function's result as rows of the state."""
         names = self._stored.names
         if not is_pandas(result):
             raise InvalidArgumentError(
@@ -221,7 +220,7 @@ class _KeyTask:
         return pandas_as_stored(result, self._stored, "the rows that it returns")
 
     def _has_all_entries(self, old: pa.Table, rows: pa.Table) -> bool:
-        """Return whether each stored row of the key is replaced by one that was returned."""
+        """Return whether the returned rows replace every stored row of the key."""
         if not self.update.entry:
             return not old.num_rows or rows.num_rows > 0
         both = pa.concat_tables([old, rows]).select(self.update.entry)
@@ -231,7 +230,7 @@ class _KeyTask:
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows in types that have the same values: times in UTC, other sizes of offsets."""
+    """Cast rows to types with the same values: timestamps in UTC, other offset sizes."""
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(rows.columns, schema, strict=True)
@@ -240,7 +239,7 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _told_apart(value: Any) -> Any:
-    """Return a value as one that is hashable, and equal for equal entries alone."""
+    """Return a value in a hashable form that is equal only for equal entries."""
     if isinstance(value, Mapping):
         return tuple((name, _told_apart(part)) for name, part in value.items())
     if is_list(value):

@@ -1,4 +1,4 @@
-"""Errors that a Python worker raised, as errors of this package again: Spark has them as text."""
+"""Converts errors of a Python worker, which Spark reports as text, to errors of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MESSAGE = re.compile(r"ProcessorError: (the (?:processor|function) of operator 
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise a ProcessorError of a worker as a ProcessorError, and other errors as they are."""
+    """Raise a worker's ProcessorError as a ProcessorError, and any other error unchanged."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
