@@ -1,4 +1,4 @@
-"""One attempt to take a checkpoint: what is fixed from its beginning."""
+"""One attempt to take a checkpoint, with the values that are fixed from its start."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 
-# What the store knows of a state from the checkpoints before: the newest one that has it (I3).
+# The prior checkpoints' knowledge of a state, from the newest checkpoint that has it (I3).
 #
-# Nearly always that is the newest checkpoint. A state that it lacks may have been left out for a
-# while, so older checkpoints are asked too, but only where the operator has files in the store: a
-# state that is new costs one listing.
+# This is nearly always the newest checkpoint. A state that it lacks may have been left out for a
+# while, so older checkpoints are searched too, but only if the operator has files in the store. So
+# a new state costs one listing.
 
 
 class History:
-    """The checkpoints of a store as they were when a snapshot began, read when they are needed."""
+    """The checkpoints of a store when a snapshot began; manifests are read on demand."""
 
     def __init__(self, catalog: Catalog, operators: Operators) -> None:
-        """Look which checkpoints there are; ``operators`` are those of the job that asks."""
+        """List the existing checkpoints; ``operators`` are the calling job's operators."""
         self._catalog, self._operators = catalog, operators
         visible, self.newest_id = catalog.visible_and_newest()
         self._unread = list(visible)
@@ -52,7 +52,7 @@ class History:
         self._loaded: dict[int, Manifest] = {}
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a checkpoint as :meth:`Catalog.load` does; one by its number is read once."""
+        """Return a checkpoint as :meth:`Catalog.load` does; one given by number is cached."""
         known = self._loaded.get(checkpoint) if type(checkpoint) is int else None
         if known is not None:
             return known
@@ -60,35 +60,36 @@ class History:
         return self._loaded.setdefault(manifest.checkpoint_id, manifest)
 
     def newest(self) -> Manifest | None:
-        """Return the newest checkpoint, None when there is none; MalformedManifestError when it
-        cannot be read.
+        """Return the newest checkpoint, or None.
+
+        Raises MalformedManifestError if it cannot be read.
         """
         return None if self._newest is None else self.load(self._newest)
 
     def before(self) -> Manifest | None:
-        """Return the newest checkpoint that can be read, None when there is none."""
+        """Return the newest readable checkpoint, or None."""
         return next(self._manifests(), None)
 
     def keyed(self, uid: str, name: str) -> KeyedState | None:
-        """Return a keyed state as the newest checkpoint that has it stored it."""
+        """Return a keyed state as it is stored in the newest checkpoint that has it."""
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry.state, KeyedState):
                 return entry.state
         return None
 
     def newest_keyed(self, uid: str, name: str) -> KeyedEntry | None:
-        """Return a keyed state as the newest checkpoint has it, None when that lacks it.
+        """Return a keyed state of the newest checkpoint, or None.
 
-        Raises MalformedManifestError when the newest manifest cannot be read.
+        Raises MalformedManifestError if the newest manifest cannot be read.
         """
         manifest = self.newest()
         return None if manifest is None else self.keyed_in(manifest, uid, name)
 
     def keyed_in(self, manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
-        """Return a keyed state as a checkpoint has it, None when that lacks it.
+        """Return a keyed state of a checkpoint, or None.
 
-        Operator ids tell whose state it is: the operator may have had another label then, and
-        another operator may have had this one.
+        States are matched by operator id, because labels can move: the operator may have had
+        another label then, and another operator may have had this one.
         """
         ids = self._operators.ids_of(uid)
         for entry in manifest.keyed:
@@ -98,8 +99,9 @@ class History:
         return None
 
     def rows(self, uid: str, name: str) -> int | None:
-        """Return the rows of a keyed state in the newest checkpoint that has it; with changes, of
-        its base.
+        """Return the number of rows of a keyed state in the newest checkpoint that has it.
+
+        In a state with changes, this counts the base only.
         """
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry, KeyedEntry):
@@ -107,28 +109,28 @@ class History:
         return None
 
     def operator(self, uid: str, name: str) -> OperatorState | None:
-        """Return an operator state as the newest checkpoint that has it stored it."""
+        """Return an operator state as it is stored in the newest checkpoint that has it."""
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry.state, OperatorState):
                 return entry.state
         return None
 
     def max_parallelism(self, uid: str) -> int | None:
-        """Return the number of key groups of an operator, None when it has no keyed state."""
+        """Return the max parallelism of an operator; None if it has no keyed state."""
         for entry in self._entries(uid):
             if isinstance(entry.state, KeyedState):
                 return entry.state.max_parallelism
         return None
 
     def _entries(self, uid: str) -> Iterator[Entry]:
-        """Yield an operator's states, newest checkpoint first; operator ids tell who is who."""
+        """Yield an operator's states, newest checkpoint first, matched by operator id."""
         ids = self._operators.ids_of(uid)
         for number, manifest in enumerate(self._manifests()):
             for entry in manifest.entries:
                 if manifest.operators.id_of(entry.state.uid) in ids:
                     yield entry
             if number or self._operators.graph is not None:
-                continue  # in a graph an operator may have another label than before
+                continue  # in a job graph, an operator can have a new label
             if not self._catalog.storage.list(operator_folder(uid)):
                 return
 
@@ -141,8 +143,9 @@ class History:
                 yield manifest
 
     def _load(self, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest; a damaged one, or one that was just expired, must not keep a job from
-        its next checkpoint.
+        """Return a manifest, or None if it is damaged or just expired.
+
+        Neither must keep a job from taking its next checkpoint.
         """
         try:
             return self.load(checkpoint_id)
@@ -155,16 +158,16 @@ class History:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is fixed for one attempt to take a checkpoint.
+    """The values that are fixed for one attempt to take a checkpoint.
 
-    ``layout`` is the store's own for keyed states, None where nobody said one. ``now_ms`` is the
-    clock of times to live: when what is written without a time was used last, and what compaction
-    goes by. ``made_of`` is the checkpoint that this one is made of, None where it
-    follows the newest, and ``seen`` the newest id when that was looked at: if there is another one
-    when this one is committed, the commit fails. ``seen`` is None if that is no matter: if the
-    checkpoint is made of one of another store. ``batch`` is what it is taken for, None if the
-    caller did not say. A job's attempts have the store's ``background`` compaction, whose results
-    they adopt; those of commands have none.
+    ``layout`` is the store's layout for keyed states; None if it has no setting. ``now_ms`` is the
+    TTL clock: the last use of rows written without a time, and the time for expiry during
+    compaction. ``made_of`` is the checkpoint that this one is derived from; None if it follows the
+    newest one. ``seen`` is the newest id at the time when that checkpoint was read. If a later
+    checkpoint exists when this one is committed, the commit fails. ``seen`` is None if the source
+    is in another store, where later checkpoints do not matter. ``batch`` is the batch that the
+    checkpoint contains; None if the caller gave none. The attempts of a job have the store's
+    ``background`` compaction, and adopt its results. The attempts of commands have None.
     """
 
     catalog: Catalog
@@ -187,9 +190,11 @@ class Attempt:
     batch: Batch | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
-        """Return what the caller asks for, or else the job's graph; None leaves it to the store.
+        """Return the requested max parallelism, or the one in the job graph.
 
-        Raises ParallelismError when both speak and differ.
+        None leaves the choice to the store.
+
+        Raises ParallelismError if both are given and differ.
         """
         of_graph = self.operators.max_parallelism_of(uid)
         if None not in (wanted, of_graph) and wanted != of_graph:
@@ -201,16 +206,14 @@ class Attempt:
 
     @property
     def before(self) -> Manifest | None:
-        """The checkpoint of this store that this one is made of or follows; None when it is the
-        first.
-        """
+        """The checkpoint of this store that this one is derived from or follows, or None."""
         if self.made_of is not None and self.made_of.store_id == self.catalog.store_id:
             return self.made_of
         return self.history.before()
 
     @property
     def inherited_batches(self) -> Mapping[str, BatchRecord]:
-        """What the checkpoint that this one is made of or follows says of the batches of jobs."""
+        """The batch records of the checkpoint that this one is derived from or follows."""
         before = self.made_of or self.history.before()
         batches = (None if before is None else before.batches) or {}
         if before is None or before.store_id == self.catalog.store_id:
@@ -221,14 +224,15 @@ class Attempt:
         }
 
     def stored_names(self) -> frozenset[tuple[str, str]]:
-        """Return the (operator uid, state) of what the checkpoint before has."""
+        """Return (operator uid, state name) of each state in the previous checkpoint."""
         entries = () if self.before is None else self.before.entries
         return frozenset((one.state.uid, one.state.name) for one in entries)
 
     def kept_files(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """Return the names of the files that the checkpoint before has, below the store, if it is
-        visible still: none of them has been collected. Of states in ``entries`` whose list of files
-        is the same it is the list alone.
+        """Return the names of the previous checkpoint's files, relative to the store.
+
+        None of these has been collected. The result is empty if that checkpoint has expired. If
+        a state in ``entries`` has the same list of files as before, only the list is returned.
         """
         before = self.before
         if before is None or self.catalog.is_expired(before.checkpoint_id):
@@ -239,30 +243,31 @@ class Attempt:
             part.table.path
             for part in parts
             if list_of(part.handles) not in known
-            # What this checkpoint has written is not in the one before.
+            # The previous checkpoint cannot have files that this one has written.
             and any(data_file_id(one.path) != self.checkpoint_id for one in part.handles)
         }
         for part in before.parts:
             if part.table.path in tables:
-                # A list that cannot be read says nothing: then the files are asked for.
+                # If a list cannot be read, its files are checked one by one.
                 with suppress(MalformedManifestError):
                     known.update(part.table.name_of(handle) for handle in part.handles)
         return frozenset(known)
 
     @property
     def id(self) -> Attempted:
-        """What tells this attempt from every other one, in every store."""
+        """The id that distinguishes this attempt from all others, in every store."""
         return Attempted(self.catalog.store_id, self.checkpoint_id, self.writer.token)
 
     def entry_of(self, state: KeyedState) -> KeyedEntry:
-        """Return what the manifest will say of a state, with no files yet."""
+        """Return the manifest entry of a state, without files."""
         return KeyedEntry(
             state, TableRef(self.table.format, keyed_table(state.uid, state.name)), ()
         )
 
     def owners_of(self, state: KeyedState) -> Assignment:
-        """Return which subtask owns which key groups of a state: by the ranges that the checkpoint
-        is taken with, else by Flink's even ones.
+        """Return the key groups of each subtask for a state.
+
+        Use the ranges given for this checkpoint if they fit, or Flink's even ranges.
         """
         given = self.ranges.get(state.uid)
         parallelism = self.operators.parallelism_of(state.uid)
@@ -274,7 +279,7 @@ class Attempt:
         return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
     def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:
-        """Return where the state is written, and how."""
+        """Return the location and options for writing the state."""
         folder = keyed_table(state.uid, state.name)
         return KeyedTarget(
             self.catalog.storage,

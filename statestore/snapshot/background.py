@@ -1,27 +1,29 @@
-"""Compaction in the background: a commit never waits for it, and a later checkpoint adopts it.
+"""Compact in the background: a commit never waits, and a later checkpoint adopts the result.
 
 After each commit one thread folds and merges the changes of the states that the policy selects. It
 works on the committed checkpoint, and writes data files that no manifest names yet. The next
 checkpoint that still begins with the same base files and layers names these files instead.
 
-**Why a result is only adopted where it belongs.** A result is compared with the state by the names
-and checksums of files. If the state was rewritten, dropped or compacted by somebody else, or builds
-on an older checkpoint, its files differ; then the result is deleted once that state is committed.
+**Why a result is adopted only by a matching state.** A result is compared with the state by the
+names and checksums of files. The files differ if the state was rewritten, dropped or compacted by
+another process, or builds on an older checkpoint. In that case the result is deleted once that
+state is committed.
 
 **Why garbage collection does not break it.** The files are young when they are adopted: a result
 that is older than :data:`ADOPTABLE_MS` is not used. Each file is looked up, with its size, right
-before the commit. Files of a process that ended first are deleted by ``gc`` like every other file
+before the commit. Files of a process that ended first are deleted by ``gc``, like every other file
 that no checkpoint names.
 
-**Why a writer that was replaced does no harm.** Its results become visible only by a commit of its
-own, and the fence refuses that.
+**Why a fenced writer does no harm.** Its results become visible only by a commit of its own, and
+the fence refuses that commit.
 
 **Why it pauses.** Python runs one thread at a time, so a compaction would slow down a snapshot of
 the same process. While a snapshot is open, it works for :data:`WORK_SHARE` of the time, a small
-piece at a time. It does not wait for the end of the snapshot: a job may have one open nearly all of
-the time. It does not pause at all if a base file has more changes than ``most_share`` of its rows:
-checkpoints would soon have to fold changes themselves, which takes longer. Its thread does not have
-a low priority: a thread that the operating system delays may hold Python's lock.
+piece at a time. It does not wait for the end of the snapshot, because a job may have one open
+nearly all of the time. It does not pause if a base file has more changes than ``most_share`` of its
+rows. In that case, checkpoints would soon have to fold changes themselves, which takes longer. Its
+thread does not have a low priority, because a thread that the operating system delays may hold
+Python's lock.
 """
 
 from __future__ import annotations
@@ -57,12 +59,12 @@ _LOOK_S = 0.05
 
 
 def rebased(source: KeyedEntry, result: KeyedEntry, current: KeyedEntry) -> KeyedEntry | None:
-    """Return a state with the compaction of an earlier version of it.
+    """Return the current version of a state with the compaction of an earlier version applied.
 
     Args:
         source: the state that was compacted.
-        result: what the compaction made of it.
-        current: the state as the next checkpoint has it.
+        result: the compacted form of ``source``.
+        current: the state in the next checkpoint.
 
     Returns:
         ``current``, where the files of ``result`` replace the files of ``source``; newer layers
@@ -100,17 +102,17 @@ def _same_files(left: KeyedEntry, right: KeyedEntry) -> bool:
 
 
 class _CancelledError(Exception):
-    """The result is not wanted any more, or the process ends."""
+    """The result became useless, or the process is ending."""
 
 
 def _refuse_cancelled(cancelled: threading.Event) -> None:
-    """Raise if a task is cancelled, or the main thread has ended: exit waits for nobody."""
+    """Raise if a task is cancelled or the main thread has ended, because exit must not wait."""
     if cancelled.is_set() or not threading.main_thread().is_alive():
         raise _CancelledError
 
 
 class _OpenSnapshots:
-    """The snapshots of one opened store that are under way, in any thread."""
+    """The open snapshots of one opened store, in any thread."""
 
     def __init__(self) -> None:
         self._count, self._lock, self._none = 0, threading.Lock(), threading.Event()
@@ -123,14 +125,14 @@ class _OpenSnapshots:
             (self._none.clear if self._count else self._none.set)()
 
     def wait(self, seconds: float, look: Callable[[], object]) -> None:
-        """Wait while a snapshot is open, for ``seconds`` at most, and ``look`` now and then."""
+        """Wait at most ``seconds`` while a snapshot is open, and call ``look`` at intervals."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._none.wait(min(left, _LOOK_S)):
             look()
 
 
 class _Pacer:
-    """Pauses the compaction of a state to leave the processor to open snapshots."""
+    """Pauses the compaction of a state to leave processor time to open snapshots."""
 
     def __init__(
         self, snapshots: _OpenSnapshots, cancelled: threading.Event, *, is_urgent: bool
@@ -139,12 +141,12 @@ class _Pacer:
         self._is_urgent, self._worked_since = is_urgent, 0.0
 
     def start(self) -> None:
-        """Begin to work; raise if the compaction is cancelled."""
+        """Start to measure the work; raise if the compaction is cancelled."""
         self._look()
         self._worked_since = time.monotonic()
 
     def pause(self) -> None:
-        """Rest for a time that suits the work since the last pause; raise if it is cancelled."""
+        """Pause in proportion to the work since the last pause; raise if it is cancelled."""
         self._look()
         if self._is_urgent:
             return
@@ -158,7 +160,7 @@ class _Pacer:
 
 @dataclass(eq=False)
 class _Task:
-    """The compaction of one state; ``result`` is None until it has ended well."""
+    """The compaction of one state; ``result`` is None until it has succeeded."""
 
     source: KeyedEntry
     compactor: Compactor
@@ -179,8 +181,9 @@ class BackgroundCompaction:
         policy: CompactionRule | None,
         listeners: Listeners,
     ) -> None:
-        """Begin with none; without a policy nothing is ever compacted. The listeners receive
-        failures.
+        """Start without compactions; without a policy none is ever started.
+
+        The listeners receive failures.
         """
         self._storage, self._parquet, self._policy = storage, parquet, policy
         self._listeners = listeners
@@ -194,22 +197,22 @@ class BackgroundCompaction:
         self._open = _OpenSnapshots()
 
     def _own_tasks(self) -> dict[str, _Task]:
-        """Return the tasks of this process; a forked process begins without any."""
+        """Return the tasks of this process; a forked process starts with none."""
         if self._process != os.getpid():
             self._forget_all()
         return self._tasks
 
     def snapshot_began(self) -> None:
-        """Slow compactions down until :meth:`snapshot_ended`."""
+        """Slow down compactions until :meth:`snapshot_ended` is called."""
         self._own_tasks()
         self._open.add(1)
 
     def snapshot_ended(self, manifest: Manifest | None, now_ms: int) -> None:
-        """Stop slowing compactions down if no other snapshot is open, and start new ones.
+        """Stop slowing down compactions if no other snapshot is open, and start new ones.
 
         Args:
-            manifest: the checkpoint, None if it was not committed.
-            now_ms: the clock of times to live.
+            manifest: the checkpoint; None if it was not committed.
+            now_ms: the TTL clock.
         """
         self._own_tasks()
         self._open.add(-1)
@@ -219,9 +222,9 @@ class BackgroundCompaction:
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.
 
-        The result stays here until :meth:`committed` or :meth:`in_doubt` is told of it: a
-        checkpoint that fails leaves it to the next one. None if there is no result that fits. A
-        result with a file that is not there is forgotten, and made again after the commit.
+        The result stays here until :meth:`committed` or :meth:`in_doubt` is called with it. So if a
+        checkpoint fails, the next one can still adopt it. Returns None if no result matches. A
+        result with a missing file is discarded, and the compaction is repeated after the commit.
         """
         tasks = self._own_tasks()
         task = tasks.get(entry.table.path)
@@ -237,7 +240,7 @@ class BackgroundCompaction:
         return adopted, list(task.compactor.new.names)
 
     def _exists(self, task: _Task) -> bool:
-        """Return whether all files of a result are there, with their sizes."""
+        """Return whether all files of a result exist with the right sizes."""
         assert task.result is not None
         names = set(task.compactor.new.names)
         parts = [
@@ -253,7 +256,7 @@ class BackgroundCompaction:
         return True
 
     def in_doubt(self, adopted: Collection[str]) -> None:
-        """Forget results whose manifest may be visible or not; their files stay, for ``gc``.
+        """Discard results whose manifest may or may not be visible; leave their files to ``gc``.
 
         Args:
             adopted: the folders of the states' tables.
@@ -263,7 +266,7 @@ class BackgroundCompaction:
             tasks.pop(place, None)
 
     def committed(self, manifest: Manifest, adopted: Collection[str]) -> None:
-        """Delete results that fit no more.
+        """Delete results that no longer match.
 
         Args:
             manifest: the checkpoint that was just committed.
@@ -281,13 +284,13 @@ class BackgroundCompaction:
                 self._cancel(task)
 
     def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
-        """Let a thread compact what needs it, unless one is at work still."""
+        """Compact the states that need it in a new thread, unless one is still running."""
         if self._thread is not None and self._thread.is_alive():
             return
         new = []
         for entry in manifest.keyed:
             if entry.table.path in self._tasks or is_overdue(entry, policy):
-                continue  # overdue changes are folded by the checkpoints that follow
+                continue  # the following checkpoints fold overdue changes themselves
             if needs_compaction(entry, policy):
                 is_urgent = any(one.share > policy.most_share for one in spans_of(entry))
                 new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, is_urgent))
@@ -325,7 +328,7 @@ class BackgroundCompaction:
                 task.compactor.new.delete(error)
             except Exception as error:  # noqa: BLE001 - it is told, and tried again
                 task.compactor.new.delete(error)
-                # As the process ends, Python closes all pools before it stops its main thread.
+                # When the process ends, Python closes all pools before it stops its main thread.
                 if "cannot schedule new futures" not in str(error):
                     self._listeners.compaction_failed(
                         CompactionFailed(
@@ -340,7 +343,7 @@ class BackgroundCompaction:
                 task.has_ended = True
 
     def _cancel(self, task: _Task) -> None:
-        """End a task; the files of a result are deleted here, others by the thread at work."""
+        """Cancel a task; delete the files of a result here, and leave other files to its thread."""
         with self._lock:
             task.cancelled.set()
         if task.result is None:
@@ -352,7 +355,7 @@ class BackgroundCompaction:
                 _log.warning("a file of an unused compaction stays behind, until gc: %s", error)
 
     def wait(self) -> None:
-        """Return when no compaction runs."""
+        """Wait until no compaction is running."""
         self._own_tasks()
         if self._thread is not None:
             self._thread.join()

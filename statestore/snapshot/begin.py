@@ -1,7 +1,8 @@
-"""Beginning a checkpoint: who writes it, and under which id, or that its batch is done (I6).
+"""Begin a checkpoint: choose its writer and id, or find that its batch is already committed (I6).
 
-A writer first claims the store (``fence.py``), then looks for the newest id, in this order: so it
-sees whatever a writer before it was still allowed to commit, or takes an id that one cannot pass.
+A writer first claims the store (``fence.py``), then looks for the newest id. In this order it
+either sees the last checkpoint that a previous writer could commit, or takes an id that blocks that
+writer.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ __all__ = ["CommittedCheckpoint", "begin"]
 
 
 class CommittedCheckpoint(CheckpointWriter):
-    """A checkpoint that contains the batch already: every call returns what is stored, and writes
-    nothing. Rows are not looked at, so a DataFrame is not even computed.
+    """A checkpoint that already contains the batch.
+
+    Each call returns the stored state and writes nothing. Rows are ignored, so a DataFrame is not
+    even computed.
     """
 
     already_committed = True
 
     def __init__(self, manifest: Manifest) -> None:
-        """Take the stored manifest; ``id`` and ``manifest`` are known at once."""
+        """Take the stored manifest; ``id`` and ``manifest`` are available immediately."""
         self._stored, self._entered = manifest, False
 
     @property
@@ -58,22 +61,22 @@ class CommittedCheckpoint(CheckpointWriter):
 
     @property
     def metrics(self) -> CheckpointMetrics | None:
-        """What the checkpoint cost, as its manifest says."""
+        """The metrics of the checkpoint, from its manifest."""
         return self._stored.metrics
 
     @property
     def planned(self) -> tuple[int, Writer]:
-        """The checkpoint's number, and who wrote it."""
+        """The checkpoint's number and writer."""
         return self._stored.checkpoint_id, self._stored.writer
 
     def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
-        """Return the stored state; StateNotFoundError when the checkpoint has none."""
+        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
         return self.manifest.keyed_entry(uid, name)
 
     def declare(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
     ) -> KeyedWriter:
-        """Return a writer whose subtasks write nothing; errors as :meth:`keyed`."""
+        """Return a writer whose subtasks write nothing; raises the errors of :meth:`keyed`."""
         manifest, stored = self.manifest, self.manifest.keyed_entry(uid, name)
         attempt = Attempted(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
         owners = owners_of(manifest, uid)
@@ -90,7 +93,7 @@ class CommittedCheckpoint(CheckpointWriter):
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Return the stored state; errors as :meth:`keyed`."""
+        """Return the stored state; raises the errors of :meth:`keyed`."""
         return self.manifest.keyed_entry(uid, name)
 
     def changes_against(
@@ -102,49 +105,49 @@ class CommittedCheckpoint(CheckpointWriter):
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Return the stored state; errors as :meth:`keyed`."""
+        """Return the stored state; raises the errors of :meth:`keyed`."""
         return self.manifest.keyed_entry(uid, name)
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
-        """Return the stored state; StateNotFoundError when the checkpoint has none."""
+        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
         return self.manifest.find(uid, name)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Do nothing: the checkpoint has what it has."""
+        """Do nothing, because the checkpoint is complete."""
 
     def drop(self, uid: str, name: str) -> None:
-        """Do nothing: the checkpoint has what it has."""
+        """Do nothing, because the checkpoint is complete."""
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
-        """Return nothing: the checkpoint has what it has."""
+        """Return an empty tuple, because the checkpoint is complete."""
         return ()
 
     def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
-        """Do nothing: the checkpoint has its own records."""
+        """Do nothing, because the checkpoint has its own records."""
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        """Return False: whatever the subtask wrote, the checkpoint has its files already."""
+        """Return False, because the checkpoint does not take the subtask's files."""
         return False
 
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
-        """Return the stored state; StateNotFoundError when the checkpoint has none."""
+        """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
         return self.manifest.operator_entry(uid, name)
 
     union = split
     broadcast = split
 
     def give_up(self) -> None:
-        """Do nothing: what is stored stays."""
+        """Do nothing: the checkpoint stays."""
 
     def __enter__(self) -> Self:
-        """Return the writer; InvalidArgumentError when it was used before."""
+        """Return the writer. Raises InvalidArgumentError if it was used before."""
         if self._entered:
             raise InvalidArgumentError(USED)
         self._entered = True
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: neither the end of the block nor an error in it changes what is stored."""
+        """Do nothing: the checkpoint stays, even after an error in the block."""
 
 
 def begin(
@@ -170,33 +173,35 @@ def begin(
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
-    ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now, and
-    ``measuring`` began when the caller did. The states of ``made_of``, by default of the newest
-    checkpoint, are those that it must have or drop. When the store contains the batch, nothing is
-    claimed or written: see :class:`CommittedCheckpoint`. Without a ``batch`` that is the one of
-    ``checkpoint_id``; but of a checkpoint that is made of another one the id is its own. ``seen``
-    is the newest id when that one was looked at.
-    Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
-    CommitConflictError when another writer has taken the store over, has committed what was not
-    seen, or has the id, or when a later batch of the job is there.
+    If ``parallelism`` is None, the largest one in the graph is used. If ``now_ms`` is None, the
+    current time is used. ``measuring`` is a stopwatch that the caller has started. The checkpoint
+    must have or drop each state of ``made_of``, or of the newest checkpoint if that is None. If the
+    store already contains the batch, nothing is claimed or written; see
+    :class:`CommittedCheckpoint`. The default batch is the one of ``checkpoint_id``, except for a
+    checkpoint that is derived from another one. ``seen`` is the newest id at the time when
+    ``made_of`` was read.
+
+    Raises ParallelismError, or InvalidArgumentError for an id that was skipped or has expired.
+    Raises CommitConflictError if another writer has taken over, has committed a checkpoint after
+    ``seen``, has the id, or has a later batch of the job.
     """
     if graph is not None:
-        document_bytes(graph_to_json(graph))  # refuses names that no document can hold
+        document_bytes(graph_to_json(graph))  # refuses names that no document can contain
     operators = Operators(_parallelism(parallelism, graph), graph)
     now_ms = clock_ms(now_ms)
     if checkpoint_id is not None:
         _check_number(checkpoint_id)
     own = None if made_of is not None else batch_of(batch, checkpoint_id)
     if own is not None:
-        # Before the claim: a batch that is done, and an id that cannot be had, are no reason to
-        # replace a writer at work.
+        # Before the claim: neither a committed batch nor an impossible id is a reason to fence an
+        # active writer.
         done = _done(catalog, own)
         if done is not None:
             return done
     if checkpoint_id is not None and made_of is None:
         _refuse_id(catalog, checkpoint_id, catalog.next_id())
     with measuring.telling(checkpoint_id):
-        if seen is not None:  # before the claim too, and for the same reason
+        if seen is not None:  # before the claim too, for the same reason
             catalog.refuse_taken(seen + 1, seen)
         claimed = _claimed(catalog, fence, checkpoint_id, own, made_of, seen)
         if isinstance(claimed, CommittedCheckpoint):
@@ -234,12 +239,12 @@ def _claimed(
     made_of: Manifest | None,
     seen: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
-    """Return the claim and the number of the checkpoint, or the one that contains the batch."""
+    """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
     claim = fence.enter(aloud=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)
-    # Looked for again: the writer that this one replaces may have committed it before the claim.
+    # Search again: the fenced writer may have committed the batch before the claim.
     done = None if batch is None else _done(catalog, batch)
     if done is not None:
         return done
@@ -261,21 +266,25 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
 
 
 def _done(catalog: Catalog, batch: Batch) -> CommittedCheckpoint | None:
-    """Return a checkpoint that contains the batch, None if it is still to be written.
+    """Return a checkpoint that contains the batch, or None.
 
-    Raises CommitConflictError if the number of the batch belongs to something else.
+    Raises CommitConflictError if the batch number belongs to a different checkpoint.
     """
     visible = catalog.checkpoint_ids()
     manifest = (_with_named if batch.job else _with_id)(catalog, batch, visible)
     if manifest is None:
         return None
-    # Who put it may have died before its name was durable, and the job goes on behind it.
+    # Its writer may have died before the manifest's name was durable, and the job now depends on
+    # it.
     catalog.storage.sync([manifest_path(manifest.checkpoint_id)])
     return CommittedCheckpoint(manifest)
 
 
 def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
-    """Return the checkpoint of a batch; if that has expired, the newest, which builds on it."""
+    """Return the checkpoint of a batch.
+
+    If it has expired, return the newest one, which builds on it.
+    """
     newest = catalog.load(visible[-1]) if visible else None
     record = ((newest and newest.batches) or {}).get(batch.job)
     if newest is None or record is None or record.number < batch.number:
@@ -291,11 +300,11 @@ def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manif
 
 
 def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
-    """Return the checkpoint with an id if it was taken under that id by the job's own count."""
+    """Return the checkpoint with the batch's id if the job itself chose that id."""
     if batch.number not in visible:
         return None
     manifest = catalog.load(batch.number)
-    if manifest.batches is None:  # an older release: it says which command made it, if one did
+    if manifest.batches is None:  # an older release, which recorded only the command
         is_done = manifest.origin is None
     else:
         is_done = manifest.batches.get("") == BatchRecord(batch.number, batch.number)
@@ -325,11 +334,11 @@ def _refuse_id(catalog: Catalog, checkpoint_id: int, free: int) -> None:
 def _check_number(checkpoint_id: int) -> None:
     if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
         raise InvalidArgumentError(f"a checkpoint id is a number, not {checkpoint_id!r}")
-    manifest_path(checkpoint_id)  # refuses what is out of bounds
+    manifest_path(checkpoint_id)  # refuses an id that is out of bounds
 
 
 def _refuse_too_great(checkpoint_id: int, free: int) -> None:
-    """Ids only grow: whatever id a job asks for, many checkpoints can follow it."""
+    """Refuse a too large id, because ids only grow and later checkpoints need larger ones."""
     if checkpoint_id > max(free, GREATEST_GIVEN_ID):
         raise InvalidArgumentError(
             f"an id that is given to a checkpoint is {GREATEST_GIVEN_ID:,} at most, or the next "

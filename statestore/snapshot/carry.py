@@ -1,8 +1,8 @@
-"""What a checkpoint takes over of the one before it, and what it leaves out on purpose.
+"""Carry states of the previous checkpoint into the new one, or drop them on purpose.
 
-A checkpoint is all of a job's state, so a state that it does not name would be gone with it, and
-with it what nobody thinks of: how far a live query is. So a state of the checkpoint that this one
-builds on is written, carried, or dropped by name; else nothing is committed.
+A checkpoint is the complete state of a job. A state that it does not name would be lost, even one
+that users do not think of, such as the progress of a live query. So each state of the previous
+checkpoint must be written, carried, or dropped by name. If one is not, nothing is committed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ LATEST = "latest"
 
 
 class Carrying:
-    """What one checkpoint carries and drops of the one before it."""
+    """The states that one checkpoint carries from the previous one, and the dropped ones."""
 
     def __init__(self, collected: Collected) -> None:
-        """Begin with nothing carried or dropped."""
+        """Start with nothing carried or dropped."""
         self._collected, self._attempt = collected, collected.attempt
         self._dropped: set[tuple[str, str]] = set()
         self._rest_of: int | str | None = None
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
-        """Take a state over from the newest checkpoint, or from ``base``; return it.
+        """Carry a state from the newest checkpoint, or from ``base``; return it.
 
-        Its files are named again, and no row is read; elements of an operator are dealt anew when
-        its parallelism is another one. Raises StateNotFoundError, CheckpointNotFoundError,
-        MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that is in
-        this checkpoint already.
+        Its files are named again, and no row is read. Elements of an operator are redistributed if
+        its parallelism has changed. Raises StateNotFoundError, CheckpointNotFoundError,
+        MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that this
+        checkpoint already has.
         """
         manifest = self._of(base)
         if manifest is None:
@@ -51,25 +51,29 @@ class Carrying:
         return self._carry(manifest, self._find(manifest, uid, name), uid)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Take over, when the block ends, each state of the newest checkpoint, or of ``base``, that
-        is neither in this one by then nor dropped; else as :meth:`carry`.
+        """When the block ends, carry the other states of the newest checkpoint, or of ``base``.
+
+        These are the states that are neither in this checkpoint by then nor dropped. Each is
+        carried as by :meth:`carry`.
         """
         if self._collected.left:
             raise InvalidArgumentError("carry_rest() is called within the 'with' block")
         self._rest_of = base
 
     def drop(self, uid: str, name: str) -> None:
-        """Leave a state of the newest checkpoint out of this one, and so of those that follow.
+        """Leave a state of the newest checkpoint out of this one and all later ones.
 
-        Nothing happens when there is no such state.
+        If the state does not exist, this does nothing.
         """
         if self._collected.left:
             raise InvalidArgumentError("drop(…) is called within the 'with' block")
         self._dropped.add((uid, name))
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
-        """Return operator and name of each state that would be lost if the block ended now, after
-        those in ``naming`` had been written: states of the newest checkpoint that this one has not.
+        """Return (operator uid, state name) of each state that would be lost at this point.
+
+        These are states of the newest checkpoint that this one does not have. The states in
+        ``naming`` count as already written.
         """
         before = self._before()
         if before is None or self._rest_of is not None:
@@ -81,9 +85,9 @@ class Carrying:
         return self._attempt.made_of or self._attempt.history.before()
 
     def settle(self) -> None:
-        """Carry the rest if that was asked for, and refuse what would be lost.
+        """Carry the rest if requested, and refuse to lose a state.
 
-        Raises LeftOutStateError, or InvalidArgumentError for what is dropped and here.
+        Raises LeftOutStateError, or InvalidArgumentError for a dropped state that was written.
         """
         self._refuse_dropped()
         if self._rest_of is not None:
@@ -92,7 +96,10 @@ class Carrying:
         self._refuse_left_out()
 
     def _of(self, base: int | str) -> Manifest | None:
-        """Return a checkpoint to carry states of, None where there is none yet."""
+        """Return the checkpoint to carry states from, or None before the first checkpoint.
+
+        None if there is no checkpoint yet.
+        """
         attempt = self._attempt
         return attempt.history.newest() if base == LATEST else attempt.history.load(base)
 
@@ -102,11 +109,11 @@ class Carrying:
         self._collected.bases[manifest.checkpoint_id] = manifest
         for entry in self._missing(manifest, self._collected.names):
             label = self._label(manifest, entry)
-            if label is not None:  # else it is refused, unless it is dropped
+            if label is not None:  # otherwise it is refused later, unless it is dropped
                 self._carry(manifest, entry, label)
 
     def _refuse_dropped(self) -> None:
-        """Refuse what is dropped and here, but where another operator has the label by now."""
+        """Refuse a dropped state that was written, unless another operator has the label now."""
         before = self._before()
         if before is None:
             return
@@ -121,7 +128,7 @@ class Carrying:
         missing = [] if before is None else self._missing(before, self._collected.names)
         if before is None or not missing:
             return
-        self._attempt.fence.check()  # who was replaced is told that first
+        self._attempt.fence.check()  # a fenced writer gets that error first
         entry, *others = missing
         uid, name, label = entry.state.uid, entry.state.name, self._label(before, entry)
         keep = (
@@ -143,8 +150,10 @@ class Carrying:
         return self._attempt.operators.label_of_id(before.operators.id_of(stored), stored)
 
     def _missing(self, before: Manifest, known: Collection[tuple[str, str]]) -> list[Entry]:
-        """Return the states of a checkpoint that are not known here; operator ids tell who is who,
-        and what is dropped goes by its label too: its operator may be in no graph any more.
+        """Return the states of a checkpoint that are missing here, matched by operator id.
+
+        Dropped states are also matched by label, because their operator may no longer be in the job
+        graph.
         """
         by_id = self._by_id({*known, *self._dropped})
         return [
@@ -155,7 +164,7 @@ class Carrying:
         ]
 
     def _by_id(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return operator id and name of states that are named by their operators' labels."""
+        """Return (operator id, name) of states given by their operators' labels."""
         ids_of = self._attempt.operators.ids_of
         return {(operator_id, name) for uid, name in known for operator_id in ids_of(uid)}
 
@@ -167,7 +176,7 @@ class Carrying:
         return manifest.find(uid, name)
 
     def _carry(self, manifest: Manifest, entry: Entry, uid: str) -> Entry:
-        """Take a state over under the operator's label in this job."""
+        """Carry a state under the operator's label in this job."""
         operators, stored = self._attempt.operators, entry.state.uid
         if manifest.operators.id_of(stored) not in operators.ids_of(uid):
             raise InvalidArgumentError(
@@ -188,7 +197,7 @@ class Carrying:
     def _deal(
         self, manifest: Manifest, entry: OperatorEntry, uid: str, parallelism: int
     ) -> OperatorEntry:
-        """Write the elements of an operator for as many subtasks as it has now."""
+        """Redistribute an operator's elements over its current number of subtasks."""
         state = RestoredOperatorState(self._attempt.catalog, manifest, entry, parallelism)
         mode, name = entry.state.mode, entry.state.name
         if mode is RedistributionMode.UNION:

@@ -1,7 +1,7 @@
-"""Incremental checkpoints: what changed since a checkpoint, instead of all rows.
+"""Write incremental checkpoints: the changes since a checkpoint, instead of all rows.
 
-The state is named again with its files, and the changes are a layer more. Where there is nothing to
-build on, what comes is written in full.
+The state is named again with its files, and the changes become one more layer. Without a base to
+build on, the rows are written in full.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from statestore.snapshot.written_states import checked_state, write_full
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
-# What writes changes returns their handles, and all rows of the state, where it knows them.
+# Writes changes. Returns their handles and, if known, all rows of the state.
 Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
 _log = logging.getLogger(__name__)
 
@@ -64,10 +64,9 @@ _log = logging.getLogger(__name__)
 def changed_request(
     attempt: Attempt, uid: str, name: str, base: int | str, **options: Any
 ) -> KeyedRequest:
-    """Return what a caller asks for; what a state is, and its key, by default as it is stored.
+    """Return the request of a caller. The kind and key of the state default to the stored ones.
 
-    Raises InvalidArgumentError for a state that is not stored, and is given without its key, and
-    what :func:`latest_or` raises.
+    Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key.
     """
     if "key" not in options:
         stored = latest_or(attempt, uid, name, base)
@@ -96,19 +95,19 @@ def write_changes(
     cleared: Any,
     base: int | str,
 ) -> KeyedEntry:
-    """Write what changed, and return the state; see ``CheckpointWriter.changes``."""
+    """Write the changes, and return the state; see ``CheckpointWriter.changes``."""
     return _ChangeWriter(collected, request).changes(upserts, deletes, cleared, base)
 
 
 def write_against(
     collected: Collected, request: KeyedRequest, rows: Any, base: int | str
 ) -> KeyedEntry:
-    """Write what tells all rows from a checkpoint; see ``CheckpointWriter.changes_against``."""
+    """Write how all rows differ from a checkpoint; see ``CheckpointWriter.changes_against``."""
     return _ChangeWriter(collected, request).changes_against(rows, base)
 
 
 class _ChangeWriter:
-    """Writes the changes of one state, or where there is nothing to build on, its rows in full."""
+    """Writes the changes of one state, or without a base to build on, its rows in full."""
 
     def __init__(self, collected: Collected, request: KeyedRequest) -> None:
         self._collected, self._attempt = collected, collected.attempt
@@ -116,7 +115,7 @@ class _ChangeWriter:
         self._ttl = request.ttl
 
     def __str__(self) -> str:
-        """Return how messages name the state."""
+        """Return the state's name for messages."""
         return str(self._request)
 
     def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
@@ -160,7 +159,7 @@ class _ChangeWriter:
         ttl = changed_ttl(self._ttl, old.state)
         refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
         entry = self._like(old, rows)
-        # Here, and not where Spark sends the tasks away: there it would be an error of its own.
+        # Here, and not in Spark's job submission, where it would be wrapped in another error.
         read_all(part.handles for part in entry.parts)
         options = self._attempt.parquet
         storage = self._attempt.catalog.storage
@@ -174,7 +173,7 @@ class _ChangeWriter:
     def _deletes(
         self, given: Any, state: KeyedState, what: str
     ) -> list[tuple[Engine, Any, Deletion | None]]:
-        """Return what goes, each part with its engine, and how it goes."""
+        """Return the deletes, each part with its engine and its kind of deletion."""
         marked: list[tuple[Engine, Any, Deletion | None]] = []
         for rows in [] if given is None else typed_deletes(given, state, what):
             engine, rows = engine_of(rows)
@@ -184,7 +183,7 @@ class _ChangeWriter:
         return marked
 
     def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
-        """Return what is written now: where it has no times, it is used now."""
+        """Return the upserts; if they have no times, they are stamped with the clock."""
         if upserts is None:
             return None
         stored = base or self._attempt.history.keyed(self._uid, self._name)
@@ -205,7 +204,7 @@ class _ChangeWriter:
         return write_full(self._collected, self._request, upserts)
 
     def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
-        """Return the entry to build on, checked against what the caller asks for."""
+        """Return the entry to build on, after checking it against the request."""
         engine, rows = engine_of(arrow_schema(old.state.schema) if upserts is None else upserts)
         state = checked_state(self._collected, engine, rows, self._request)
         if not same_columns(state.schema, old.state.schema):
@@ -233,7 +232,7 @@ class _ChangeWriter:
         state: KeyedState,
         changes: KeyedState,
     ) -> tuple[Engine, Any]:
-        """Return all changes as a table or stream here, or if they are many as a DataFrame."""
+        """Return all changes as a local table or stream, or as a DataFrame if there are many."""
         most = self._attempt.parquet.driver_bytes
         here = [
             (engine.on_driver(rows, named_columns(how, state), most), how)
@@ -260,7 +259,8 @@ class _ChangeWriter:
             storage=attempt.catalog.storage,
             folder=folder,
             checkpoint_id=attempt.checkpoint_id,
-            state=replace(changes, ttl=entry.state.ttl),  # rows that come are checked by it
+            # the times of upserts are checked against it
+            state=replace(changes, ttl=entry.state.ttl),
             options=attempt.parquet,
             synced_later=engine is arrow,  # other engines may write on other machines
         )
@@ -278,10 +278,12 @@ class _ChangeWriter:
 
 
 def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEntry | None:
-    """Return a state as the newest checkpoint has it, None when that lacks it, or as ``base`` does.
+    """Return a state of the newest checkpoint or of ``base``.
 
-    Raises CheckpointNotFoundError, StateNotFoundError or MalformedManifestError: changes of what
-    cannot be read would be lost.
+    Returns None if the newest checkpoint lacks it. Raises CheckpointNotFoundError,
+    StateNotFoundError or MalformedManifestError, because changes to an unreadable base would be
+    lost.
+
     """
     if base == LATEST:
         return attempt.history.newest_keyed(uid, name)

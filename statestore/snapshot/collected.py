@@ -1,4 +1,4 @@
-"""The states of one checkpoint as they come: each once, with the files that were written for it."""
+"""Collect the states of one checkpoint, each once, with the files that were written for it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NOT_ENTERED = (
 
 
 class Collected:
-    """What a checkpoint has so far: states that were written, declared or carried."""
+    """The states of a pending checkpoint: written, declared or carried."""
 
     def __init__(self, attempt: Attempt) -> None:
-        """Begin with no states."""
+        """Start with no states."""
         self.attempt = attempt
         self.awaited: dict[Name, Acknowledged] = {}
         self.entered = self.left = False
@@ -53,7 +53,7 @@ class Collected:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All states, with the files that are known so far."""
+        """All states, with the files known so far."""
         return (*self.keyed, *self._operator, *self._carried)
 
     @property
@@ -63,19 +63,21 @@ class Collected:
 
     @property
     def names(self) -> set[Name]:
-        """Operator and name of all states."""
+        """Operator uid and name of all states."""
         return {_name(entry) for entry in self.entries}
 
     @property
     def taken(self) -> TakenNames:
-        """The names of all states, beside those of the checkpoint before."""
+        """The names of all states, in addition to the previous checkpoint's names."""
         if self._taken is None:
             self._taken = TakenNames(self.attempt.stored_names())
         return self._taken
 
     def refuse_twice(self, uid: str, name: str, table: str | None = None) -> None:
-        """Raise InvalidArgumentError outside of the ``with`` block, for an operator that the job
-        has not, and as :meth:`TakenNames.refuse`.
+        """Refuse a state that cannot be added.
+
+        Raises InvalidArgumentError outside of the ``with`` block, for an unknown operator, and as
+        :meth:`TakenNames.refuse`.
         """
         if self.left:
             raise InvalidArgumentError(USED)
@@ -85,19 +87,19 @@ class Collected:
         self.taken.refuse(uid, name, table)
 
     def expect(self, declared: Acknowledged) -> None:
-        """Take a state that its subtasks write."""
+        """Add a state that its subtasks will write."""
         self.awaited[_name(declared.entry)] = declared
         self.taken.add(declared.entry)
 
     def add_keyed(self, entry: KeyedEntry) -> None:
-        """Take a keyed state that was written in full."""
+        """Add a keyed state that was written in full."""
         self._keyed.append(entry)
         self.taken.add(entry)
         self._written.add(entry.table.path, entry.handles)
         self.attempt.measuring.wrote(entry)
 
     def add_operator(self, entry: OperatorEntry) -> None:
-        """Take an operator's state that was written."""
+        """Add an operator state that was written."""
         self._operator.append(entry)
         self.taken.add(entry)
         self._written.add(entry.table.path, entry.handles)
@@ -106,25 +108,25 @@ class Collected:
     def add_changed(
         self, entry: KeyedEntry, new: Sequence[str], *, unsynced: Sequence[str] = ()
     ) -> None:
-        """Take a state with changes, and the names of the files that were written for it.
+        """Add a state with changes, and the names of the files that were written for it.
 
-        ``unsynced`` names the files that are not durable yet. :meth:`settle` syncs the files of
-        all states together, because these share most folders.
+        ``unsynced`` names the files that are not durable yet. :meth:`settle` syncs the files of all
+        states together, because these share most folders.
         """
         self.carry_written([entry], new)
         self._unsynced += unsynced
         self._changed.add(_name(entry))
 
     def add_list(self, name: str) -> None:
-        """Take the name of a list of files that is about to be put."""
+        """Add the name of a list of files that is about to be put."""
         self._lists.names.append(name)
 
     def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
-        """Take a state over as another checkpoint of this store has it, with its files.
+        """Add a state of another checkpoint of this store, with its files.
 
-        The files are not copied, only named again; an error in the block does not delete them, but
-        those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
-        state that is in this checkpoint already.
+        The files are not copied, only named again. An error in the block does not delete them,
+        except the ones in ``new``, which were written for this checkpoint. Raises
+        InvalidArgumentError for a state that this checkpoint already has.
         """
         self.refuse_twice(*_name(entry), entry.table.path)
         self._carried.append(entry)
@@ -139,9 +141,11 @@ class Collected:
         compacted: bool = False,
         kept: bool = False,
     ) -> None:
-        """Take states over as :meth:`carry_entry` does; ``new`` are the names of the files that
-        were written for them, below the store, or by compaction of them. An error does not delete
-        them if they are ``kept``, for another attempt to go on from.
+        """Add states as :meth:`carry_entry` does.
+
+        ``new`` are the names, relative to the store, of the files written for them, or by
+        compaction of them. An error does not delete these files if ``kept`` is True, so that
+        another attempt can resume.
         """
         for entry in entries:
             self.refuse_twice(*_name(entry), entry.table.path)
@@ -153,12 +157,11 @@ class Collected:
             (measuring.compacted if compacted else measuring.wrote)(entry, new)
 
     def settle(self) -> None:
-        """Refuse what is missing, make all files durable, adopt what was compacted since the last
-        checkpoint, and reduce the backlog of changes where it is too large.
+        """Finish the states: check them, sync all files, and adopt compactions.
 
-        Raises InvalidArgumentError when a subtask has not answered, ParallelismError for an
-        operator whose states have different numbers of key groups, StorageError, and what
-        compaction raises.
+        If the backlog of changes of a state is too large, it is reduced. Raises
+        InvalidArgumentError if a subtask has not answered, ParallelismError for an operator whose
+        states have different max parallelisms, StorageError, and the errors of compaction.
         """
         for awaited in self.awaited.values():
             awaited.refuse_missing()
@@ -170,8 +173,9 @@ class Collected:
             self._carried = [self._compacted(entry) for entry in self._carried]
 
     def _compacted(self, entry: Entry) -> Entry:
-        """Return a state with the result of its background compaction, and with a part of its
-        changes folded if they are overdue.
+        """Return a state with the result of its background compaction.
+
+        Part of its changes is folded if they are overdue.
         """
         attempt = self.attempt
         if not isinstance(entry, KeyedEntry) or not entry.layers or attempt.background is None:
@@ -200,7 +204,7 @@ class Collected:
         return entry
 
     def _refuse_mixed(self) -> None:
-        """Refuse states of one operator with different numbers of key groups."""
+        """Refuse different max parallelisms among the states of one operator."""
         known: dict[str, KeyedState] = {}
         for entry in self.entries:
             if not isinstance(entry, KeyedEntry):
@@ -214,16 +218,17 @@ class Collected:
                 )
 
     def delete_merged(self, manifest: Manifest) -> None:
-        """Delete what was written or adopted for this checkpoint and compacted before it was
-        committed; what cannot be deleted is left to ``gc``.
+        """Delete files that were written or adopted here, but compacted before the commit.
+
+        Files that cannot be deleted are left to ``gc``.
         """
         written = {*self._written.names, *chain.from_iterable(self.adopted.values())}
-        tables = set(map(folder_of, written))  # what has no file here needs no look at its own
+        tables = set(map(folder_of, written))  # tables without such files are skipped
         named = {
             part.table.name_of(handle)
             for part in manifest.parts
             if part.table.path in tables
-            # A list that was not even read has nothing of this checkpoint.
+            # A list that was not even read has no files of this checkpoint.
             and not (isinstance(part.handles, ListedFiles) and not part.handles.is_known)
             for handle in part.handles
         }
@@ -234,11 +239,10 @@ class Collected:
                 _log.warning("a file that was merged stays behind, until gc: %s", error)
 
     def abandon(self, reason: BaseException, *, published: bool) -> None:
-        """End what is under way, and delete what was written; what cannot be deleted is noted on
-        the reason, and left.
+        """End the attempt, and delete the written files.
 
-        Files that a table's log may name already, since it is ``published``, stay: without them the
-        table could not be read.
+        Failed deletions are added as notes to ``reason``. If the tables are ``published``, their
+        logs may name the files already, and the files stay so that the tables remain readable.
         """
         self._lists.delete(reason)
         if published:

@@ -1,8 +1,9 @@
-"""Committing a checkpoint: what was written becomes visible as a whole, or is deleted (I5).
+"""Commit a checkpoint: its files become visible as a whole, or are deleted (I5).
 
-Tables are published first, the manifest is put last. Before that an error deletes what was written.
-Once the put of the manifest was asked for, nobody deletes, whatever came of it: somebody may have
-seen the checkpoint, and have named its files again. What is dead then is for ``gc``.
+Tables are published first, and the manifest is put last. An error before the put deletes the
+written files. After the manifest PUT is issued, no file is deleted, even if the PUT seemed to fail:
+a reader may have seen the checkpoint, and a writer may have named its files again. ``gc`` deletes
+the files if they turn out to be dead.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _PUBLISH_TRIES = 8
 
 
 class Commit:
-    """The end of one attempt: ``manifest`` and ``metrics`` are known once it is committed."""
+    """The end of one attempt; ``manifest`` and ``metrics`` are set once it is committed."""
 
     def __init__(self, collected: Collected) -> None:
-        """Take what is to be committed."""
+        """Prepare to commit the collected states."""
         self._collected, self._attempt = collected, collected.attempt
         self._published = False
         self._lists = itertools.count()
@@ -47,10 +48,10 @@ class Commit:
         self.metrics: CheckpointMetrics | None = None
 
     def run(self) -> None:
-        """Commit all states, or delete what was written and raise.
+        """Commit all states, or delete the written files and raise.
 
-        A writer that was replaced meanwhile is stopped before it publishes tables, and again right
-        before it puts the manifest; ``fence.py`` says why that is enough.
+        A fenced writer is stopped before it publishes tables, and again right before it puts the
+        manifest. The docstring of ``fence.py`` explains why that is enough.
         """
         attempt, measuring = self._attempt, self._attempt.measuring
         try:
@@ -62,7 +63,7 @@ class Commit:
         except BaseException as failure:
             self.fail(failure)
             raise
-        # Two snapshots of one process have one claim: the second one looks for the newest
+        # Two snapshots of one process share one claim. So the second one must look for the newest
         # checkpoint after the first one was put.
         with attempt.fence.one_commit:
             manifest = self._put(manifest)
@@ -73,8 +74,9 @@ class Commit:
         self.metrics = measuring.committed(manifest)
 
     def _put(self, manifest: Manifest) -> Manifest:
-        """Look once more whether this checkpoint may be committed, and put its manifest; return it
-        with its metrics.
+        """Check again that this checkpoint may be committed, and put its manifest.
+
+        Returns the manifest with its metrics.
         """
         attempt, measuring = self._attempt, self._attempt.measuring
         try:
@@ -97,14 +99,15 @@ class Commit:
         return manifest
 
     def fail(self, reason: BaseException) -> None:
-        """Delete what was written, and tell the listeners."""
+        """Delete the written files, and notify the listeners."""
         self._collected.abandon(reason, published=self._published)
         self._attempt.measuring.failed(self._attempt.checkpoint_id, reason)
 
     def _manifest(self) -> Manifest:
         attempt, entries = self._attempt, self._collected.entries
         with attempt.measuring.phase("check"):
-            # A log gets each file: a list that cannot be read is found before the first table.
+            # A log needs every file, so an unreadable list must fail before the first table is
+            # published.
             logged = (one for one in entries if one.table.format == "delta")
             read_all(one.handles for one in logged if len(one.parts) == 1)
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
@@ -129,8 +132,9 @@ class Commit:
         )
 
     def _left_out(self) -> tuple[LeftOutState, ...]:
-        """Return what this checkpoint lacks of its source: its own records after those that the
-        checkpoint which it builds on has and it does not settle (I16).
+        """Return the state that this checkpoint lacks of its source (I16).
+
+        Inherited records that it does not resolve come first, then its own.
         """
         attempt, collected = self._attempt, self._collected
         before = attempt.made_of or attempt.history.before()
@@ -144,9 +148,9 @@ class Commit:
         return tuple(dict.fromkeys((*inherited, *self.left_out)))
 
     def _inherited(self, base: Manifest) -> tuple[LeftOutState, ...]:
-        """Return the records of a checkpoint that hold for this one, by this job's labels.
+        """Return the records of a checkpoint that still apply to this one, with this job's labels.
 
-        The label of an operator may have changed since, and its operator id has not.
+        An operator's label may have changed since, but its operator id has not.
         """
         operators, collected = self._attempt.operators, self._collected
 
@@ -161,7 +165,7 @@ class Commit:
         )
 
     def _with_lists(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Put the long lists of files that are new into documents of their own, side by side."""
+        """Put each new, long list of files into a document of its own, in parallel."""
         return _each(entries, self._has_long_list, self._with_list)
 
     def _has_long_list(self, entry: Entry) -> bool:
@@ -186,7 +190,10 @@ class Commit:
         return attempt.catalog.put_list(path, entry, packed=packed)
 
     def _ranges(self, entries: Sequence[Entry]) -> Mapping[str, RangeAssignment]:
-        """Return the ranges that are not Flink's; ParallelismError unless they fit their states."""
+        """Return the ranges that differ from Flink's.
+
+        Raises ParallelismError unless they fit their states.
+        """
         for entry in entries:
             own = self._attempt.ranges.get(entry.state.uid)
             if own is None or not isinstance(entry, KeyedEntry):
@@ -201,8 +208,9 @@ class Commit:
         return self._attempt.ranges
 
     def _publish(self, entries: Sequence[Entry], left_out: Sequence[LeftOutState]) -> list[Entry]:
-        """Publish the tables of all states without changes, of which a log knows nothing; return
-        the states with their tables. A table's commit is mostly waiting, so it is done in threads.
+        """Publish the tables of all states without changes; return the states with their tables.
+
+        A Delta log has no entries for changes. Publishing is mostly waiting, so it runs in threads.
         """
         self._published = any(entry.table.format == "delta" for entry in entries)
         return _each(
@@ -217,8 +225,9 @@ class Commit:
             try:
                 return table.publish(entry, number, left_out)
             except CommitConflictError:
-                # Who checked before it was replaced may still add a version, once. It will not
-                # commit, and must not keep the newest writer from it.
+                # A writer that passed its check just before it was fenced may still add one
+                # version. It will not commit, and must not prevent the newest writer from
+                # publishing.
                 self._attempt.fence.check()
         return table.publish(entry, number, left_out)
 
@@ -228,9 +237,9 @@ def _each(
     is_concerned: Callable[[Entry], bool],
     change: Callable[[Entry], Entry],
 ) -> list[Entry]:
-    """Change the concerned states, in threads, and return all states in their order.
+    """Change the selected states in threads, and return all states in their order.
 
-    If no state is concerned, no thread starts: a thread costs more than a small state.
+    If no state is selected, no thread starts, because a thread costs more than a small state.
     """
     concerned = [entry for entry in entries if is_concerned(entry)]
     with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:

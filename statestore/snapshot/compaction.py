@@ -1,4 +1,4 @@
-"""Compaction: layers of changes merged into one, and folded into the base."""
+"""Compact a state: merge layers of changes into one, and fold changes into the base."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ __all__ = [
     "Compactor",
 ]
 
-# Layers of changes merged into one, and folded into the base: less to read, the same rows.
+# Merging and folding layers leaves less to read, with the same rows.
 #
-# Files are written anew beside the old ones, which stay for the checkpoints that name them. What is
-# read is checked by SHA-256 first, so that damage is not passed on. In memory is what a restore of
-# the same key groups holds.
+# The compacted files are new; the old ones stay for the checkpoints that name them. The SHA-256 of
+# each file is checked before it is read, so that damage is not copied. Memory holds as much as
+# during a restore of the same key groups.
 
 
 @dataclass
 class Compactor:
     """Compacts states for one checkpoint; ``new`` are the files that it has written.
 
-    What it writes is without the rows that have expired by the clock, ``now_ms``; without a clock
-    all are kept. Rows are merged about ``piece_bytes`` at a time. ``before_batch`` is called before
-    each batch of rows; what it raises ends the compaction.
+    Rows that have expired at ``now_ms`` are removed; if it is None, all rows are kept. Rows are
+    merged about ``piece_bytes`` at a time. ``before_batch`` is called before each batch of rows,
+    and can end the compaction with an exception.
     """
 
     storage: Storage
@@ -61,13 +61,14 @@ class Compactor:
     before_batch: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
-        """Begin with no files."""
+        """Start with no files."""
         self.new = WrittenFiles(self.storage)
 
     def by_rule(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
-        """Return the state as the rule has it after another layer: spans folded, layers merged.
+        """Apply the policy to a state after a new layer: fold spans, then merge layers.
 
-        Raises MissingFileError, DamagedFileError or StorageError; ``new`` may then be deleted.
+        Raises MissingFileError, DamagedFileError or StorageError; afterwards the caller may delete
+        ``new``.
         """
         entry = self.fold(entry, spans_to_fold(entry, rule))
         return self.merge(entry, layers_to_merge(entry, rule))
@@ -75,10 +76,10 @@ class Compactor:
     def reduce_backlog(
         self, entry: KeyedEntry, rule: CompactionRule, changed_rows: int
     ) -> KeyedEntry:
-        """Return the state with some of the changes folded that are overdue, if there are any.
+        """Fold some of the overdue changes of a state, if there are any.
 
-        ``changed_rows`` is how many rows this checkpoint has written: about twice as many change
-        rows are folded. Errors as those of :meth:`by_rule`.
+        ``changed_rows`` is the number of rows that this checkpoint has written; about twice as many
+        change rows are folded. Raises the errors of :meth:`by_rule`.
         """
         entry = self.fold(entry, overdue_spans(entry, rule, changed_rows))
         return self.merge(entry, overdue_layers(entry, rule))
@@ -89,15 +90,15 @@ class Compactor:
         spans: Sequence[KeyGroupRange],
         on_span: Callable[[], object] = lambda: None,
     ) -> KeyedEntry:
-        """Return the state with the changes of some key groups in its base.
+        """Fold the changes of some key groups into the base of a state.
 
-        The spans, in order, are whole files of the base, and key groups without one
-        (:func:`statestore.format.layers.widened_spans`); ``on_span`` is called after each. Errors
-        as those of :meth:`by_rule`.
+        The spans, in order, are whole files of the base, or key groups without a file
+        (:func:`statestore.format.layers.widened_spans`). ``on_span`` is called after each of them.
+        Raises the errors of :meth:`by_rule`.
         """
         if not spans or (not entry.layers and entry.state.ttl is None):
             return entry
-        # Files of one key group each come out of one pass over neighbours: it reads a layer once.
+        # Adjacent files with one key group each are written in one pass, which reads a layer once.
         passes = joined(spans) if entry.state.layout is Layout.PARTITIONED else spans
         written: list[KeyedStateHandle] = []
         for one in passes:
@@ -109,7 +110,7 @@ class Compactor:
         folded = replace(
             entry,
             handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
-            table=entry.table.without_version(),  # no version of the table has these files
+            table=entry.table.without_version(),  # no table version has these files
             layers=tuple(layer for layer in layers if layer is not None),
         )
         return folded.recording(entry.contents)
@@ -127,9 +128,7 @@ class Compactor:
         return self._noted(entry, write_pieces(_telling(rows, ends, on_span), target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
-        """Return the state with its ``count`` newest layers as one; of less than two nothing is
-        done.
-        """
+        """Merge the ``count`` newest layers of a state into one; do nothing for fewer than two."""
         if count < 2:
             return entry
         old = entry.layers[-count:]
@@ -164,7 +163,7 @@ class Compactor:
 def _telling(
     pieces: Iterable[pa.Table], ends: Sequence[int], on_span: Callable[[], object]
 ) -> Iterator[pa.Table]:
-    """Yield pieces, which come in order of key group; call back behind each of some key groups."""
+    """Yield pieces, ordered by key group, and call ``on_span`` after each end of a span."""
     told = 0
     for piece in pieces:
         while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[told]:

@@ -1,7 +1,7 @@
-"""A checkpoint measured while it is taken: a stop-watch of its phases, and what is written.
+"""Measure a checkpoint while it is taken: the times of its phases, and the written amounts.
 
-One object stands by an attempt to take a checkpoint from its beginning. It also tells the listeners
-how the attempt ended, once.
+One object accompanies an attempt from its start. It also notifies the listeners once of the
+outcome.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ K = TypeVar("K", str, Name)
 
 
 class Measuring:
-    """The stop-watch of one attempt; may be used from threads.
+    """The stopwatch of one attempt; it is thread-safe.
 
-    Phases have the names of :class:`~statestore.format.metrics.PhaseTimes`, without ``_ms``. The
-    attempt begins where this is made.
+    Phases have the names of the fields of :class:`~statestore.format.metrics.PhaseTimes`, without
+    ``_ms``. The attempt starts when this object is created.
     """
 
     def __init__(self, listeners: Listeners) -> None:
-        """Start the watch."""
+        """Start the stopwatch."""
         self._listeners = listeners
         self._started = time.monotonic_ns()
         self._phases: dict[str, int] = {}
@@ -52,9 +52,7 @@ class Measuring:
 
     @contextmanager
     def telling(self, checkpoint_id: int | None) -> Iterator[None]:
-        """End the phase ``begin``, which began with the watch, with a block; an error in it is told
-        to the listeners.
-        """
+        """End the phase ``begin`` after the block; report an error in it to the listeners."""
         try:
             yield
         except BaseException as error:
@@ -68,7 +66,7 @@ class Measuring:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of a block to a phase, also when it ends with an error."""
+        """Add the time of a block to a phase, even if the block fails."""
         started = time.monotonic_ns()
         try:
             yield
@@ -77,7 +75,7 @@ class Measuring:
 
     @contextmanager
     def writing(self, uid: str, name: str) -> Iterator[None]:
-        """Count the time of a block to the writing of a state."""
+        """Add the time of a block to the write time of a state."""
         started = time.monotonic_ns()
         try:
             yield
@@ -85,17 +83,18 @@ class Measuring:
             self._add(self._writes, (uid, name), time.monotonic_ns() - started)
 
     def declared(self, uid: str, name: str) -> None:
-        """Begin the writing of a state that its subtasks write elsewhere."""
+        """Start the write time of a state that its subtasks write in other processes."""
         self._declared[uid, name] = time.monotonic_ns()
 
     def answered(self, uid: str, name: str) -> None:
-        """Count the time since then to the writing of the state: a subtask has answered."""
+        """Record that a subtask has answered: set the state's write time to the time since then."""
         with self._lock:
             self._writes[uid, name] = time.monotonic_ns() - self._declared[uid, name]
 
     def wrote(self, entry: Entry, new: Collection[str] | None = None) -> None:
-        """Note a state and what was written of it: all, or the files named in ``new``, by their
-        names below the store.
+        """Record the written amount of a state.
+
+        It counts all files, or only the files in ``new``, by their names relative to the store.
         """
         written = amount_of(entry.handles) if new is None else _amount(entry, new)
         with self._lock:
@@ -103,14 +102,14 @@ class Measuring:
             self._bases[_name(entry)] = _base_rows(entry)
 
     def compacted(self, entry: Entry, new: Collection[str]) -> None:
-        """Note what compaction has written of a state, by the names of its files."""
+        """Record the amount that compaction has written of a state, by the names of its files."""
         with self._lock:
             self._compacted += _amount(entry, new)
             self._written.setdefault(_name(entry), Amount())
             self._bases.setdefault(_name(entry), _base_rows(entry))
 
     def metrics(self, manifest: Manifest | None = None) -> CheckpointMetrics:
-        """Return the figures up to now: of all states that were tried, or those of a manifest."""
+        """Return the metrics so far, for all attempted states, or for the states of a manifest."""
         with self._lock:
             names = {**self._written, **self._writes}
             if manifest is not None:
@@ -135,7 +134,7 @@ class Measuring:
         )
 
     def committed(self, manifest: Manifest) -> CheckpointMetrics:
-        """Tell the listeners that the checkpoint is visible; return its figures with the put."""
+        """Notify the listeners that the checkpoint is visible; return its complete metrics."""
         so_far = self.metrics()
         metrics = manifest.metrics or so_far
         phases = replace(metrics.phases, put_ms=so_far.phases.put_ms)
@@ -145,7 +144,7 @@ class Measuring:
         return metrics
 
     def failed(self, checkpoint_id: int | None, error: BaseException) -> None:
-        """Tell the listeners that there will be no checkpoint; the first time that it is called."""
+        """Notify the listeners of a failed checkpoint; only the first call has an effect."""
         if not self._told:
             self._told = True
             self._listeners.failed(checkpoint_id, error, self.metrics())
@@ -159,7 +158,7 @@ def _amount(entry: Entry, new: Collection[str]) -> Amount:
     if not new:
         return Amount()
     names = frozenset(new)
-    # What is in a list was written by a checkpoint before.
+    # Files in a list of their own were written by an earlier checkpoint.
     written = (part for part in entry.parts if list_of(part.handles) is None)
     parts = ((part.table.path, handle) for part in written for handle in part.handles)
     return amount_of(handle for path, handle in parts if f"{path}/{handle.path}" in names)

@@ -1,8 +1,8 @@
-"""From what a caller asks for to a checked state: columns, key types and max parallelism (I3).
+"""Turn a caller's request into a checked state: columns, key types and max parallelism (I3).
 
-What was stored before decides: an operator's max parallelism and a state's key stay what they are,
-and its value columns change as ``format/schema.py`` allows. Any other difference is refused
-with both sides shown, before a byte is written.
+Stored values take precedence: an operator's max parallelism and a state's key never change, and its
+value columns change as ``format/schema.py`` allows. Any other difference is refused before a byte
+is written, with an error that shows both sides.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ __all__ = [
 ]
 
 
-# Time to live on its way into a checkpoint: which one a state has, and times for rows without.
+# TTL in a checkpoint: which TTL a state has, and times for rows without one.
 #
-# What was stored goes on: a state keeps its time to live until another is given, or ``"off"``.
-# Flink calls turning it on or off a migration; here it is a full snapshot.
+# A state keeps its stored TTL until another one, or ``"off"``, is given. Flink calls turning it on
+# or off a migration; here it is a full snapshot.
 
 
 OFF = "off"
@@ -88,8 +88,9 @@ TtlAsked = TimeToLive | str | None
 def kept_ttl(
     asked: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
 ) -> TimeToLive | None:
-    """Return the time to live of a state: as asked for, else as stored, under its column's new
-    name. InvalidArgumentError for what is neither a TimeToLive nor "off".
+    """Return the TTL of a state: the requested one, or the stored one under its column's new name.
+
+    Raises InvalidArgumentError for a value that is neither a TimeToLive nor "off".
     """
     if isinstance(asked, TimeToLive):
         return asked
@@ -106,10 +107,9 @@ def kept_ttl(
 
 
 def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
-    """Return the time to live of a state of which changes are written: its base's, or one that goes
-    by the same column.
+    """Return the TTL of a state with changes: its base's, or another one on the same column.
 
-    Raises SchemaMismatchError for another column, or where one of the two has none.
+    Raises SchemaMismatchError for another column, or if only one of the two has a TTL.
     """
     ttl = kept_ttl(asked, base.ttl, {})
     if (ttl and ttl.column) == (base.ttl and base.ttl.column):
@@ -124,7 +124,7 @@ def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
 def refuse_new_times(
     ttl: TimeToLive | None, stored: KeyedState | None, names: Sequence[str]
 ) -> None:
-    """Refuse all rows of a state that lives for a time already when they come without times."""
+    """Refuse rows without timestamps for a state that already has a TTL."""
     if ttl is None or stored is None or stored.ttl is None or ttl.column in names:
         return
     raise InvalidArgumentError(
@@ -135,9 +135,9 @@ def refuse_new_times(
 
 
 def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int) -> Any:
-    """Return rows that lack the column of times with the clock in it; others as they are.
+    """Add the clock as time column to rows that lack it; return other rows unchanged.
 
-    The column has the type that it is stored with, else long.
+    The column has its stored type, or long if it is new.
     """
     if ttl is None:
         return rows
@@ -148,7 +148,7 @@ def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms
     if stored is not None and ttl.column in stored.schema.names:
         kind = type_text(stored.schema.type_of(ttl.column))
     if kind not in TIME_TYPES:
-        return rows  # the state refuses its column, with its type
+        return rows  # the check of the state refuses the column, with its type
     if kind != "long":
         check_instant(now_ms)
     return engine.with_time(rows, ttl.column, kind, now_ms)
@@ -173,7 +173,7 @@ TypesOf = Callable[[tuple[str, ...], str, Sequence[str | None]], tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedRequest:
-    """A keyed state as its caller names it; None means: as stored, else the default."""
+    """A keyed state as requested by the caller; None stands for the stored value or the default."""
 
     uid: str
     name: str
@@ -193,7 +193,7 @@ class KeyedRequest:
     ttl: TtlAsked = None
 
     def __str__(self) -> str:
-        """Return how messages name the state."""
+        """Return the state's name for messages."""
         return f"state {self.name!r} of operator {self.uid!r}"
 
 
@@ -216,8 +216,9 @@ def keyed_request(
     ttl: TtlAsked = None,
     regroup: bool = False,
 ) -> KeyedRequest:
-    """Return what a caller asks for, with the defaults; ParallelismError for an operator of which
-    the job's graph says something else.
+    """Return a caller's request with the defaults filled in.
+
+    Raises ParallelismError if the max parallelism contradicts the job graph.
     """
     return KeyedRequest(
         uid=uid,
@@ -251,7 +252,7 @@ def keyed_state(
     history: History,
     so_far: Sequence[KeyedEntry],
 ) -> KeyedState:
-    """Return the state to write, its columns in stored order: key, namespace, entry, values.
+    """Return the state to write, with its columns in the order key, namespace, entry, values.
 
     Raises InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError.
     """
@@ -270,7 +271,7 @@ def keyed_state(
         uid=request.uid,
         name=request.name,
         kind=request.kind,
-        schema=schema.select((*dict.fromkeys(first), *rest)),  # a repeated one is refused there
+        schema=schema.select((*dict.fromkeys(first), *rest)),  # refuses repeated columns
         key=request.key,
         namespace=request.namespace,
         entry=request.entry,
@@ -289,13 +290,15 @@ def keyed_state(
 def _key_types(
     request: KeyedRequest, scheme: str, stored: KeyedState | None, types_of: TypesOf
 ) -> tuple[str, ...]:
-    """Return what each key column is hashed as: as asked for, else as stored where the column can
-    carry that, else the column's own.
+    """Return the type that each key column is hashed as.
+
+    This is the requested type, or the stored one if the column can carry it, or the column's own
+    type.
     """
     asked = _asked_types(request)
     if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
         kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
-        with suppress(UnsupportedTypeError):  # of other columns now, of which is told below
+        with suppress(UnsupportedTypeError):  # the columns have changed, which is reported below
             return types_of(request.key, scheme, kept)
     return types_of(request.key, scheme, asked)
 
@@ -322,8 +325,9 @@ def _asked_types(request: KeyedRequest) -> list[str | None]:
 
 
 def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[str, bool]:
-    """Return the key columns that are hashed as UUIDs, and of each whether it holds text: those of
-    the stored state, and those that are asked for now, as bytes.
+    """Return the key columns that are hashed as UUIDs, by whether they contain text.
+
+    These are the stored state's, and the newly requested ones, which are bytes.
     """
     asked = zip(request.key, _asked_types(request), strict=True)
     said = {name: False for name, kind in asked if is_uuid(kind)}
@@ -331,11 +335,11 @@ def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[st
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
-    """Return the layout that the caller asks for; ``auto``, the default, follows the row count.
+    """Return the requested layout; the default ``auto`` depends on the number of rows.
 
-    The count is that of the given rows if it is known, else that of the newest checkpoint that has
-    the state. A new state of unknown size is ranged: it gets few files if it is small, and a ranged
-    file ends at the next key group anyway once it is large.
+    This is the number of the given rows if it is known, or the number in the newest checkpoint that
+    has the state. A new state of unknown size is ranged: it gets few files if it is small, and if
+    it is large, a ranged file ends at the next key group anyway.
     """
     if request.layout not in (None, AUTO_LAYOUT):
         return Layout(request.layout)
@@ -354,12 +358,12 @@ def operator_state(
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
     """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
 
-    Raises InvalidArgumentError when the lists are not one per subtask, or the elements are too
-    large, and SchemaMismatchError when mode or columns differ from the stored ones.
+    Raises InvalidArgumentError if there is not one list per subtask, or if the elements are too
+    large. Raises SchemaMismatchError if mode or columns differ from the stored ones.
     """
     stored = history.operator(uid, name)
     if stored is not None and stored.mode is mode and not stored.schema.fields:
-        stored = None  # it never had an element, so nothing is known of its columns
+        stored = None  # it never had an element, so its columns are unknown
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
     subject = f"{mode.value} state {name!r} of operator {uid!r}"
     if is_frame(elements):
@@ -391,7 +395,7 @@ def operator_state(
 
 
 def _refuse_unreadable(schema: Schema, subject: str) -> None:
-    """Refuse what could be written, and could not be read by one of the readers."""
+    """Refuse a schema that can be written, but that one of the readers cannot read."""
     refuse_too_deep(schema, subject)
     for name in names_with_nul(schema):
         raise InvalidArgumentError(
@@ -406,8 +410,10 @@ def _max_parallelism(
     history: History,
     so_far: Sequence[KeyedEntry],
 ) -> int:
-    """Return the operator's max parallelism: as stored, else of its other states, else as asked
-    for, else Flink's default.
+    """Return the operator's max parallelism.
+
+    In order of precedence: the one of its other states, the stored one, the requested one, Flink's
+    default.
     """
     uid, asked = request.uid, request.max_parallelism
     siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
@@ -426,9 +432,10 @@ def _max_parallelism(
 
 
 def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> KeyedState:
-    """Return the state with the stored order of columns, and those that are new behind them.
+    """Return the state with the stored column order, followed by new columns.
 
-    SchemaMismatchError with both schemas for a change that is none of values, or loses some.
+    Raises SchemaMismatchError with both schemas if anything but value columns has changed, or if
+    the change loses values.
     """
     for what, old, new in (
         ("kind", stored.kind.value, state.kind.value),

@@ -1,9 +1,9 @@
-"""A keyed state written by many processes: each subtask its own range, one coordinator commits.
+"""Write a keyed state from many processes: each subtask writes its range, one coordinator commits.
 
-The coordinator declares the state, and sends a :class:`KeyedWriter` to wherever the subtasks run.
-Each writes its rows there and answers with an ``Acknowledgement``; the coordinator, which alone
-commits, hands these to ``checkpoint.acknowledge``. Files whose acknowledgement never arrives are in
-no manifest, so nobody sees them.
+The coordinator declares the state, and sends a :class:`KeyedWriter` to the processes in which the
+subtasks run. Each subtask writes its rows there and answers with an ``Acknowledgement``. The
+coordinator, which alone commits, passes these to ``checkpoint.acknowledge``. Files whose
+acknowledgement never arrives are in no manifest, so no reader sees them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 
-# What a subtask tells the coordinator when its part of a keyed state is written.
+# A subtask's message to the coordinator that its part of a keyed state is written.
 #
-# As in Flink, where a task answers a checkpoint's trigger with an ``AcknowledgeCheckpoint`` message
-# that carries its state handles. The value can be pickled, or sent as bytes over any wire.
+# It corresponds to Flink's ``AcknowledgeCheckpoint`` message, which carries the state handles of a
+# task. The value can be pickled, or sent as bytes over any wire.
 
 
 FORMAT = "statestore-acknowledgement"
@@ -50,7 +50,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """One attempt at one checkpoint of one store; ``token`` is new for every attempt."""
+    """One attempt at one checkpoint of one store; ``token`` is unique to the attempt."""
 
     store_id: str
     checkpoint_id: int
@@ -69,9 +69,9 @@ class _Document(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The files that ``subtask`` wrote of a keyed state: those in ``entry``, in order of key group.
+    """The files that ``subtask`` wrote of a keyed state: the handles of ``entry``, by key group.
 
-    None, when none of the state's keys belong to the subtask.
+    Files are absent if none of the state's keys belong to the subtask.
     """
 
     attempt: Attempted
@@ -80,11 +80,11 @@ class Acknowledgement:
 
     @property
     def rows(self) -> int:
-        """The rows that were written."""
+        """The number of written rows."""
         return self.entry.rows
 
     def to_json(self) -> bytes:
-        """Return a UTF-8 JSON document, whose last member is the SHA-256 of what is before it."""
+        """Return a UTF-8 JSON document whose last member is the SHA-256 of the preceding bytes."""
         return document_bytes(
             {
                 "format": FORMAT,
@@ -114,7 +114,8 @@ class Acknowledgement:
         read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
         attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
         entry = keyed_from_json(read.keyed, read.uid, name, ".keyed")
-        if len(read.statistics) == len(entry.handles):  # else a Delta log's are read from the files
+        # otherwise Delta statistics are read from the files
+        if len(read.statistics) == len(entry.handles):
             known = zip(entry.handles, read.statistics, strict=True)
             handles = [replace(handle, statistics=text) for handle, text in known]
             entry = replace(entry, handles=tuple(handles))
@@ -127,11 +128,11 @@ _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
 @checked_methods
 @dataclass(frozen=True)
 class KeyedWriter:
-    """A keyed state that its subtasks write; can be pickled, with the credentials of the store.
+    """A keyed state that its subtasks write; it can be pickled, with the store's credentials.
 
-    ``assignment`` says which subtask owns which key groups: Flink's even ranges, or those that the
-    checkpoint is taken with. ``target`` is None when the checkpoint was committed by an earlier
-    attempt: then its subtasks write nothing, and look at no rows.
+    ``assignment`` maps subtasks to key groups, by Flink's even ranges or by the checkpoint's own.
+    ``target`` is None if an earlier attempt has committed the checkpoint; then the subtasks ignore
+    their rows and write nothing.
     """
 
     attempt: Attempted
@@ -141,7 +142,7 @@ class KeyedWriter:
 
     @property
     def parallelism(self) -> int:
-        """How many subtasks write."""
+        """The number of subtasks that write."""
         return self.assignment.parallelism
 
     def subtask(self, subtask: int) -> SubtaskWriter:
@@ -154,7 +155,7 @@ class KeyedWriter:
             The writer; it can be pickled.
 
         Raises:
-            InvalidArgumentError: when there is no such subtask.
+            InvalidArgumentError: if the subtask does not exist.
         """
         if self.target is not None:
             self.assignment.range_of(subtask)
@@ -163,7 +164,7 @@ class KeyedWriter:
 
 @dataclass(frozen=True)
 class SubtaskWriter:
-    """Writes the part of a keyed state that one subtask owns; can be pickled."""
+    """Writes the part of a keyed state that one subtask owns; it can be pickled."""
 
     state: KeyedWriter
     subtask: int
@@ -176,12 +177,12 @@ class SubtaskWriter:
     def write(self, rows: Any) -> Acknowledgement:
         """Write all of the subtask's rows, in this process.
 
-        Writing again, after an answer that may have been lost, makes new files. A stream, which has
-        its rows once, is refused then. Nothing is left behind after an error.
+        A repeated call, for example after a lost answer, writes new files. It refuses a stream,
+        which can be read only once. After an error, no file is left behind.
 
         Args:
-            rows: an Arrow table, its batches, a frame that speaks Arrow, or a list of dictionaries,
-                of the declared columns in any order.
+            rows: an Arrow table, its batches, a frame with Arrow's C interface, or a list of
+                dictionaries, with the declared columns in any order.
 
         Returns:
             The answer that the coordinator needs for :meth:`CheckpointWriter.acknowledge`.
@@ -190,7 +191,7 @@ class SubtaskWriter:
             InvalidArgumentError: for a row that another subtask owns.
             NullKeyError, DuplicateKeyError or SchemaMismatchError: for rows that the state cannot
                 take.
-            StorageError: when the store cannot be written.
+            StorageError: if the store cannot be written.
         """
         target, entry = self.state.target, self.state.entry
         if target is not None:
@@ -201,7 +202,7 @@ class SubtaskWriter:
 
 @dataclass
 class Acknowledged:
-    """Which subtasks of a state have answered, and with which files; the coordinator's side."""
+    """The coordinator's record of the subtasks of a state that have answered, with their files."""
 
     writer: KeyedWriter
     storage: Storage
@@ -210,7 +211,7 @@ class Acknowledged:
 
     @property
     def entry(self) -> KeyedEntry:
-        """The state with the files that are acknowledged so far, in order of key group."""
+        """The state with the files acknowledged so far, ordered by key group."""
         known = sorted(self._by_subtask.items())
         handles = tuple(handle for _, found in known for handle in found.entry.handles)
         return replace(self.writer.entry, handles=handles)
@@ -221,10 +222,10 @@ class Acknowledged:
         return [i for i in range(self.writer.parallelism) if i not in self._by_subtask]
 
     def add(self, found: Acknowledgement) -> bool:
-        """Take an answer; return whether the checkpoint has its files.
+        """Add an answer; return whether the checkpoint takes its files.
 
-        The first one of a subtask counts. One that comes again changes nothing; of another one,
-        from a subtask that was run twice, the files are deleted.
+        The first answer of a subtask counts. A repetition of it changes nothing. If a subtask was
+        run twice, the files of its second answer are deleted.
         """
         self._check(found)
         with self._lock:
@@ -238,7 +239,7 @@ class Acknowledged:
         return False
 
     def refuse_missing(self) -> None:
-        """Raise InvalidArgumentError, naming them, when subtasks have not answered."""
+        """Raise InvalidArgumentError, with their numbers, if subtasks have not answered."""
         if missing := self.missing:
             raise InvalidArgumentError(
                 f"{self.writer.entry.state} is not complete: no acknowledgement of "
@@ -248,8 +249,9 @@ class Acknowledged:
             )
 
     def _check(self, found: Acknowledgement) -> None:
-        """Refuse what this state's subtask cannot have written: its files would be lost, or others
-        deleted.
+        """Refuse an answer that this state's subtask cannot have written.
+
+        Its files would be lost, or other files deleted.
         """
         known = self.writer
         if replace(found.entry, handles=()) != known.entry:

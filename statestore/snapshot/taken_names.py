@@ -1,10 +1,10 @@
-"""The names of the states that a checkpoint has so far: none comes twice, nor one that looks alike.
+"""Keep the names of a checkpoint's states unique, also after case folding.
 
-Names that differ in case or in Unicode normalization alone fold together. Where a file system folds
-case, the folders of two such names are one. A listing has one spelling then, and a manifest
-another, so a collection would take the files of the second name for nobody's. So a name that folds
-to another's is refused, on any storage: a store may be copied. Two such names that a store has
-already are accepted.
+Names that differ only in case or in Unicode normalization fold to the same name. If a file system
+folds case, the folders of two such names are the same folder. A listing then has one spelling and a
+manifest the other, so a collection would treat the files of the second name as dead. So a name that
+folds to another's is refused, on any storage, because a store may be copied. Two such names that a
+store already has are accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TakenNames:
     """The states of one checkpoint by name and by table, and the names of its predecessor."""
 
     def __init__(self, stored: Iterable[Name]) -> None:
-        """Begin with no states; ``stored`` names the states of the newest checkpoint."""
+        """Start with no states; ``stored`` names the states of the newest checkpoint."""
         self._stored = frozenset(stored)
         self._stored_operators = frozenset(uid for uid, _ in self._stored)
         self._states: dict[Name, Entry] = {}
@@ -37,7 +37,7 @@ class TakenNames:
             self._add_folded(name)
 
     def add(self, entry: Entry) -> None:
-        """Take a state that was written, declared or carried."""
+        """Add a state that was written, declared or carried."""
         name = (entry.state.uid, entry.state.name)
         self._states[name] = entry
         self._owners[entry.table.path] = name
@@ -75,8 +75,9 @@ class TakenNames:
                 raise _clash(f"states of operator {uid!r}", other, name)
 
     def _refuse_shared(self, table: str, name: Name, *, is_new: bool) -> None:
-        """Refuse a state whose table another operator's carried state has: the operator was called
-        otherwise when that was written.
+        """Refuse a state whose table already belongs to another operator's carried state.
+
+        That operator had another label when the table was written.
         """
         other = self._owners[table]
         written, carried = (name, other) if is_new else (other, name)

@@ -1,8 +1,9 @@
-"""Snapshot: states in, one manifest out. Tables first, the manifest last (I5).
+"""Take a snapshot: write the states, then commit one manifest.
 
-:class:`CheckpointWriter` is what ``with store.snapshot(…) as checkpoint`` yields. Each call writes
-one state's files at once; leaving the block publishes the tables and commits the manifest. An
-exception in the block deletes what was written and commits nothing.
+Tables are published first, and the manifest is put last (I5). :class:`CheckpointWriter` is what
+``with store.snapshot(…) as checkpoint`` yields. Each call writes one state's files immediately;
+leaving the block publishes the tables and commits the manifest. An exception in the block deletes
+what was written and commits nothing.
 """
 
 from __future__ import annotations
@@ -56,28 +57,26 @@ class _Key(TypedDict):
 
 
 class StateOptions(_Key, _Common, total=False):
-    """How a keyed state is written, whatever its kind; :meth:`CheckpointWriter.keyed` says what
-    each option does.
-    """
+    """Options for writing a keyed state of any kind; see :meth:`CheckpointWriter.keyed`."""
 
     co_located: bool
 
 
 class KeyedOptions(StateOptions, _Kind, total=False):
-    """How a keyed state of any kind is written; see :meth:`CheckpointWriter.keyed`."""
+    """Options for writing a keyed state, including its kind; see :meth:`CheckpointWriter.keyed`."""
 
 
 class ChangeOptions(_Common, _Kind, total=False):
-    """How a keyed state is named of which changes are written: by default as it is stored."""
+    """Options for writing changes of a keyed state; the defaults are the stored values."""
 
     key: Columns
 
 
 @checked_methods
 class CheckpointWriter:
-    """Collects the states of one checkpoint; commits them together when its block ends.
+    """Collects the states of one checkpoint, and commits them together when its block ends.
 
-    ``already_committed`` says that the store contains this batch, and nothing is written now.
+    ``already_committed`` is True if the store already contains this batch; then nothing is written.
     """
 
     already_committed = False
@@ -100,10 +99,10 @@ class CheckpointWriter:
 
     @property
     def planned(self) -> tuple[int, Writer]:
-        """The number that the checkpoint gets, and its writer; known before it is committed.
+        """The number that the checkpoint will get, and its writer; known before the commit.
 
-        A caller that never receives the answer to a commit asks for this number again. The
-        checkpoint is this one if its manifest names the same writer.
+        A caller that never receives the answer to a commit can look up this number. The checkpoint
+        is this one if its manifest names the same writer.
         """
         return self._attempt.checkpoint_id, self._attempt.writer
 
@@ -122,9 +121,9 @@ class CheckpointWriter:
 
     @property
     def metrics(self) -> CheckpointMetrics | None:
-        """What the checkpoint cost, the put of its manifest included.
+        """The checkpoint's metrics, including the put of its manifest.
 
-        Of a checkpoint that was committed before, this is what its manifest says.
+        If the checkpoint was committed earlier, these are the metrics in its manifest.
 
         Raises:
             InvalidArgumentError: before the block has ended.
@@ -133,7 +132,7 @@ class CheckpointWriter:
 
     @property
     def collected(self) -> Collected:
-        """The states so far. A checkpoint that is made from another one is built with it."""
+        """The states so far. Commands that derive a checkpoint from another one use this."""
         return self._collected
 
     def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
@@ -144,41 +143,42 @@ class CheckpointWriter:
         Args:
             uid: the operator.
             name: the state.
-            rows: a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
+            rows: a Spark DataFrame, an Arrow table or stream, a frame with Arrow's C interface, or
                 dictionaries. An iterator is read to its end. The column ``key_group`` of restored
                 rows is checked, and not stored again.
             key: the key columns.
-            namespace: the namespace columns; by default none.
+            namespace: the namespace columns; none by default.
             kind: what a row is; by default ``value``.
-            entry: the columns that tell the entries of one key apart, of a list, map or timer.
-            time_domain: ``event`` or ``processing``, of timers.
+            entry: the columns that identify the entries of one key, in a list, map or timer state.
+            time_domain: ``event`` or ``processing``, for timers.
             max_parallelism: the number of key groups, fixed for the life of the operator's state.
-                By default what the job's graph says, else as stored, else Flink's default for this
-                parallelism.
+                Defaults to the job graph's value, then the stored one, then Flink's default for
+                this parallelism.
             regroup: lets ``max_parallelism`` differ from the stored one.
-            hash_scheme: how keys are hashed; by default as stored, else Flink's of Java objects.
-            key_types: the type that a key column is hashed as, where that is not its own type. It
-                is one name, one name per column, or a dictionary by column
-                (``{"at": "TIMESTAMP(3)"}``). By default as stored.
+            hash_scheme: how keys are hashed; defaults to the stored scheme, then to Flink's scheme
+                for Java objects.
+            key_types: the type that a key column is hashed as, if it is not its own type. It is one
+                name, one name per column, or a dictionary by column (``{"at": "TIMESTAMP(3)"}``).
+                Defaults to the stored types.
             layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a
-                range of key groups) or ``auto`` (partitioned from 2,048 rows per key group on, else
-                ranged). By default what the store was opened with, else ``auto``.
-            co_located: says that Spark partition i of a DataFrame holds subtask i's rows, as a
-                restore at this parallelism left them. Nothing is shuffled. A row that belongs to
+                range of key groups) or ``auto``, which is partitioned from 2,048 rows per key group
+                on and ranged below. Defaults to the store's layout, then to ``auto``.
+            co_located: True if Spark partition i of a DataFrame has subtask i's rows, as after a
+                restore at this parallelism. In that case nothing is shuffled. A row that belongs to
                 another subtask is refused.
-            renamed: ``{"old": "new"}`` names a value column that has another name now. Value
-                columns may also be new, left out or of a wider type than before.
+            renamed: ``{"old": "new"}`` gives the new name of a value column. Value columns may also
+                be new, left out or wider than before.
             dropped: value columns that are removed without a replacement.
-            ttl: how long rows live. It is kept until another one or ``"off"`` is given. To turn it
-                on, rows may come without its column, and get the checkpoint's clock.
+            ttl: how long rows live. It is kept until another value or ``"off"`` is given. When it
+                is turned on, rows may lack its column, and get the checkpoint's clock.
 
         Returns:
             The state as the checkpoint will name it.
 
         Raises:
             NullKeyError, DuplicateKeyError or UnsupportedTypeError: for the rows.
-            SchemaMismatchError, ParallelismError or InvalidArgumentError: for what does not fit the
-                stored state, or each other. Nothing is visible then either.
+            SchemaMismatchError, ParallelismError or InvalidArgumentError: for a conflict with the
+                stored state, or between arguments. Nothing is visible in that case either.
         """
         co_located = options.pop("co_located", False)
         request = self._request(uid, name, **options)
@@ -195,9 +195,9 @@ class CheckpointWriter:
     def declare(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
     ) -> KeyedWriter:
-        """Declare a keyed state that subtasks write, in any process; nothing is written here.
+        """Declare a keyed state that subtasks write in any process; nothing is written here.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
@@ -231,39 +231,39 @@ class CheckpointWriter:
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Write what changed in a keyed state since the newest checkpoint, or since ``base``.
+        """Write the changes of a keyed state since the newest checkpoint, or since ``base``.
 
-        The options are those of :meth:`keyed`, by default as stored. For a state that may not be
-        stored yet, ``key`` is needed, and ``kind`` and ``entry`` where they apply.
+        Takes the options of :meth:`keyed`, which default to the stored values. For a state that may
+        not be stored yet, ``key`` is required, and ``kind`` and ``entry`` if they apply.
 
-        A value of another type than the column's is accepted if the conversion leaves it equal.
-        Else the error names its column and row. In a state with a time to live, upserts without its
-        column get the checkpoint's clock: what is written now is used now. Where reads count too,
-        the rows that were read are upserts as well. When the newest checkpoint lacks the state, the
+        A value of another type than the column's is accepted if the conversion is lossless. If it
+        is not, the error names its column and row. In a state with a TTL, upserts without its
+        column get the checkpoint's clock, because a write counts as a use. If reads count too, the
+        rows that were read must also be upserts. If the newest checkpoint lacks the state, the
         upserts are written in full, and a warning is logged.
 
         Args:
             uid: the operator.
             name: the state.
-            upserts: whole rows, in the state's columns and in the forms that :meth:`keyed` takes.
-                Each replaces the row with its key, namespace and entry columns, or is new.
+            upserts: whole rows with the state's columns, in the forms that :meth:`keyed` accepts.
+                Each replaces the row with the same key, namespace and entry columns, or is new.
             deletes: rows to delete. A key deletes all rows of the key. A key and namespace deletes
-                the rows of both. With the entry columns too it deletes one element of a list, one
-                map entry or one timer. Other columns are ignored. A list of dictionaries may mix
-                the three.
-            cleared: deletes too, of keys that upserts of the same checkpoint may write anew.
+                the rows of both. A row that also has the entry columns deletes one list element,
+                map entry or timer. Other columns are ignored. A list of dictionaries may mix the
+                three.
+            cleared: deletes of keys that upserts of the same checkpoint may write again.
             base: the checkpoint that the changes build on. A job that was restored from an older
-                one gives its number.
+                checkpoint passes its number.
 
         Returns:
             The state as the checkpoint will name it.
 
         Raises:
-            DuplicateKeyError: for an entry that comes twice, or comes and is deleted.
+            DuplicateKeyError: for an entry that is given twice, or is both upserted and deleted.
             NullKeyError: for a null in a key.
-            SchemaMismatchError or ParallelismError: when columns, hash scheme or max parallelism
-                are not those of the base.
-            CheckpointNotFoundError: when the base has expired.
+            SchemaMismatchError or ParallelismError: if columns, hash scheme or max parallelism
+                differ from the base.
+            CheckpointNotFoundError: if the base has expired.
         """
         request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
@@ -284,11 +284,11 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Compare all rows of a keyed state with a checkpoint, and write the differences.
 
-        It is for callers who do not know what changed. The options are those of :meth:`changes`.
+        Use it if the changes are not known. Takes the options of :meth:`changes`.
 
-        Key groups whose stored digest equals that of the rows are not read. The others are merged
-        and compared one after another, in Spark by the tasks that write. When nothing changed, no
-        file is written. When the newest checkpoint lacks the state, the rows are written in full,
+        Key groups whose stored digest equals the digest of the rows are not read. The others are
+        merged and compared one after another, in Spark by the tasks that write. If nothing changed,
+        no file is written. If the newest checkpoint lacks the state, the rows are written in full,
         and a warning is logged.
 
         Args:
@@ -296,14 +296,14 @@ class CheckpointWriter:
             name: the state.
             rows: all rows of the state.
             base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name. The
-                new checkpoint builds on it, whatever came after it.
+                new checkpoint builds on it, even if there are later ones.
 
         Returns:
             The state as the checkpoint will name it.
 
         Raises:
-            MissingFileError or DamagedFileError: when a file of ``base`` is not what was written.
-            StateStoreError: as :meth:`changes`.
+            MissingFileError or DamagedFileError: if a file of ``base`` is missing or damaged.
+            StateStoreError: the errors of :meth:`changes`.
         """
         request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
@@ -322,9 +322,9 @@ class CheckpointWriter:
         return changed_request(self._attempt, uid, name, base, **options)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        """Take a subtask's answer: the checkpoint will have its files. May be called from threads.
+        """Add a subtask's answer, so that the checkpoint has its files. This method is thread-safe.
 
-        The first answer of a subtask counts, and its repetition changes nothing. When a subtask was
+        The first answer of a subtask counts, and its repetition changes nothing. If a subtask was
         run twice, the files of its other answer are deleted.
 
         Args:
@@ -334,8 +334,8 @@ class CheckpointWriter:
             Whether the checkpoint has the files of this answer.
 
         Raises:
-            InvalidArgumentError: for an answer to another checkpoint or attempt, or of a state that
-                is not awaited; its files are left alone.
+            InvalidArgumentError: for an answer to another checkpoint or attempt, or for a state
+                that was not declared; its files are not touched.
         """
         if self._collected.left:
             raise InvalidArgumentError(USED)
@@ -367,7 +367,7 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write a list state: one row per element, ordered by an integer column.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
@@ -385,7 +385,7 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write a map state: one row per key and map key.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
@@ -403,7 +403,7 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write a reducing state: one row per key, the reduced value.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
@@ -420,7 +420,7 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write an aggregating state: one row per key, the accumulator.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
@@ -444,14 +444,14 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write timers: one row per key, namespace and time.
 
-        The options and errors are those of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`keyed`.
 
         Args:
             uid: the operator.
             name: the state.
             rows: all rows, as in :meth:`keyed`.
             time_domain: ``event`` or ``processing`` time.
-            timestamp: the column of the time.
+            timestamp: the time column.
 
         Returns:
             The state as the checkpoint will name it.
@@ -467,7 +467,7 @@ class CheckpointWriter:
         )
 
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
-        """Write list state of an operator: on a rescale each element goes to one new subtask.
+        """Write list state of an operator: on a rescale, each element goes to one subtask.
 
         Args:
             uid: the operator.
@@ -481,7 +481,7 @@ class CheckpointWriter:
         return self._operator(uid, name, elements, RedistributionMode.SPLIT)
 
     def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
-        """Write union state: on a restore every subtask gets every element.
+        """Write union state: on a restore, every subtask gets every element.
 
         Args:
             uid: the operator.
@@ -514,10 +514,10 @@ class CheckpointWriter:
         return entry
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
-        """Take a state over from the newest checkpoint, or from ``base``.
+        """Carry a state from the newest checkpoint, or from ``base``, into this one.
 
-        Its files are named again, and no row is read. Elements of an operator are redistributed
-        when its parallelism has changed.
+        Its files are named again, and no row is read. Elements of an operator are redistributed if
+        its parallelism has changed.
 
         Args:
             uid: the operator.
@@ -528,24 +528,24 @@ class CheckpointWriter:
             The state as the checkpoint will name it.
 
         Raises:
-            InvalidArgumentError: for a state that is in this checkpoint already.
-            StateNotFoundError, CheckpointNotFoundError, MalformedManifestError or ParallelismError:
-                when the state cannot be taken over.
+            InvalidArgumentError: for a state that this checkpoint already has. StateNotFoundError,
+            CheckpointNotFoundError, MalformedManifestError or ParallelismError:
+                if the state cannot be carried.
         """
         return self._carrying.carry(uid, name, base=base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Take over the other states of the newest checkpoint, or of ``base``, as the block ends.
+        """When the block ends, carry the other states of the newest checkpoint, or of ``base``.
 
-        These are the states that are neither in this checkpoint by then nor dropped. Each is taken
-        over as by :meth:`carry`.
+        These are the states that are neither in this checkpoint by then nor dropped. Each is
+        carried as by :meth:`carry`.
         """
         self._carrying.carry_rest(base=base)
 
     def drop(self, uid: str, name: str) -> None:
-        """Leave a state of the newest checkpoint out of this one, and so of those that follow.
+        """Leave a state of the newest checkpoint out of this one and all later ones.
 
-        Nothing happens when there is no such state.
+        If the state does not exist, this does nothing.
 
         Args:
             uid: the operator.
@@ -559,21 +559,21 @@ class CheckpointWriter:
         These are the states of the newest checkpoint that this one does not have.
 
         Args:
-            naming: operator and name of states that count as written already.
+            naming: operator uid and name of states that count as already written.
 
         Returns:
-            Operator and name of each state.
+            Operator uid and name of each state.
         """
         return self._carrying.left_out(naming)
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Count the time of a block as compaction of the states that are carried."""
+        """Count the time of a block as compaction of carried states."""
         with self._attempt.measuring.phase("compaction"):
             yield
 
     def say_origin(self, origin: Mapping[str, Any]) -> None:
-        """Record which checkpoint this one is made of, and how.
+        """Record which checkpoint this one was derived from, and how.
 
         Args:
             origin: plain JSON values, for the manifest.
@@ -581,11 +581,11 @@ class CheckpointWriter:
         self._commit.origin = origin
 
     def keep_times(self, manifest: Manifest) -> None:
-        """Keep the times of a checkpoint whose place this one takes.
+        """Keep the times of a checkpoint that this one replaces.
 
         Args:
-            manifest: the checkpoint that is replaced. Its rows are as old as they were, for readers
-                and for ``expire``.
+            manifest: the replaced checkpoint. For readers and for ``expire``, its rows keep their
+                age.
         """
         self._commit.replaced = manifest
 
@@ -593,15 +593,15 @@ class CheckpointWriter:
         """Record state of the source that this checkpoint does not have (I16).
 
         Args:
-            records: what is missing, and why.
-            inherit: whether the records of the checkpoint before hold as well. A command that
-                brings all state of its source anew says False.
+            records: the missing state and the reasons.
+            inherit: whether the records of the previous checkpoint still apply. A command that
+                replaces all state of its source passes False.
         """
         self._commit.left_out = (*self._commit.left_out, *records)
         self._commit.inherits_left_out = inherit
 
     def give_up(self) -> None:
-        """Take no checkpoint after all; nothing was written yet.
+        """Abandon the checkpoint before anything was written.
 
         Raises:
             InvalidArgumentError: within the block.
@@ -611,7 +611,7 @@ class CheckpointWriter:
         self._collected.entered = self._collected.left = True
 
     def __del__(self) -> None:
-        """Warn of a checkpoint whose block was never entered: nothing of it was committed."""
+        """Warn about a checkpoint whose block was never entered, because nothing was committed."""
         collected = getattr(self, "_collected", None)
         if collected is None or collected.entered or collected.left:
             return
@@ -624,7 +624,7 @@ class CheckpointWriter:
         )
 
     def __enter__(self) -> Self:
-        """Return the writer; InvalidArgumentError when it was used before."""
+        """Return the writer. Raises InvalidArgumentError if it was used before."""
         if self._collected.entered:
             raise InvalidArgumentError(USED)
         self._collected.entered = True
@@ -638,8 +638,9 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Carry the rest if that was asked for, refuse what would be lost, and commit; after an
-        exception delete what was written.
+        """Carry the rest if requested, refuse to lose a state, and commit.
+
+        After an exception, the written files are deleted instead.
         """
         try:
             self._end(error)

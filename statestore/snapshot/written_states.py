@@ -1,4 +1,4 @@
-"""A state of a checkpoint written as a whole: keyed by this process or many, or an operator's."""
+"""Write a state in full: a keyed state from one or many processes, or an operator state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_full(
     rows = _with_times(collected, rows, request)
     engine, rows = engine_of(rows, str(request))
     if request.regroup:
-        rows = engine.ungrouped(rows)  # they come with the key groups that they had
+        rows = engine.ungrouped(rows)  # they still have their old key groups
     request = replace(request, rows=engine.rows_known(rows))
     state = checked_state(collected, engine, rows, request)
     target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
@@ -56,7 +56,7 @@ def write_full(
 def declare(
     collected: Collected, request: KeyedRequest, schema: Any, *, co_located: bool = False
 ) -> KeyedWriter:
-    """Return who writes a keyed state of these columns, subtask by subtask, in any process."""
+    """Return a writer for a keyed state that its subtasks write, in any process."""
     attempt = collected.attempt
     engine, rows = engine_of(schema, str(request))
     state = checked_state(collected, engine, rows, request)
@@ -89,9 +89,9 @@ def write_operator(
 def checked_state(
     collected: Collected, engine: Engine, rows: Any, request: KeyedRequest
 ) -> KeyedState:
-    """Return the state that is asked for, with the columns of the rows, held to what is stored.
+    """Return the requested state with the columns of the rows, checked against the stored state.
 
-    Errors are those of :func:`statestore.snapshot.states.keyed_state`.
+    Raises the errors of :func:`statestore.snapshot.states.keyed_state`.
     """
     return keyed_state(
         request,
@@ -104,7 +104,7 @@ def checked_state(
 
 
 def _as_stored(collected: Collected, rows: Any, request: KeyedRequest) -> Any:
-    """Return dictionaries as a table of the stored types, as far as these hold the values."""
+    """Convert dictionaries to a table with the stored types, as far as these fit the values."""
     if not is_dicts(rows):
         return rows
     stored = collected.attempt.history.keyed(request.uid, request.name)
