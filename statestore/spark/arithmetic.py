@@ -1,7 +1,7 @@
-"""Arithmetic on Spark columns that key hashes are made of; no result depends on a session setting.
+"""Arithmetic on Spark columns, for key hashes; no result depends on a session setting.
 
-Every whole number is a bigint: Spark's int arithmetic fails on overflow in ANSI mode and wraps
-otherwise, bigint never gets there.
+Every integer is a bigint. Spark's int arithmetic fails on overflow in ANSI mode and wraps around
+otherwise; the values here never overflow a bigint.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def let(value: Column, use: Callable[[Column], Column]) -> Column:
 
 
 def reflect(java_class: str, method: str, argument: Column) -> Column:
-    """Return what a static Java method that gives an int or a long says of ``argument``."""
+    """Return the result of a static Java method of one argument that returns an int or a long."""
     called = F.java_method(F.lit(java_class), F.lit(method), argument)
     return called.cast("bigint")
 
 
 def divide(value: Column, by: int) -> Column:
-    """Return the whole part of value / ``by`` as a bigint."""
+    """Return value / ``by`` as a bigint, truncated toward zero."""
     divisor = F.lit(by) if by < 1 << 31 else F.lit(Decimal(by))
     return F.call_function("div", value, divisor)
 
 
 def micros_of_day(column: Column) -> Column:
-    """Return the microsecond of the day of a timestamp_ntz, without asking for any time zone."""
+    """Return the microsecond of the day of a timestamp_ntz, without using any time zone."""
     hours, minutes = F.hour(column).cast("bigint"), F.minute(column)
     seconds = F.extract(F.lit("SECOND"), column) * 1_000_000
     return (hours * 60 + minutes) * 60_000_000 + seconds.cast("bigint")
@@ -78,7 +78,7 @@ def micros_of_day(column: Column) -> Column:
 def unscaled_digits(column: Column) -> Column:
     """Return the digits of a decimal's unscaled value, without sign, as a string.
 
-    The text of a small decimal is 0.05 or 5E-8, as ANSI mode says: its digits are the same.
+    The text of a small decimal is 0.05 or 5E-8, depending on ANSI mode; its digits are the same.
     """
     return F.regexp_replace(column.cast("string"), "[-.]|E.*", "")
 
@@ -86,7 +86,8 @@ def unscaled_digits(column: Column) -> Column:
 def is_negative(column: Column) -> Column:
     """Return whether a decimal is below 0.
 
-    By its text: Spark rounds a decimal(38, 38) before it compares it with a 0 of another scale.
+    This tests the text: Spark rounds a decimal(38, 38) before it compares it with a 0 of another
+    scale.
     """
     return column.cast("string").startswith("-")
 
@@ -107,23 +108,24 @@ def exact_decimal(
     if data_type == wanted:
         return column
     given = column.try_cast(wanted)
-    # By text: a comparison would bring both to a common type, which may round.
+    # Compare texts: comparing numbers would cast both to a common type, which may round.
     same = given.try_cast(data_type).cast("string") == column.cast("string")
     problem = f"a value is none of {kind}: round it first, or name its digits"
     return checked(column, F.coalesce(same, F.lit(False)), problem, given)
 
 
 def checked(column: Column, good: Column, problem: str, value: Column) -> Column:
-    """Return ``value`` where ``column`` is null or good; else the query fails with the problem.
+    """Return ``value`` where ``column`` is null or good; otherwise the query fails.
 
-    A condition on the value itself, so that no optimisation can drop it.
+    The error has the text ``problem``. The condition is part of the value itself, so that no
+    optimization can drop it.
     """
     stop = F.raise_error(F.lit(_NO_HASH + problem))
     return F.when(column.isNull() | good, value).otherwise(stop)
 
 
 def problem_of(error: Exception) -> str | None:
-    """Return what a value failed a query for by :func:`checked`; None for any other error."""
+    """Return the problem with which :func:`checked` failed a query; None for other errors."""
     parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
     mark, found, problem = (parameters or {}).get("errorMessage", "").partition(_NO_HASH)
     return problem if found and not mark else None
@@ -135,7 +137,7 @@ def micros_of_interval(column: Column) -> Column:
 
 
 def seconds_and_nanos(nanos: Column) -> Column:
-    """Return the hash of an Instant or a Duration of so many nanoseconds."""
+    """Return the hash of an Instant or a Duration of this many nanoseconds."""
     seconds, below = floor_divide(nanos, _NANOS), F.pmod(nanos, F.lit(_NANOS))
     return signed(long_hash(seconds) + below * 51)
 

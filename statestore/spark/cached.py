@@ -1,9 +1,9 @@
-"""Rows in Spark's cache: how many there are is known there, and few are taken to the driver.
+"""The size of rows in Spark's cache, and the collection of few rows on the driver.
 
-Of rows that were not computed yet Spark only guesses, and what a function of Python makes of some
-it takes for as much as went in: only what lies in the cache, or came from the driver, is believed.
-What is filtered, united or added up of such rows is no more than they are, as long as no expression
-makes longer values of them.
+Spark only guesses the size of rows that were not computed yet. For the output of a Python function
+it assumes the size of the input. Only rows that are in the cache, or that came from the driver,
+have a known size. Filters, unions and aggregations of such rows do not have more rows, and not more
+bytes unless an expression makes values longer.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 _TOGETHER_BYTES = 2**20
-"""Of less Spark makes one partition behind an exchange (coalescePartitions.minPartitionSize)."""
+"""Spark coalesces smaller partitions after a shuffle (coalescePartitions.minPartitionSize)."""
 _LONG_BYTES = 256
-"""What rows have is not known before they are here: longer texts are left where they are."""
+"""The size of rows is unknown before they are collected: longer texts are not collected."""
 
 _SAME_ROWS = frozenset({"Project", "Repartition", "SubqueryAlias"})
 _OF_DRIVER = frozenset({"LocalRelation", "LogicalRDD"})
@@ -52,8 +52,8 @@ _OF_ANY_LENGTH = _NESTED | {"string", "binary"}
 
 
 class _Cached(NamedTuple):
-    """What is known of rows: their number and bytes, the Spark partitions that they are cached in,
-    and what Spark takes one of them for.
+    """The number and bytes of rows, the number of their cached Spark partitions, and Spark's
+    estimate of the size of one row.
     """
 
     rows: int
@@ -63,8 +63,9 @@ class _Cached(NamedTuple):
 
 
 def compute(df: DataFrame) -> None:
-    """Bring a persisted DataFrame into Spark's cache now: one job. Where Spark does not let us,
-    that happens when its rows are asked for.
+    """Compute a persisted DataFrame into Spark's cache now, with one job.
+
+    If Spark does not permit the call, the rows are computed when they are first needed.
     """
     frame: Any = getattr(df, "_jdf", None)
     if frame is None:  # Spark Connect
@@ -78,17 +79,17 @@ def compute(df: DataFrame) -> None:
 
 
 def rows_cached(df: DataFrame) -> int | None:
-    """Return how many rows there are when Spark's cache has them all, else None; starts no job."""
+    """Return the number of rows if Spark's cache has them all, or None; starts no job."""
     found = _cached(df, _SAME_ROWS)
     return None if found is None else found[0].rows
 
 
 def few_cached(df: DataFrame, most_bytes: int) -> pa.Table | None:
-    """Return rows in this process when Spark's cache has them, or more of which they are some.
+    """Collect rows in this process if they derive from rows in Spark's cache.
 
-    None when those have more bytes, in the cache or by the types of ``df``, or when an expression
-    may have made longer values of them. It takes one job, of the JVM alone: no Python worker is
-    started for it, but for functions of Python in ``df``.
+    Return None if the cached rows have more than ``most_bytes``, in the cache or by the types of
+    ``df``, or if an expression may have made values longer. It takes one job in the JVM. No Python
+    worker is started for it, except for Python functions in ``df``.
     """
     found = _cached(df, _FEWER_ROWS, making=False)
     if found is None:
@@ -100,8 +101,10 @@ def few_cached(df: DataFrame, most_bytes: int) -> pa.Table | None:
 
 
 def in_one_partition(df: DataFrame) -> pa.Table | None:
-    """Return the rows of an RDD in this process when they are few, in one Spark partition, and of
-    types that Arrow has as Spark has them; else None. One job, that takes no more than few.
+    """Collect the rows of an RDD in this process if they are few and in one Spark partition.
+
+    Return None otherwise, and for columns whose types Arrow does not represent exactly. It takes
+    one job, which collects no more rows than the limit.
     """
     frame: Any = getattr(df, "_jdf", None)
     if frame is None:  # Spark Connect
@@ -124,7 +127,7 @@ def in_one_partition(df: DataFrame) -> pa.Table | None:
 
 
 def _as_in_arrow(schema: StructType) -> pa.Schema | None:
-    """Return plain columns as Arrow has them, None if it has not the same types."""
+    """Return plain columns as an Arrow schema, or None if Arrow lacks one of their types."""
     names = {name.lower() for name in schema.names}
     kinds = [field.dataType for field in schema]
     if len(names) < len(kinds) or any(kind.typeName() in _NESTED for kind in kinds):
@@ -138,7 +141,7 @@ def _as_in_arrow(schema: StructType) -> pa.Schema | None:
 
 
 def _cut(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
-    """Return some rows, long texts left out, and in a column more which rows have such."""
+    """Return some rows without long texts, and a column that marks the rows that had one."""
     columns, long = [], ["false"]
     for field in schema:
         name = "`" + field.name.replace("`", "``") + "`"
@@ -153,8 +156,9 @@ def _cut(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
 
 
 def few_of_driver(df: DataFrame) -> DataFrame | None:
-    """Return rows that came from the driver, few of them in one Spark partition: what brings them
-    together with other such rows needs no exchange. None for others.
+    """Return rows that came from the driver, coalesced to one Spark partition if they are few.
+
+    Combining them with other such rows then needs no shuffle. Return None for other rows.
     """
     found = _cached(df, _OF_DRIVER)
     if found is None:
@@ -163,9 +167,7 @@ def few_of_driver(df: DataFrame) -> DataFrame | None:
 
 
 def say_size(df: DataFrame, rows: int, size_bytes: int) -> None:
-    """Let others know of rows that came from the driver how many they are: Spark keeps them in an
-    RDD, whose name says it.
-    """
+    """Record the number and bytes of rows that came from the driver, as the name of their RDD."""
     frame: Any = getattr(df, "_jdf", None)
     if frame is None:  # Spark Connect
         return
@@ -182,10 +184,10 @@ def _is_few(known: _Cached, width: int) -> bool:
 
 
 def many_cached(df: DataFrame, most_bytes: int) -> bool:
-    """Return whether Spark's cache has so many rows that some partition of them has more bytes, as
-    far as it is known; starts no job.
+    """Return whether Spark's cache has so many rows that some partition has more bytes.
 
-    Of the columns that were cached those of ``df`` count by the part that their types have.
+    False if the size is unknown; starts no job. If ``df`` has only some of the cached columns, its
+    share of the bytes is estimated from the types.
     """
     found = _cached(df, _SAME_ROWS)
     if found is None:
@@ -198,11 +200,10 @@ def many_cached(df: DataFrame, most_bytes: int) -> bool:
 def _cached(
     df: DataFrame, steps: frozenset[str], *, making: bool = True
 ) -> tuple[_Cached, int] | None:
-    """Return what is known of the rows that a DataFrame is made of, and what Spark takes one of its
-    own for.
+    """Return the known size of the rows that a DataFrame derives from, and its own row width.
 
-    None when there is more than these steps between them, when one is ``making`` values of any
-    length unless that may be, or when Spark does not tell.
+    Return None if the plan has steps other than ``steps``, if Spark does not permit the calls, or,
+    unless ``making`` is True, if a step may make values longer.
     """
     frame: Any = getattr(df, "_jdf", None)
     if frame is None:  # Spark Connect
@@ -216,13 +217,13 @@ def _cached(
 
 
 def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
-    """Return what is known of the rows below these steps of a plan, None where of some nothing."""
+    """Return the known size of the rows below these steps of a plan, None if any is unknown."""
     name = plan.nodeName()
     if name == "InMemoryRelation":
         cache = plan.cacheBuilder()
         if not cache.isCachedColumnBuffersLoaded():
             return None
-        # The bytes are those of the values, before the cache has compressed them.
+        # The bytes are counted before the cache compresses the values.
         return _Cached(
             cache.materializedRowCount(),
             cache.materializedSizeInBytes(),
@@ -251,14 +252,15 @@ def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
 
 
 def _makes_none_longer(plan: Any, name: str) -> bool:
-    """Return whether all values of any length in what a step makes are columns as they were, or
-    texts of what has a length.
+    """Return whether a step of a plan makes no value longer.
+
+    Its values of variable length must be unchanged columns, or texts of values of fixed length.
     """
     if name not in _MAKING:
         return True
     made = getattr(plan, _MAKING[name])()
     kinds = [field["type"] for field in json.loads(plan.schema().json())["fields"]]
-    for at, kind in enumerate(kinds[-made.size() :]):  # what a window makes comes last
+    for at, kind in enumerate(kinds[-made.size() :]):  # a window's results are the last columns
         if not (isinstance(kind, dict) or kind in _OF_ANY_LENGTH):
             continue
         one = made.apply(at)

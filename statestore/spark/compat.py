@@ -1,8 +1,8 @@
-"""The supported versions of Spark, and what differs between them. No other module asks for one.
+"""The supported versions of Spark, and their differences. No other module checks the version.
 
-Spark 4.0 to 4.3 are supported. Missing before 4.1 are the type ``TIME`` and ``repartitionById``,
-and before 4.2 names of streaming sources. The parameters of the functions that convert a schema
-changed in 4.2, and those of the internal ``LogicalRDD`` in 4.3.
+Spark 4.0 to 4.3 are supported. The type ``TIME`` and ``repartitionById`` need 4.1, and names of
+streaming sources need 4.2. The functions that convert a schema have other parameters since 4.2, and
+the internal ``LogicalRDD`` has another parameter since 4.3.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HAS_REPARTITION_BY_ID: Final = INSTALLED >= (4, 1)
 """Whether rows can be sent to a Spark partition by its number."""
 
 TIME_TYPES: Final[tuple[type[T.DataType], ...]] = (T.TimeType,) if INSTALLED >= (4, 1) else ()
-"""Spark's type of a time of day; empty where it has none."""
+"""Spark's type for a time of day; empty before 4.1."""
 
 
 def refuse_old_spark() -> None:
@@ -80,11 +80,11 @@ def refuse_without_delta() -> None:
 
 
 def refuse_connect(owner: Any, what: str) -> None:
-    """Refuse what Spark Connect cannot do.
+    """Refuse an operation that Spark Connect does not support.
 
     Args:
         owner: a session or a DataFrame.
-        what: what is to be done, as the subject of a sentence.
+        what: the operation, as the subject of a sentence.
 
     Raises:
         InvalidArgumentError: the session is one of Spark Connect, which has no JVM in this process.
@@ -96,8 +96,8 @@ def refuse_connect(owner: Any, what: str) -> None:
         )
 
 
-# Schemas: Arrow's types of Spark's and back. Timestamps with a zone are stored in UTC, those
-# without a zone stay as they are.
+# Schemas: conversions between Arrow's and Spark's types. Timestamps with a zone are stored in UTC;
+# timestamps without a zone stay unchanged.
 
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if INSTALLED >= (4, 2) else {"timestamp_utc": True}
@@ -124,22 +124,22 @@ def schema_of_arrow(schema: pa.Schema) -> T.StructType:
 
 
 def in_partitions(rows: DataFrame, partitions: int, number: Column) -> DataFrame:
-    """Return the rows, each in the Spark partition with the number that a column gives.
+    """Return the rows, each in the Spark partition whose number a column gives.
 
     Spark 4.1 and later have ``repartitionById`` for this. Older versions place a row by the hash of
-    a column. So each number is replaced by an integer whose hash falls into that partition.
+    a column, so each number is replaced by an integer whose hash falls into that partition.
 
     Args:
         rows: the rows.
-        partitions: how many Spark partitions the result has.
+        partitions: the number of Spark partitions of the result.
         number: an integer column; a null counts as 0, other numbers modulo ``partitions``.
 
     Returns:
-        The rows in exactly so many Spark partitions.
+        The rows in exactly this many Spark partitions.
     """
     if HAS_REPARTITION_BY_ID:
         return rows.repartitionById(partitions, number)
-    # As one text, which Spark makes an array of once: a literal each would take seconds.
+    # As one text that Spark splits once: an array with a literal per element would take seconds.
     stand_ins = F.split(F.lit(",".join(map(str, _stand_ins(partitions)))), ",").cast("array<int>")
     place = F.pmod(F.coalesce(number.cast("int"), F.lit(0)), F.lit(partitions))
     return rows.repartition(partitions, stand_ins[place])
@@ -165,17 +165,16 @@ def _stand_ins(partitions: int) -> tuple[int, ...]:
 
 
 def settled(df: DataFrame) -> tuple[DataFrame, int]:
-    """Return a DataFrame with its Spark partitions and rows settled, and how many partitions it
-    has.
+    """Return a DataFrame with fixed Spark partitions and rows, and the number of its partitions.
 
-    As ``checkpoint()`` does, the plan is replaced by the rows that it gives, but nothing is stored.
+    As with ``checkpoint()``, the plan is replaced by its resulting rows, but nothing is stored.
     ``df["a"]`` still names a column of the result.
     """
     session: Any = df.sparkSession
     spark = session._jvm.org.apache.spark.sql
     lying = df._jdf.queryExecution().toRdd()
     logical = _scala_object(spark.execution, "LogicalRDD")
-    # Spark 4.3 has a fourth parameter; its default is what earlier versions do.
+    # Spark 4.3 has a fourth parameter; its default is the behavior of earlier versions.
     more = [getattr(logical, "fromDataset$default$4")()] if INSTALLED >= (4, 3) else []
     plan = logical.fromDataset(lying, df._jdf, False, *more)
     frame = _scala_object(spark.classic, "Dataset").ofRows(session._jsparkSession, plan)
@@ -186,5 +185,5 @@ def _scala_object(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-# Whoever needs Spark imports this module: an older version is refused before it is used.
+# Every module that needs Spark imports this one: an older version is refused before it is used.
 refuse_old_spark()

@@ -1,8 +1,9 @@
-"""``spark.read.format("keyed_state")``: a restore spelled as options.
+"""``spark.read.format("keyed_state")``: a restore whose arguments are given as options.
 
-``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored), ``checkpoint``
-(``latest``), ``verify`` (``false``) and ``now_ms`` (this machine's clock) may be: see
-:meth:`StateStore.restore`. Credentials come from the environment of the driver and the executors.
+``store``, ``operator`` and ``state`` are required. Optional are ``parallelism`` (default: as
+stored), ``checkpoint`` (``latest``), ``verify`` (``false``) and ``now_ms`` (this machine's clock);
+see :meth:`StateStore.restore`. Credentials come from the environment of the driver and the
+executors.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ OPTIONAL = ("parallelism", "checkpoint", "verify", "now_ms")
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``keyed_state`` known to a session."""
+    """Register the format ``keyed_state`` with a session."""
     spark_module("read").register(spark, resolve)
 
 
 def resolve(options: Mapping[str, str]) -> Read:
-    """Return what the options name.
+    """Return the read that the options describe.
 
-    Raises InvalidArgumentError for a missing or unknown option, and what a restore raises.
+    Raises InvalidArgumentError for a missing or unknown option, and the errors of a restore.
     """
     given = {name.lower(): value for name, value in options.items()}
     for name in given:

@@ -1,16 +1,16 @@
 """The key group and the subtask of a row as native Spark columns: no Python runs on the executors.
 
-The contract is that of :mod:`statestore.keys.hashing` (invariant I1),
-with the types of :mod:`statestore.keys.arrow_types`: string, byte to long, float, double,
-boolean, decimal, date (LocalDate), timestamp (Instant), timestamp_ntz (LocalDateTime), binary
-where the scheme has it, struct (a Tuple), and several columns.
+The hashes are the same as in :mod:`statestore.keys.hashing` (invariant I1), with the types of
+:mod:`statestore.keys.arrow_types`: string, byte to long, float, double, boolean, decimal, date
+(LocalDate), timestamp (Instant), timestamp_ntz (LocalDateTime), binary if the scheme supports it,
+struct (a Tuple), and several columns.
 
-Spark's own ``hash()`` is the same Murmur3 with the fixed seed 42, and hashing several columns
-chains them: the hash of the first is the seed of the second. There is exactly one int whose hash
-with seed 42 is 0. Put in front, it gives the seed 0 that key groups need.
+Spark's own ``hash()`` is the same Murmur3 with the fixed seed 42. Hashing several columns chains
+them: the hash of the first is the seed of the second. There is exactly one int whose hash with seed
+42 is 0. As the first column, it provides the seed 0 that key groups need.
 
-A row with a null key has the key group null (java, pyflink): the column never fails a query over
-it. Results depend on no session setting: not on the time zone, not on ANSI mode.
+A row with a null key has the key group null (java, pyflink): the column never fails a query because
+of a null. Results depend on no session setting, such as the time zone or ANSI mode.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["check_spark_key", "column_of", "key_group_column", "key_hash_column", "owner_column"]
 
 _SEED_ZERO: Final = -1_693_959_553
-"""``hash(this)`` is 0: see the module's docstring."""
+"""``hash(this)`` is 0; see the module's docstring."""
 
 
 def key_group_column(
@@ -58,15 +58,15 @@ def key_group_column(
 ) -> Column:
     """Return the key group, 0 .. ``max_parallelism`` - 1, of every row, as an int column.
 
-    ``key`` names top-level columns of ``schema``, literally (dots and spaces mean nothing), in the
-    order of the key; ``key_types`` is as for :func:`check_spark_key`. Null where a key column is
-    null (java, pyflink). Raises what :func:`check_spark_key` raises, and ParallelismError when
-    ``max_parallelism`` is not in 1..32768.
+    ``key`` names top-level columns of ``schema``, in the order of the key. Names are literal: dots
+    and spaces have no special meaning. ``key_types`` is as for :func:`check_spark_key`. The result
+    is null if a key column is null (java, pyflink). Raises the errors of :func:`check_spark_key`,
+    and ParallelismError when ``max_parallelism`` is not in 1..32768.
     """
     key_group_of_hash(0, max_parallelism)  # checks the bounds
     hashed = key_hash_column(schema, key, hash_scheme=hash_scheme, key_types=key_types)
     mixed = F.hash(F.lit(_SEED_ZERO), hashed).cast("bigint")
-    # As bigint abs() has an answer for -2^31, and the remainder makes 0 of it.
+    # As a bigint, abs(-2^31) does not overflow, and the remainder turns it into 0.
     group = (F.abs(mixed) % (1 << 31) % max_parallelism).cast("int")
     if hash_scheme == "flink-sql":
         return group
@@ -80,7 +80,7 @@ def key_hash_column(
     hash_scheme: str = DEFAULT_HASH_SCHEME,
     key_types: Sequence[str | None] | None = None,
 ) -> Column:
-    """Return the signed 32-bit key hash of every row as an int column; anything for a null key."""
+    """Return each row's signed 32-bit key hash as an int column; undefined for a null key."""
     names = check_spark_key(schema, key, hash_scheme, key_types)
     columns = [column_of(name) for name in key]
     types = [schema[name].dataType for name in key]
@@ -92,12 +92,12 @@ def key_hash_column(
         return signed(deep_hash_column(*kinds[0]) + 31).cast("int")
     fields = [java_hash_column(*each) for each in kinds]
     hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
-    # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
+    # PyFlink wraps a key as Row.of(key): 31 for the row, and 31 for the field.
     return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")
 
 
 def owner_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:
-    """Return ``keys.groups.subtask_of_key_group`` as an int column; nothing is checked."""
+    """Return ``keys.groups.subtask_of_key_group`` as an int column; arguments are not checked."""
     return divide(key_group.cast("bigint") * parallelism, max_parallelism).cast("int")
 
 
@@ -107,10 +107,10 @@ def check_spark_key(
     hash_scheme: str = DEFAULT_HASH_SCHEME,
     key_types: Sequence[str | None] | None = None,
 ) -> tuple[str, ...]:
-    """Return, per key column, the name of the type that is hashed, as ``check_key_type`` does.
+    """Return, per key column, the name of the hashed type, as ``check_key_type`` does.
 
-    ``key_types`` asks for other types than the columns' own. Raises InvalidArgumentError for a
-    column that ``schema`` does not have, UnsupportedTypeError for one that cannot be a key.
+    ``key_types`` requests other types than the columns' own. Raises InvalidArgumentError for a
+    column that ``schema`` lacks, UnsupportedTypeError for a column that cannot be a key.
     """
     check_hash_scheme(hash_scheme)
     wanted = [None] * len(key) if key_types is None else list(key_types)
@@ -141,7 +141,7 @@ def column_of(name: str) -> Column:
 
 
 def _arrow_type(data_type: T.DataType) -> pa.DataType:
-    """What Arrow calls a Spark type; the rules for key types are written once, for Arrow."""
+    """Return the Arrow type of a Spark type; the rules for key types use Arrow's types only."""
     if isinstance(data_type, T.StringType) and not data_type.isUTF8BinaryCollation():
         raise UnsupportedTypeError(
             f"a string with collation {data_type.collation} cannot be a key: equal strings would "

@@ -1,9 +1,9 @@
-"""Java's ``hashCode()`` as Spark expressions; the native twin of ``keys.java``.
+"""Java's ``hashCode()`` as Spark expressions; the native counterpart of ``keys.java``.
 
-Every expression is a bigint that holds a signed 32-bit value: Spark's int arithmetic fails on
-overflow in ANSI mode and wraps otherwise, bigint never gets there. A value is used twice at most,
-so that nesting does not multiply. Strings and floats go through ``java_method``, which calls
-Java's own methods.
+Every expression is a bigint that holds a signed 32-bit value. Spark's int arithmetic fails on
+overflow in ANSI mode and wraps around otherwise; these values never overflow a bigint. An
+expression uses a value at most twice, so that nested expressions do not grow exponentially. Strings
+and floats use ``java_method``, which calls Java's own methods.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 
-# Hashes of Java types that Spark columns of another type carry: a UUID in text, nanoseconds in a
-# long. Native expressions; a value that the type cannot hold fails the query when it runs.
+# Hashes of Java types that are stored in Spark columns of another type, such as a UUID in text, or
+# nanoseconds in a long. A value that the type cannot hold fails the query when it runs.
 
 
 _NANOS_PER_DAY: Final = 86_400 * 10**9
@@ -63,7 +63,7 @@ _WHOLE: Final = "^(0|-?[1-9][0-9]*)$"
 
 
 def uuid(column: Column) -> Column:
-    """Return the hash of a UUID, of its 16 bytes or its text as Java writes it."""
+    """Return the hash of a UUID, from its 16 bytes or from its text in Java's format."""
     text = column.cast("string")
     digits = F.when(F.length(column) == 16, F.lower(F.hex(column))).otherwise(
         F.when(text.rlike(_UUID), F.replace(text, F.lit("-"), F.lit("")))
@@ -78,7 +78,7 @@ def uuid(column: Column) -> Column:
 
 
 def character(column: Column) -> Column:
-    """Return the hash of text that is one UTF-16 code unit."""
+    """Return the hash of a text that is one UTF-16 code unit."""
     good = (F.length(column) == 1) & (F.octet_length(column) <= 3)
     hashed = reflect("java.util.Objects", "hashCode", column)
     return checked(column, good, "a key is no Character: that is one UTF-16 code unit", hashed)
@@ -103,7 +103,7 @@ def whole_text(column: Column) -> Column:
 
 
 def decimal_text(column: Column) -> Column:
-    """Return the hash of a BigDecimal of any length and scale, as Java writes it."""
+    """Return the hash of a BigDecimal of any length and scale, from its text in Java's format."""
     problem = "a key is no BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"
     mantissa = F.regexp_replace(column, "E.*$", "")
     power = F.regexp_extract(column, "E[+]?(-?[0-9]{1,10})$", 1)
@@ -118,7 +118,7 @@ def decimal_text(column: Column) -> Column:
 
 
 def _times_and_plus(limbs: Column, chunk: Column) -> Column:
-    """Return ``limbs * 10**9 + chunk``, limbs of 32 bits, lowest first."""
+    """Return ``limbs * 10**9 + chunk``; limbs have 32 bits, the lowest first."""
     start = F.struct(chunk.alias("carry"), F.array().cast("array<bigint>").alias("done"))
 
     def step(so_far: Column, limb: Column) -> Column:
@@ -138,7 +138,7 @@ def date_hash(year: Column, month: Column, day: Column) -> Column:
 
 
 def _date_of_days(days: Column) -> Column:
-    """The hash of a LocalDate of any year, from days since 1970."""
+    """Return the hash of a LocalDate of any year, from days since 1970."""
     civil = F.date_from_unix_date(F.pmod(days, F.lit(_ERA)).cast("int"))
     years = floor_divide(days, _ERA) * 400
     parts = [part(civil).cast("bigint") for part in (F.year, F.month, F.day)]
@@ -174,7 +174,7 @@ WHOLE_RULES: Final[dict[str, Callable[[Column], Column]]] = {
     "java.sql.Timestamp": long_hash,
     "Character": _code_unit,
 }
-"""By Java type, the hash of a whole number: days, nanoseconds, milliseconds, a code unit."""
+"""The hash of an integer by Java type: days, nanoseconds, milliseconds, or a code unit."""
 
 _U32: Final = 0xFFFFFFFF
 _INTEGERS: Final = {"Byte": "tinyint", "Short": "smallint", "Integer": "int"}
@@ -190,7 +190,7 @@ def java_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> C
 
 
 def deep_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
-    """Return what ``column`` counts as a field of a Flink ``Row``; 0 for null."""
+    """Return the hash of ``column`` as a field of a Flink ``Row``; 0 for null."""
     if kind.name in ("List", "Array"):
         hashed = _list(column, data_type, kind, deep_hash_column)
     elif kind.name == "Map":
@@ -224,7 +224,7 @@ def _hashed(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
 
 
 def tuple_hash_column(fields: Sequence[Column]) -> Column:
-    """Return the hash of a Java Tuple from those of its fields."""
+    """Return the hash of a Java Tuple from the hashes of its fields."""
     h = fields[0] if fields else F.lit(0).cast("bigint")
     for field in fields[1:]:
         h = signed(h * 31 + field)
@@ -236,11 +236,11 @@ def _string(column: Column) -> Column:
 
 
 def _byte_array(column: Column) -> Column:
-    """``Arrays.hashCode(byte[])`` from two string hashes.
+    """Return ``Arrays.hashCode(byte[])`` from two string hashes.
 
-    As ISO-8859-1 every byte is one code unit, 0..255. A second text has 1 for each byte that is
-    negative in Java: 256 times its hash is what the first one is too much. The 1 in front is the 1
-    that the hash of an array starts with.
+    In ISO-8859-1 every byte is one code unit, 0..255, but Java's bytes are signed. A second text
+    has a 1 for each byte that is negative in Java. The first hash is too large by 256 times the
+    second. The leading 1 is the initial value of an array's hash.
     """
     text = F.decode(column, "ISO-8859-1")
     ascii_gone = F.regexp_replace(text, "[\\x00-\\x7f]", "\0")
@@ -253,7 +253,7 @@ def _boolean(column: Column) -> Column:
 
 
 def _float(column: Column) -> Column:
-    # Reflection fails on a null where Java wants a primitive; the caller replaces the result.
+    # Reflection fails on a null for a primitive parameter; the caller replaces this result.
     present = F.coalesce(column, F.lit(0).cast("float"))
     return reflect("java.lang.Float", "floatToIntBits", present)
 

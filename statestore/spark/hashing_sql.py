@@ -1,10 +1,9 @@
-"""Flink SQL's key hash as a Spark expression: the bytes of a ``BinaryRowData``, then Spark's
-``hash()``.
+"""Flink SQL's key hash as a Spark expression: Spark's ``hash()`` of a ``BinaryRowData``'s bytes.
 
-The contract is Flink's ``BinaryRowData``; the scalar twin is ``keys.sql``. Spark's hash of a
-binary is Murmur3-x86-32 with seed 42, and equals Flink's whenever the length is a multiple of 4,
-which that of a row always is. Spark itself keeps one NaN only, so the payload of a NaN does not
-count here.
+The hashes are the same as Flink's ``BinaryRowData``; the scalar counterpart is ``keys.sql``.
+Spark's hash of a binary is Murmur3-x86-32 with seed 42. It equals Flink's if the length is a
+multiple of 4, which a row's length always is. Spark itself keeps only one NaN, so the payload of a
+NaN is ignored here.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _REVERSED_BYTES: Final = "OPMNKLIJGHEFCDAB"
 
 
 class _Field(NamedTuple):
-    """One column: its eight bytes as a bigint or a binary, what lies behind, and how long that
-    is.
+    """One column: its fixed 8-byte slot as a bigint or a binary, and its variable-length part
+    with that part's length.
     """
 
     slot: Column
@@ -53,8 +52,9 @@ class _Field(NamedTuple):
 
 
 def sql_hash_column(fields: Sequence[tuple[Column, T.DataType, str]]) -> Column:
-    """Return ``BinaryRowData.hashCode()`` of columns with their types in Spark and SQL, as an int
-    column; never null.
+    """Return ``BinaryRowData.hashCode()`` of columns as an int column that is never null.
+
+    ``fields`` has each column with its Spark type and the name of its SQL type.
     """
     header = _header([column for column, _, _ in fields])
     offset: Column = F.lit(8 * (len(header) + len(fields))).cast("bigint")
@@ -69,8 +69,9 @@ def sql_hash_column(fields: Sequence[tuple[Column, T.DataType, str]]) -> Column:
 
 
 def _header(columns: Sequence[Column]) -> list[Column]:
-    """Eight bytes for every 64 columns: the row kind, 0, and bit i + 8 set where column i is
-    null.
+    """Return the header: 8 bytes for every 64 columns.
+
+    It has the row kind, which is 0. Bit i + 8 is set if column i is null.
     """
     words = []
     for first in range(0, len(columns) + 8, 64):
@@ -104,7 +105,7 @@ def _field(column: Column, data_type: T.DataType, sql_type: SqlType, offset: Col
 
 
 def _number(column: Column, name: str) -> Column:
-    """The eight bytes of a type that fits them, as a number."""
+    """Return the 8-byte slot of a fixed-length type, as a number."""
     if name in _CASTS:
         whole = column.cast(_CASTS[name]).cast("bigint")
         return whole.bitwiseAND(_MASKS[name]) if name in _MASKS else whole
@@ -117,7 +118,7 @@ def _number(column: Column, name: str) -> Column:
     if name == "DECIMAL":
         magnitude = unscaled_digits(column).cast("bigint")
         return magnitude * F.when(is_negative(column), F.lit(-1)).otherwise(F.lit(1))
-    # Reflection fails on a null where Java wants a primitive.
+    # Reflection fails on a null for a primitive parameter.
     present = F.coalesce(column, F.lit(0).cast("float" if name == "FLOAT" else "double"))
     if name == "FLOAT":
         return reflect("java.lang.Float", "floatToRawIntBits", present).bitwiseAND(_U32)
@@ -143,7 +144,7 @@ def _millis_of_day(column: Column, data_type: T.DataType, sql_type: SqlType) -> 
 
 
 def _timestamp(column: Column, data_type: T.DataType, sql_type: SqlType, offset: Column) -> _Field:
-    """Milliseconds, and what is below them in nanoseconds."""
+    """Return the milliseconds, and the remaining nanoseconds below a millisecond."""
     if isinstance(data_type, T.IntegralType):
         nanos = column.cast("bigint")
         millis, below = floor_divide(nanos, 1_000_000), F.pmod(nanos, F.lit(1_000_000))
@@ -166,13 +167,13 @@ def _timestamp(column: Column, data_type: T.DataType, sql_type: SqlType, offset:
 
 
 def _wide_decimal(column: Column, offset: Column) -> _Field:
-    """Minimal big-endian two's complement in hex digits: two's complement of -m inverts m - 1."""
+    """Return the minimal big-endian two's complement; for -m, it is the inverse of m - 1."""
     magnitude = unscaled_digits(column).cast("decimal(38,0)")
     negative = is_negative(column)
     below = F.when(negative, magnitude - 1).otherwise(magnitude).cast("decimal(38,0)")
     digits = let(below, _hex128)
     digits = F.when(negative, F.translate(digits, _HEX, _HEX[::-1])).otherwise(digits)
-    # A leading byte that only repeats the sign is left out, and the last one stays.
+    # A leading byte that only repeats the sign is dropped; the last byte is kept.
     minimal = F.regexp_replace(digits, "^(?:(?:00)+(?=[0-7].)|(?:FF)+(?=[89A-F].))", "")
     shown = F.coalesce(minimal, F.lit(""))
     slot = _reference(offset, F.shiftright(F.length(shown), 1))
@@ -199,14 +200,14 @@ def _text(raw: Column, offset: Column) -> _Field:
 
 
 def _reference(offset: Column, low: Column) -> Column:
-    """A slot with the offset in its upper half and a small number in its lower one."""
+    """Return a slot with the offset in its upper half and a small number in its lower half."""
     return _little_endian(F.shiftleft(offset, 32) + low)
 
 
 def _little_endian(value: Column) -> Column:
-    """The eight bytes of a bigint, lowest first."""
+    """Return the 8 bytes of a bigint, the lowest first."""
     digits = F.lpad(F.hex(value), 16, "0")
-    # Letter i of the pattern stands for digit i: one look-up reverses the bytes.
+    # Letter i of the pattern stands for digit i: one call of translate() reverses the bytes.
     swapped = F.call_function(
         "translate", F.lit(_REVERSED_BYTES), F.lit("ABCDEFGHIJKLMNOP"), digits
     )

@@ -1,9 +1,10 @@
-"""Where Spark's own resolver gets jars from, where it keeps them, and why it did not get one.
+"""The download of jars by Spark's own resolver: its repository, its cache, and its errors.
 
-By itself it also looks into ``~/.m2``, where Maven may have left the description of a package
-without its jar: the resolver then fails although the repository has both. It keeps jars in
-``~/.ivy2*``, which it shares with every other Spark of the user. So the packages that are asked for
-here come from the repository alone, and are kept in a folder of this Python environment.
+By default the resolver also searches ``~/.m2``. Maven may have left the description of a package
+there without its jar; the resolver then fails although the repository has both. It also stores jars
+in ``~/.ivy2*``, which it shares with all other Spark installations of the user. The packages of
+this project therefore come only from the repository, and are stored in a folder of this Python
+environment.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from xml.sax.saxutils import quoteattr
 __all__ = ["IVY", "IVY_SETTINGS", "resolver_problem", "resolver_settings"]
 
 IVY, IVY_SETTINGS = "spark.jars.ivy", "spark.jars.ivySettings"
-# Spark's own variable for a mirror, and its default.
+# Spark's own environment variable for a mirror, and its default.
 MIRROR, CENTRAL = "DEFAULT_ARTIFACT_REPOSITORY", "https://repo1.maven.org/maven2/"
-# How the resolver says that it could not get a jar.
+# The resolver's messages about a jar that it could not get.
 _NOT_RESOLVED = re.compile(r"RuntimeException: \[((?:unresolved dependency|download failed).*)\]")
 _NO_ANSWER = re.compile(r"^\s*Server access error at url (.+)$", re.MULTILINE)
 _SETTINGS = """<ivysettings>
@@ -32,33 +33,33 @@ _SETTINGS = """<ivysettings>
 
 
 def resolver_settings(folder: Path | None = None) -> dict[str, str]:
-    """Return the settings by which Spark resolves packages from the repository alone.
+    """Return the settings with which Spark resolves packages only from the repository.
 
     Args:
-        folder: Where jars are kept; by default in a folder of this Python environment, or in the
-            user's cache if the environment is read-only.
+        folder: The cache of jars; by default a folder of this Python environment, or of the user's
+            cache if the environment is read-only.
 
     Returns:
-        Settings of Spark. The file that one of them names is written.
+        Settings of Spark. The settings file that one of them names is written here.
     """
     folder = folder or _cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     text = _SETTINGS.format(root=quoteattr(os.environ.get(MIRROR) or CENTRAL))
     file = folder / "ivysettings.xml"
     if not file.exists() or file.read_text(encoding="utf-8") != text:
-        # Another process may read it meanwhile.
+        # Replaced atomically: another process may be reading it.
         new = file.with_suffix(f".{os.getpid()}")
         new.write_text(text, encoding="utf-8")
         new.replace(file)
-    # As a URL: Spark takes a path for one, and one with a space or '%' would be none.
+    # As a URL: Spark parses a path as a URL, and one with a space or '%' would be invalid.
     return {IVY: str(folder), IVY_SETTINGS: file.as_uri()}
 
 
 def resolver_problem(text: str) -> str | None:
-    """Return the resolver's reason for a jar that it did not get.
+    """Return the resolver's reason why it did not get a jar.
 
     Args:
-        text: All that Spark printed.
+        text: The complete output of Spark.
 
     Returns:
         The reason; None if something else went wrong.

@@ -1,20 +1,21 @@
 """Find a Java that runs Spark 4.2, or say in one sentence what to install on this system.
 
-:func:`find_java` is pure search: it returns a :class:`JavaHome` or a :class:`JavaProblem`, never
-raises, and imports the standard library only. So this file also runs before anything is installed::
+:func:`find_java` only searches: it returns a :class:`JavaHome` or a :class:`JavaProblem`, never
+raises, and imports only the standard library. This file therefore also runs before anything is
+installed::
 
     $ python3 statestore/spark/java.py
     /usr/lib/jvm/java-17-openjdk-amd64
 
-It prints the Java home and exits 0, or prints one sentence to stderr and exits 16, the exit code of
-:class:`statestore.errors.MissingDependencyError`, which :mod:`statestore.spark.session` raises.
-Python searches a script's own directory first, so no module beside this one may have the name of
-one of the standard library.
+It prints the Java home and exits with 0. If there is a problem, it prints one sentence to stderr
+and exits with 16, the exit code of :class:`statestore.errors.MissingDependencyError`, which
+:mod:`statestore.spark.session` raises. Python searches a script's own directory first, so no module
+in this directory may have the name of a standard library module.
 
 Spark 4.2 runs on Java 17, 21 and 25. Before 25.0.3 the default garbage collector of Java 25 could
-corrupt data, so those are refused. ``JAVA_HOME`` and the ``java`` on the path come first when they
-fit; otherwise 17 and 21 go before newer ones. Spark also asks for the module
-``jdk.incubator.vector``, which some cut-down Java runtimes leave out.
+corrupt data, so these versions are refused. ``JAVA_HOME`` and the ``java`` on the path have
+priority if they are suitable; otherwise 17 and 21 are preferred to newer versions. Spark also needs
+the module ``jdk.incubator.vector``, which some reduced Java runtimes lack.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def find_java(
 ) -> JavaHome | JavaProblem:
     """Return the Java to start Spark with, or the problem to show.
 
-    ``installed_under`` are glob patterns of Java homes, tried when neither ``JAVA_HOME`` nor the
-    path has a Java that fits. One that says nothing for ``probe_seconds`` does not run.
+    ``installed_under`` are glob patterns of Java homes. They are tried when neither ``JAVA_HOME``
+    nor the path has a suitable Java. A program without an answer after ``probe_seconds`` is
+    rejected.
     """
     refusals: list[str] = []
     for program in _chosen(environ):
@@ -155,11 +157,11 @@ def _chosen(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _installed(patterns: Iterable[str]) -> Iterator[Path]:
-    """Yield every ``java`` program under the patterns once, though links name it many times."""
+    """Yield every ``java`` program under the patterns once, even if several links lead to it."""
     seen: set[Path] = set()
     for pattern in patterns:
         path = Path(pattern).expanduser()
-        # glob() wants a relative pattern: split at the root, "/" or "C:/".
+        # glob() needs a relative pattern: split the root off, "/" or "C:/".
         for home in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             program = _program(home)
             if program.is_file() and program.resolve() not in seen:
@@ -173,7 +175,7 @@ def _program(home: Path) -> Path:
 
 def _probe(program: Path, seconds: float) -> JavaHome | str:
     """Run ``program`` and return its home, or a clause that says why it cannot be used."""
-    # The settings name java.home: a shim on the path (jenv, macOS, alternatives) is no home itself.
+    # Ask for java.home: a shim on the path (jenv, macOS, alternatives) is not in the Java home.
     text = _output(program, seconds, "-XshowSettings:properties", "-version")
     home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
     version = re.search(r'version "(\d+(?:\.\d+)*)', text)
@@ -193,7 +195,7 @@ def _probe(program: Path, seconds: float) -> JavaHome | str:
 
 
 def _output(program: Path, seconds: float, *arguments: str) -> str:
-    """Return all that ``program`` prints, or nothing when it cannot be run or does not end."""
+    """Return the output of ``program``; empty if it cannot be run or does not end."""
     command = [str(program), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
@@ -203,14 +205,14 @@ def _output(program: Path, seconds: float, *arguments: str) -> str:
 
 
 def _preference(java: JavaHome) -> tuple[int, tuple[int, ...]]:
-    """Sort 17, 21, 25, then the versions between them; of one version the newest update first."""
+    """Sort 17, 21, 25, then the versions between; within a version the newest update first."""
     major = java.version[0]
     rank = PREFERRED.index(major) if major in PREFERRED else len(PREFERRED)
     return rank, tuple(-part for part in java.version)
 
 
 def _apt_version() -> int:
-    """Debian 13 and Ubuntu 24 no longer centre on Java 17; older ones may not have 21."""
+    """Return 21 if apt no longer has Java 17 (from Debian 13, Ubuntu 24), otherwise 17."""
     release = _os_release()
     newest_with_17 = {"debian": 12, "ubuntu": 23}.get(release.get("ID", ""), 0)
     number = re.match(r"\d+", release.get("VERSION_ID", ""))
@@ -219,7 +221,7 @@ def _apt_version() -> int:
 
 
 def _os_release() -> dict[str, str]:
-    """Return ``/etc/os-release`` as a mapping; empty where there is none."""
+    """Return ``/etc/os-release`` as a mapping; empty if the file is missing."""
     try:
         text = Path("/etc/os-release").read_text(encoding="utf-8")
     except OSError:

@@ -1,12 +1,12 @@
-"""A partitioner applied to a Spark DataFrame: Spark partition i is what downstream subtask i gets.
+"""Applies a partitioner to a Spark DataFrame: Spark partition i has the rows of subtask i.
 
 The channel of every row is a native Spark column, computed in the JVM by the rules of
 :mod:`statestore.flink.partitioners`. Spark then places each row in the partition of its channel.
 
-The source subtasks are the Spark partitions that the DataFrame has, and a record's index is its
-place in its own. So the rows are taken as they lie. Left to the optimizer, Spark drops a sort below
-an exchange, counts a small DataFrame as one partition, and may divide a large one differently once
-there is an exchange above it.
+The source subtasks are the existing Spark partitions of the DataFrame, and a record's index is its
+position in its partition. The rows must therefore stay where they are. Spark's optimizer would drop
+a sort before a shuffle, treat a small DataFrame as one partition, and perhaps split a large one
+differently if a shuffle follows.
 """
 
 from __future__ import annotations
@@ -55,24 +55,28 @@ _INDEX_BITS: Final = (1 << 33) - 1
 def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
     """Return ``df`` in exactly ``parallelism`` Spark partitions, one per downstream subtask.
 
-    Columns and schema stay as they are. Rows of one source partition keep their order in each
-    partition that they go to. Forward returns the same partitions and exchanges nothing.
+    Columns and schema stay unchanged. In each target partition, rows of one source partition keep
+    their order. Forward returns the same partitions without a shuffle.
 
-    Not promised: the order between rows of different source partitions, and which channels a
-    Shuffle or a Rebalance without ``first`` draws. They are drawn now, once, and evaluating the
-    result again gives the same, if each source partition has its rows in the same order again.
-    After an exchange it may not; a Rebalance, Rescale or Shuffle can then even lose or repeat rows
-    when an executor is lost half way. Sort within the partitions first, or checkpoint.
+    There is no guarantee about the order between rows of different source partitions, nor about the
+    channels that a Shuffle or a Rebalance without ``first`` chooses. They are chosen once, now.
+    Evaluating the result again gives the same channels if each source partition has its rows in the
+    same order. After a shuffle that order may change. A Rebalance, Rescale or Shuffle can then even
+    lose or repeat rows if an executor is lost before the end. To avoid this, sort within the
+    partitions first, or checkpoint.
 
-    Exchanges inside ``df`` run now; filters and column choices made afterwards are not moved
-    before the exchange. KeyGroup counts null keys now, unless the schema or a filter in ``df`` says
-    that there are none. ``df`` is of a classic session, and not a stream (in ``foreachBatch`` it is
-    none).
+    Shuffles inside ``df`` run now. Filters and column selections that are added afterwards are not
+    moved before the shuffle. KeyGroup counts null keys now, unless the schema or a filter in ``df``
+    excludes nulls. ``df`` must belong to a classic session, and must not be a stream (in
+    ``foreachBatch`` it is a batch).
 
-    Raises ParallelismError when ``parallelism`` is not in 1..32768 or Forward meets another number
-    of Spark partitions, NullKeyError with the number of rows, UnsupportedTypeError for a key column
-    without a hash, and InvalidArgumentError for any other argument that does not fit. A Custom
-    column that answers null or no channel fails the query when it runs.
+    Raises:
+        ParallelismError: ``parallelism`` is not in 1..32768, or Forward gets another number of
+            Spark partitions.
+        NullKeyError: a key is null; it has the number of rows.
+        UnsupportedTypeError: a key column's type has no hash.
+        InvalidArgumentError: any other argument does not fit. A Custom column that returns null or
+            an invalid channel fails the query when it runs.
     """
     check_parallelism(parallelism)
     rows, sources = settled(_batch(df))
@@ -90,7 +94,7 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
         case Rebalance():
             channel = _rebalanced(partitioner, parallelism)
         case Rescale():
-            # Without partitions there are no rows, and any wiring will do.
+            # A DataFrame without partitions has no rows, so any wiring is correct.
             channel = _rescaled(_wired(partitioner, max(sources, 1), parallelism), parallelism)
         case KeyGroup():
             channel = _owner(df, rows, partitioner, parallelism)
@@ -115,7 +119,7 @@ def _batch(df: Any) -> DataFrame:
 
 
 def _wired(partitioner: Partitioner, sources: int, parallelism: int) -> int:
-    """Return ``sources``; ParallelismError when the partitioner cannot connect so many."""
+    """Return ``sources``; ParallelismError when the partitioner cannot connect this many."""
     try:
         check_parallelism(sources, "upstream parallelism")
         if isinstance(partitioner, Forward):
@@ -147,8 +151,8 @@ def _drawn_if_none(seed: int | None) -> int:
 def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
     given = partitioner.start(parallelism)
     if given is None:
-        # A start for every source partition out of one number: none has to be counted, and a
-        # repeated task has its own again.
+        # One seed gives every source partition its own start. The partitions need not be
+        # counted, and a repeated task gets the same start again.
         seed = F.lit(_drawn_if_none(None))
         first = F.pmod(F.xxhash64(seed, F.spark_partition_id()), F.lit(parallelism))
     else:
@@ -157,14 +161,14 @@ def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
 
 
 def _rescaled(up: int, down: int) -> Column:
-    """Return the subtask behind the record's channel, as ``flink.partitioners.pointwise`` wires."""
+    """Return the subtask of the record's channel, as ``flink.partitioners.pointwise`` does."""
     source = F.spark_partition_id().cast("bigint")
     if up >= down:
         return divide((source + 1) * down - 1, up).cast("int")
     begin = divide(source * down + (up - 1), up)
     consumers = divide((source + 1) * down + (up - 1), up) - begin
     channel = _index() % consumers
-    # The consumer whose number, modulo the number of consumers, is the channel.
+    # The consumer whose number modulo the number of consumers equals the channel.
     return (begin + F.pmod(channel - begin, consumers)).cast("int")
 
 
@@ -179,7 +183,7 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
         hash_scheme=partitioner.hash_scheme,
         key_types=types,
     )
-    # With fewer key groups than subtasks some of them get nothing.
+    # If there are fewer key groups than subtasks, some subtasks get no rows.
     owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)
     leaves = [] if partitioner.hash_scheme == "flink-sql" else _not_null(df, partitioner)
     if not leaves:  # in Flink SQL, NULL is an ordinary key
@@ -187,13 +191,13 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     is_null = reduce(or_, [leaf.isNull() for leaf in leaves])
     if not _is_known_empty(df.where(is_null)):
         _refuse_null_keys(rows.where(is_null).count(), key)
-    # The rows may be others when the query runs.
+    # The query may see other rows when it runs.
     stop = F.raise_error(F.lit(f"a row has a null key ({', '.join(key)}): it has no key group"))
     return F.when(is_null, stop.cast("int")).otherwise(owner)
 
 
 def _not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
-    """Return what may be null, and must not be for a key to be one."""
+    """Return the nullable columns that must not be null in a valid key."""
     key = column_names(partitioner.key)
     kinds = check_spark_key(df.schema, key, partitioner.hash_scheme, partitioner.key_types)
     found: list[Column] = []
@@ -206,7 +210,7 @@ def _not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
 
 
 def _nullable(column: Column, field: StructField, nullable: bool = False) -> Iterator[Column]:
-    """Yield the leaves of a column that may be null."""
+    """Yield the leaf columns that may be null."""
     nullable = nullable or field.nullable
     if isinstance(field.dataType, StructType):
         for inner in field.dataType.fields:
@@ -216,7 +220,7 @@ def _nullable(column: Column, field: StructField, nullable: bool = False) -> Ite
 
 
 def _is_known_empty(df: DataFrame) -> bool:
-    """Return whether Spark sees from the plan alone that there are no rows."""
+    """Return whether Spark's optimized plan shows that the DataFrame is empty."""
     most = df._jdf.queryExecution().optimizedPlan().maxRows()
     return bool(most.isDefined()) and int(most.get()) == 0
 

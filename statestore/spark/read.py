@@ -1,4 +1,4 @@
-"""Keyed state out of files into Spark: all of it without a shuffle, or the rows of many keys."""
+"""Reads keyed state from files into Spark: in full without a shuffle, or the rows of many keys."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 
-# Keyed state out of files into Spark: exactly ``parallelism`` Spark partitions, and no shuffle.
+# A full read: exactly ``parallelism`` Spark partitions, and no shuffle.
 #
-# :func:`dataframe` maps a range of ``parallelism`` numbers, one per Spark partition: task i opens
-# the files of subtask i and hands their Arrow batches to the JVM, on a host that has copies of them
-# if Spark can arrange it. :func:`register` offers the same as ``spark.read.format("keyed_state")``,
+# :func:`dataframe` maps a range of ``parallelism`` numbers, one per Spark partition. Task i opens
+# the files of subtask i and passes their Arrow batches to the JVM, if possible on a host that has
+# local copies of them. :func:`register` offers the same as ``spark.read.format("keyed_state")``,
 # without a choice of host. (Spark's own sources ``statestore`` and ``state-metadata`` read Spark's
-# checkpoints, not ours.)
+# checkpoints, not this project's.)
 
 
 FORMAT = "keyed_state"
@@ -53,7 +53,7 @@ FORMAT = "keyed_state"
 
 @dataclass(frozen=True)
 class Read:
-    """What a read of ``keyed_state`` comes to: the state, and what each subtask reads of it."""
+    """A resolved read of ``keyed_state``: the state, and the slices that each subtask reads."""
 
     storage: Storage
     entry: KeyedEntry
@@ -72,12 +72,10 @@ def dataframe(
     verify: bool = False,
     now_ms: int | None = None,
 ) -> DataFrame:
-    """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
-    order.
+    """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in order.
 
-    Rows that have expired by ``now_ms`` are left out, by the same clock in all tasks. Spark is
-    asked to run it on ``hosts[i]``, empty for anywhere; see
-    :mod:`statestore.spark.tasks`.
+    Rows that have expired by ``now_ms`` are left out; all tasks use the same clock. ``hosts[i]`` is
+    the preferred host of partition i, empty for any host; see :mod:`statestore.spark.tasks`.
     """
     schema = spark_schema(entry.state.schema)
     arrow = arrow_schema_of(schema)
@@ -103,7 +101,7 @@ class SubtaskPartition(InputPartition):
     reads: ReadSlices
 
     def __init__(self, storage: Storage, entry: KeyedEntry, reads: ReadSlices) -> None:
-        """Keep the parts; a task gets its own subtask's reads only."""
+        """Keep the arguments; a task gets only its own subtask's reads."""
         self.storage, self.entry, self.reads = storage, entry, reads
 
 
@@ -131,8 +129,9 @@ class SubtaskReader(DataSourceReader):
 
 
 def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) -> None:
-    """Make ``spark.read.format("keyed_state")`` known to a session; ``resolve`` reads the
-    options.
+    """Register ``spark.read.format("keyed_state")`` with a session.
+
+    ``resolve`` turns the options into a read.
     """
 
     class KeyedStateDataSource(DataSource):
@@ -141,7 +140,7 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
             return FORMAT
 
         def schema(self) -> StructType:
-            settle()  # Spark plans in workers too
+            settle()  # Spark also plans in workers
             return spark_schema(resolve(self.options).entry.state.schema)
 
         def reader(self, schema: StructType) -> DataSourceReader:
@@ -151,11 +150,11 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
     spark.dataSource.register(KeyedStateDataSource)
 
 
-# The rows of many keys as a DataFrame: each task looks in the key groups of its own subtask.
+# The rows of many keys as a DataFrame: each task searches the key groups of its own subtask.
 #
-# A Spark Python worker lives for many tasks, and keeps what it decoded of files for the next ones.
-# Where little is read, or what is read can be kept, the driver looks itself, and keeps it: the
-# start of a job and the way through its workers would take longer.
+# A Spark Python worker runs many tasks, and caches decoded files for the next ones. If little is
+# read, or if it can be cached, the driver reads and caches it itself. Starting a job and using its
+# workers would take longer.
 
 
 _FEW_KEYS_BYTES = 8 * 2**20
@@ -166,15 +165,17 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class KeysInUse:
-    """The keys of some rows, repeated here and there, and how many rows have a null in theirs."""
+    """The keys of some rows, with some repetitions, and the number of rows with a null key."""
 
     rows: pa.Table
     null_keys: int
 
 
 def at_hand(df: DataFrame) -> tuple[DataFrame, pa.Table | None]:
-    """Return rows as a table too where they are few, and lie in one Spark partition: they are
-    computed, once, and rows of the driver from then on. Others as they are.
+    """Return rows also as a table if they are few and in one Spark partition.
+
+    Such rows are computed once, and are then rows of the driver. Other rows are returned unchanged,
+    with None.
     """
     few = in_one_partition(df)
     if few is None:
@@ -184,9 +185,10 @@ def at_hand(df: DataFrame) -> tuple[DataFrame, pa.Table | None]:
 
 
 def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None) -> KeysInUse:
-    """Return the keys of a DataFrame, whose ``rows`` may be at hand; else one job, no shuffle.
+    """Return the keys of a DataFrame, from ``rows`` if given; otherwise with one job, no shuffle.
 
-    Few that Spark's cache has come as they are, many each once for a Spark partition.
+    A small number of keys in Spark's cache is returned with repetitions. If there are many, each
+    key is returned once per Spark partition.
     """
     if rows is not None and {*key} <= {*rows.column_names}:
         own = rows.select([*key])
@@ -201,7 +203,7 @@ def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None)
         for batch in batches:
             nulls = _with_null(batch)
             yield from _once(batch.filter(pa.array(~nulls))).to_batches()
-            yield batch.filter(pa.array(nulls))  # each of them, to be counted
+            yield batch.filter(pa.array(nulls))  # all of them, because they are counted
 
     keys = map_in_arrow(columns, each_once, columns.schema).toArrow()
     return KeysInUse(keys, int(_with_null(keys).sum()))
@@ -219,7 +221,7 @@ def _once(batch: pa.RecordBatch) -> pa.Table:
     rows = pa.Table.from_batches([batch])
     try:
         return rows.group_by(rows.column_names).aggregate([])
-    except pa.ArrowNotImplementedError:  # keys of a type that Arrow cannot group by: as they are
+    except pa.ArrowNotImplementedError:  # Arrow cannot group by this type: keep repetitions
         return rows
 
 
@@ -235,11 +237,12 @@ def dataframe_of_keys(
     verify: bool = False,
     now_ms: int | None,
 ) -> DataFrame:
-    """Return the rows that some keys have, read by one task for each subtask; no shuffle.
+    """Return the rows of some keys, read by one task per subtask, without a shuffle.
 
-    ``columns`` are by default all. The driver and each Python worker hold up to ``cache_bytes`` of
-    what they have decoded. The driver reads the rows of few keys now, where few bytes are read or
-    those find room there: then MissingFileError and DamagedFileError are raised here.
+    ``columns`` are all columns by default. The driver and each Python worker cache up to
+    ``cache_bytes`` of decoded files. If there are few keys, and few bytes to read or space in the
+    driver's cache for them, the driver reads the rows now. MissingFileError and DamagedFileError
+    are then raised here.
     """
     schema = spark_schema(entry.state.schema)
     if columns is not None:
@@ -272,13 +275,13 @@ def dataframe_of_keys(
 
 
 def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> bool:
-    """Return whether keys and what is read for them are few, or that can be held here."""
+    """Return whether the keys are few, and the bytes to read are few or fit in the cache."""
     few = size <= _FEW_READ_BYTES or (cache is not None and cache.takes(size))
     return few and wanted.rows.nbytes <= _FEW_KEYS_BYTES
 
 
 def _cache(limit_bytes: int, lookup: str) -> RowCache | None:
-    """Return the cache of this process for a lookup, None for one that holds nothing."""
+    """Return this process's cache, prepared for a lookup; None if the limit is 0."""
     cache = _held(limit_bytes) if limit_bytes else None
     if cache is not None:
         cache.begin(lookup)

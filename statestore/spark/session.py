@@ -1,16 +1,16 @@
-"""Start Spark on one machine, for the demo, the tests, and jobs under plain python.
+"""Start Spark on one machine, for the demo, the tests, and jobs under plain Python.
 
 :func:`spark_session` finds a Java, points Spark's Python workers at this interpreter, applies
-``spark-defaults.conf`` (packaged beside this module; ``conf/spark-defaults.conf`` is the same file)
-and adds Delta; with ``s3=True`` also ``spark-s3.conf`` and Spark's access to ``s3a://``. All
-settings with their reasons are in those files; none is repeated here.
+``spark-defaults.conf`` (in this package; ``conf/spark-defaults.conf`` is the same file) and adds
+Delta. With ``s3=True`` it also applies ``spark-s3.conf`` and enables Spark's access to ``s3a://``.
+These files have all settings with their reasons; none is repeated here.
 
-Under ``spark-submit`` and in a notebook a Spark is running already, and its settings are its
-owner's: the session is taken as it is, and only checked for Delta.
+Under ``spark-submit`` and in a notebook a Spark session is already running, and its owner chose its
+settings. It is used unchanged, and only checked for Delta.
 
-What Spark prints while it starts (resolving jars, choosing loggers) is held back. When the start
-fails it becomes part of the error; when it succeeds it is dropped. What Spark prints afterwards,
-also on its stdout, goes to our stderr, because our stdout belongs to the data of a command.
+The output of Spark during its start (resolving jars, choosing loggers) is buffered. If the start
+fails, it becomes part of the error; if it succeeds, the output is dropped. Later output of Spark,
+including its stdout, goes to stderr, because stdout is reserved for the data of a command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 PACKAGES = "spark.jars.packages"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
-# A socket's path has at most 107 bytes (104 on macOS), and Spark's name for it some 45.
+# A socket's path has at most 107 bytes (104 on macOS); Spark's file name uses about 45 of them.
 _LONGEST_SOCKET_FOLDER = 56
 DELTA_CLASSES = ("io.delta.", "org.apache.spark.sql.delta.")
 NOTE_LINES = 20
@@ -70,29 +70,29 @@ def spark_session(
 ) -> SparkSession:
     """Return a Spark session, started on this machine unless one is running.
 
-    A store's credentials are handed on by ``StateStore.open(…, spark=…)``; no setting holds one.
-    All arguments but ``table_format`` have no effect when Spark is running already.
+    ``StateStore.open(…, spark=…)`` passes a store's credentials to Spark; no setting holds one. All
+    arguments except ``table_format`` have no effect if Spark is already running.
 
     Args:
         app_name: the name of the application.
         master: where Spark runs; by default on all cores of this machine.
         table_format: ``delta``, the default, or ``parquet``, which needs no jar.
-        driver_memory: the memory of the driver, such as ``"2g"``. It goes over
+        driver_memory: the memory of the driver, such as ``"2g"``. It overrides
             ``spark-defaults.conf``.
-        extra_conf: settings that go over ``spark-defaults.conf``. Packages of your own, in
-            ``spark.jars.packages``, are fetched beside Delta's, and Python finds what code they
-            have for it. Spark then resolves all packages in its own way, also from ``~/.m2``.
-        s3: lets Spark itself read and write ``s3a://``, as ``spark.read.format("delta")`` of a
-            table in a bucket does. A store needs it not. Its jars (690 MB) are fetched the first
-            time.
+        extra_conf: settings that override ``spark-defaults.conf``. Your own packages in
+            ``spark.jars.packages`` are fetched in addition to Delta's, and Python finds the Python
+            code in them. Spark then resolves all packages in its own way, also from ``~/.m2``.
+        s3: lets Spark itself read and write ``s3a://``, for example with
+            ``spark.read.format("delta")`` for a table in a bucket. A store does not need it. Its
+            jars (690 MB) are fetched the first time.
 
     Returns:
         The session.
 
     Raises:
-        MissingDependencyError: when there is no fitting Java, when the extra ``delta-spark`` is
-            missing, when Delta has no jar for this Spark, when a jar cannot be fetched, or when
-            the running session was started without Delta.
+        MissingDependencyError: when Java, the extra ``delta-spark``, or a Delta jar for this Spark
+            is missing. Also when a jar cannot be fetched, and when the running session was started
+            without Delta.
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet"):
@@ -116,12 +116,12 @@ def spark_session(
         builder = builder.config(name, value)
     java_environment(master)
     own = dict(builder._options).get(PACKAGES)
-    # Whoever says where packages come from, or needs some of their own, may need ~/.m2.
+    # Users who set package sources, or add their own packages, may need ~/.m2.
     if own and not {PACKAGES, IVY, IVY_SETTINGS, "spark.jars.repositories"} & set(extra_conf or {}):
         for name, value in resolver_settings().items():
             builder = builder.config(name, value)
     session = _started(builder)
-    # Packages that somebody else asked for may hold code for Python.
+    # Packages that others asked for may contain Python code.
     if PACKAGES not in (extra_conf or {}) and session.conf.get(PACKAGES, None) == own:
         _hide_jars(session.sparkContext)
     return session
@@ -136,10 +136,10 @@ def java_home() -> Path:
 
 
 def default_settings(table_format: str = "delta") -> dict[str, str]:
-    """Return ``spark-defaults.conf`` as a mapping, for Parquet without what Delta's jar defines.
+    """Return ``spark-defaults.conf`` as a mapping; for Parquet, without settings of Delta.
 
-    Where the path of the folder for temporary files is too long for the name of a socket, Spark
-    talks to Python through TCP, as it does by itself.
+    If the path of the temporary folder is too long for a socket's name, Spark communicates with
+    Python over TCP, its own default.
     """
     settings = _settings_in("spark-defaults.conf")
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_FOLDER:
@@ -150,8 +150,9 @@ def default_settings(table_format: str = "delta") -> dict[str, str]:
 
 
 def main() -> int:
-    """Start and stop Spark once, which fetches Delta's jar; with the argument ``s3``, those for
-    ``s3a://`` as well. Return the exit code.
+    """Start and stop Spark once, which fetches Delta's jar; return the exit code.
+
+    With the argument ``s3`` it also fetches the jars for ``s3a://``.
     """
     try:
         spark_session(master="local[1]", s3="s3" in sys.argv[1:]).stop()
@@ -162,7 +163,7 @@ def main() -> int:
 
 
 def _with_delta(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
-    """Return the builder of a session that has Delta's packages, and more that are wanted."""
+    """Return the builder of a session with Delta's packages and the given other packages."""
     with needs_extra("delta-spark", "a Spark session with Delta"):
         from delta import configure_spark_with_delta_pip
     return configure_spark_with_delta_pip(builder, packages.split(",") if packages else None)
@@ -176,12 +177,12 @@ def _settings_in(name: str) -> dict[str, str]:
 
 
 def _is_running() -> bool:
-    # The variable is how spark-submit tells the Python process about the JVM that it started.
+    # With this variable spark-submit tells the Python process about the JVM that it started.
     return SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _checked(spark: SparkSession, table_format: str) -> SparkSession:
-    """Return ``spark`` if it has what ``table_format`` needs."""
+    """Return ``spark`` if it has the dependencies of ``table_format``."""
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "")
     if table_format == "delta" and not (catalog or "").startswith(DELTA_CLASSES):
         raise MissingDependencyError(
@@ -193,22 +194,22 @@ def _checked(spark: SparkSession, table_format: str) -> SparkSession:
 
 def java_environment(master: str) -> None:
     """Point Spark at its Java and its own home, and its Python workers at this interpreter."""
-    # A JAVA_HOME that does not fit is replaced: Spark would fail on it with a stack trace.
+    # An unsuitable JAVA_HOME is replaced: Spark would fail on it with a stack trace.
     os.environ["JAVA_HOME"] = str(java_home())
-    # Another Spark's SPARK_HOME is replaced as well: its JVM does not fit this pyspark.
+    # A SPARK_HOME of another Spark is also replaced: its JVM does not fit this pyspark.
     if home := _home_of_pyspark():
         os.environ["SPARK_HOME"] = str(home)
-    # Without it the workers start with the system's python3, which has no pyarrow.
+    # Otherwise the workers start with the system's python3, which has no pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
-        # Workers on this machine need what this process has.
+        # Workers on this machine need the same packages as this process.
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        # The machine's own name often does not resolve, or resolves to a VPN's address.
+        # The machine's own name often does not resolve, or resolves to the address of a VPN.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _home_of_pyspark() -> Path | None:
-    """Return the Spark that the imported pyspark belongs to: its package has it, or is in it."""
+    """Return the Spark home of the imported pyspark: inside its package, or around it."""
     package = Path(pyspark.__file__).resolve().parent
     for home in (package / "spark-distribution", package, package.parent.parent):
         if (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir():
@@ -217,11 +218,11 @@ def _home_of_pyspark() -> Path | None:
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
-    """Start the JVM with its output held back, then the session in it."""
+    """Start the JVM with its output buffered, then the session in it."""
     options: dict[str, str] = builder._options
     output = _Output()
     try:
-        if SparkContext._gateway is None:  # else an earlier session of this process left its JVM
+        if SparkContext._gateway is None:  # an earlier session of this process may have a JVM
             pipes = {"stdout": output.write_end, "stderr": output.write_end}
             conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
             gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
@@ -241,11 +242,11 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
 
 
 def _hide_jars(context: SparkContext) -> None:
-    """Take the jars of Spark's packages off Python's path, here and in Spark's Python workers.
+    """Remove the jars of Spark's packages from Python's path, here and in Spark's Python workers.
 
-    Spark puts each there, as some packages keep Python code in their jars. Delta's is installed,
-    and its dependencies have none; but each new worker would list what is in dozens of jars, again
-    and again, which takes as long as all else that it does before its first task.
+    Spark adds them because some packages keep Python code in their jars. Delta's Python code is
+    installed, and its dependencies have none. But each new worker would list the contents of dozens
+    of jars repeatedly, which takes as long as everything else that it does before its first task.
     """
     names = context._python_includes or []
     context._python_includes = [name for name in names if not name.endswith(".jar")]
@@ -255,13 +256,13 @@ def _hide_jars(context: SparkContext) -> None:
 
 
 class _Output:
-    """What the JVM prints: kept until :meth:`release`, then passed on to stderr."""
+    """The output of the JVM: buffered until :meth:`release`, then passed on to stderr."""
 
     def __init__(self) -> None:
         read_end, self.write_end = os.pipe()
         self._held: list[bytes] = []
         self._passing = threading.Event()
-        # A daemon: the JVM holds the other end open for as long as this process lives.
+        # A daemon thread: the JVM keeps the other end open for as long as this process lives.
         self._pump = threading.Thread(target=self._run, args=(read_end,), daemon=True)
         self._pump.start()
         self._open = True
@@ -270,25 +271,25 @@ class _Output:
         with os.fdopen(read_end, "rb") as lines:
             for line in lines:
                 if self._passing.is_set():
-                    # Not sys.stderr: its lock may be gone while the interpreter shuts down.
+                    # Not sys.stderr: its lock may be gone during interpreter shutdown.
                     os.write(2, line)
                 else:
                     self._held.append(line)
 
     def finished_text(self) -> str:
-        """Return all output of a JVM that has ended."""
+        """Return the complete output of a JVM that has ended."""
         self._close()
         self._pump.join(timeout=10)
         return b"".join(self._held).decode(errors="replace")
 
     def release(self) -> None:
-        """Pass on what comes from now on, and drop what came before."""
+        """Pass on all later output, and drop the earlier output."""
         self._passing.set()
         self._held.clear()
         self._close()
 
     def _close(self) -> None:
-        # Our copy of the end that the JVM writes to: while it is open, the pump sees no end.
+        # This process's copy of the write end: while it is open, the reader sees no end of file.
         if self._open:
             self._open = False
             os.close(self.write_end)
@@ -298,22 +299,22 @@ if __name__ == "__main__":
     raise SystemExit(main())
 
 
-# Spark's own access to a bucket, through ``s3a``: it reads Delta tables there, and keeps the
-# checkpoints of queries.
+# Spark's own access to a bucket, through ``s3a``: Spark reads Delta tables in the bucket, and keeps
+# the checkpoints of queries there.
 #
-# What the store was told (endpoint, credentials) is handed on in the Hadoop configuration of the
-# running Spark, under the bucket's own names. Spark's configuration, which it shows, logs and keeps
-# in its event log, never holds it; of Hadoop's it shows nothing but keys whose values it blanks.
-# The first file system that Spark opens for a bucket keeps its credentials for the life of the
-# session.
+# The store's endpoint and credentials are passed on in the Hadoop configuration of the running
+# Spark, under the bucket's own names. Spark shows and logs its own configuration, and keeps it in
+# its event log, so it never holds a credential. It shows only redacted values of the Hadoop
+# configuration. The first file system that Spark opens for a bucket keeps its credentials
+# for the lifetime of the session.
 
 
-# They log what is sent to the JVM, at level DEBUG.
+# At level DEBUG, these loggers log the data that is sent to the JVM.
 _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
 def hand_on(spark: SparkSession, storage: Storage) -> None:
-    """Let Spark read and write where the store lies; nothing happens on a local file system."""
+    """Let Spark itself access the store's storage; does nothing for a local file system."""
     settings = storage.hadoop_settings()
     if not settings:
         return

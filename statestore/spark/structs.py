@@ -1,4 +1,4 @@
-"""Fields of the structs that Spark's stores keep as columns, and back; and whose row each is."""
+"""Converts between struct fields in Spark's state and columns; finds each row's partition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
 NO_KEY = "no_key"
-# Names that no field can have as a column, in any case: those that are added.
+# Names, in any case, that no field's column can have, because columns with them are added.
 TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY)
 
 _LEAVES = (
@@ -48,8 +48,10 @@ _LEAVES = (
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column, and the place of what it holds in a struct; with ``says_set`` it holds whether the
-    struct at that place is there.
+    """A column, and the position of its value in a struct.
+
+    If ``says_set`` is True, the column has a boolean: whether the struct at that position is not
+    null.
     """
 
     name: str
@@ -58,18 +60,18 @@ class Leaf:
 
 
 def owner_of(fields: list[Column], partitions: int) -> Column:
-    """Return ``HashPartitioning``'s partition; without fields all rows are in the first."""
+    """Return the partition of ``HashPartitioning``; without fields all rows are in the first."""
     return F.pmod(F.hash(*fields), F.lit(partitions)) if fields else F.lit(0)
 
 
 def fields_of(name: str, struct: T.StructType) -> list[Column]:
-    """Return all fields of a column that is a struct, whatever they are called."""
+    """Return all fields of a struct column, whatever their names are."""
     whole = F.col(name).cast(numbered(struct, deep=True))
     return [whole[f"f{at}"] for at in range(len(struct))]
 
 
 def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...]:
-    """Say of each of some fields that it has no column form."""
+    """Return a message for each field: that it has no column form."""
     return tuple(
         f"{one.name} of the {part} is of type {one.dataType.simpleString()}, which has no column "
         "form"
@@ -78,17 +80,17 @@ def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...
 
 
 def is_void(field: T.StructField) -> bool:
-    """Return whether a field is of the type that has nothing but null."""
+    """Return whether a field has the void type, whose only value is null."""
     return isinstance(field.dataType, T.NullType)
 
 
 def _is_leaf(kind: T.DataType) -> bool:
-    # Of a collation text that differs is equal, and hashed so.
+    # With another collation, different texts are equal and have the same hash.
     return type(kind) in _LEAVES and getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY"
 
 
 def is_key(field: T.StructField) -> bool:
-    """Return whether a field of a key can be columns, each of which can be a key."""
+    """Return whether a key's field can be converted to columns that can all be keys."""
     kind = field.dataType
     if isinstance(kind, T.StructType):
         return bool(kind.fields) and all(map(is_key, kind)) and not any(map(is_void, kind))
@@ -112,8 +114,9 @@ def is_column(kind: T.DataType) -> bool:
 
 
 def numbered(struct: T.StructType, *, deep: bool = False) -> T.StructType:
-    """Return the same types with names that differ: fields are found by their numbers. ``deep`` is
-    also within structs.
+    """Return the same types with the fields' numbers as distinct names.
+
+    With ``deep``, fields of nested structs are numbered too.
     """
     kinds = (
         numbered(one.dataType, deep=True)
@@ -127,7 +130,7 @@ def numbered(struct: T.StructType, *, deep: bool = False) -> T.StructType:
 def key_leaves(
     struct: T.StructType, place: tuple[int, ...] = (), prefix: str = ""
 ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Yield name and place of each column of a key, structs within it field by field."""
+    """Yield name and position of each column of a key; nested structs are flattened."""
     for at, field in enumerate(struct):
         name, here = f"{prefix}{field.name}", (*place, at)
         if isinstance(field.dataType, T.StructType):
@@ -141,7 +144,7 @@ def key_leaves(
 def named(
     leaves: Iterator[tuple[str, tuple[int, ...], bool]], taken: tuple[str, ...]
 ) -> Iterator[Leaf]:
-    """Give each a name that no other has, in any case: ``sum``, ``sum_2``."""
+    """Give each leaf a unique, case-insensitive name: ``sum``, ``sum_2``."""
     names = [*taken]
     for wanted, place, says_set in leaves:
         names.append(first_free(wanted, names))
@@ -149,20 +152,20 @@ def named(
 
 
 def first_free(wanted: str, taken: Iterable[str]) -> str:
-    """Return a name that is none of those that are taken, in any case: ``sum``, ``sum_2``."""
+    """Return a name that is not taken yet, ignoring case: ``sum``, ``sum_2``."""
     names = {name.lower() for name in taken}
     tries = (wanted if number == 1 else f"{wanted}_{number}" for number in count(1))
     return next(name for name in tries if name.lower() not in names)
 
 
 def at_leaf(struct: Column, leaf: Leaf) -> Column:
-    """Return what a leaf's column holds, of a struct with numbered fields."""
+    """Return the value of a leaf's column, from a struct with numbered fields."""
     found = reduce(lambda within, at: within[f"f{at}"], leaf.place, struct)
     return found.isNotNull() if leaf.says_set else found
 
 
 def rebuilt(struct: T.StructType, place: tuple[int, ...], leaves: tuple[Leaf, ...]) -> list[Column]:
-    """Return the fields of a struct, of a state's columns, with numbers as names."""
+    """Rebuild the fields of a struct from a state's columns, with numbers as names."""
     columns = {(leaf.place, leaf.says_set): leaf.name for leaf in leaves}
     found = []
     for at, field in enumerate(struct):

@@ -1,4 +1,4 @@
-"""The store's tasks in Spark: where they run, what they do first, and Arrow functions in them."""
+"""The store's tasks in Spark: their preferred hosts, their setup, and Arrow functions for them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,29 @@ __all__ = [
 ]
 
 
-# The numbers of the subtasks as a DataFrame, one Spark partition each, run where copies lie.
+# The numbers of the subtasks as a DataFrame, one Spark partition each, on hosts with local copies.
 #
-# PySpark names no preferred locations, so the RDD is made in the JVM: ``SparkContext.makeRDD``
-# takes them, and a plan of narrow steps above it keeps them, down to
-# ``DAGScheduler.getPreferredLocs``.
+# PySpark has no API for preferred locations, so the RDD is created in the JVM.
+# ``SparkContext.makeRDD`` takes locations, and a plan of narrow steps on top of it keeps them, down
+# to ``DAGScheduler.getPreferredLocs``.
 #
-# A location is a wish. Spark waits ``spark.locality.wait`` (3 s) for a free core on that host, then
-# takes another, which reads from the store. A host without an executor is asked for all the same,
-# as one may start there yet; not in local mode, which has one host. No wish at all is known to
-# Spark Connect, where there is no JVM to ask; to the data source ``keyed_state``, as an
-# ``InputPartition`` of PySpark has no locations; and to a Spark that refuses these calls.
+# A location is only a preference. Spark waits ``spark.locality.wait`` (3 s) for a free core on that
+# host. Then it uses another host, which reads from the store. A host without an executor is
+# requested too, because an executor may start there later. In local mode, which has only one host,
+# it is not requested.
 #
-# Files name hosts as ``socket.gethostname()`` does; Spark knows an executor by the name that it
-# registered with, often an address. :func:`numbers` asks with Spark's names.
+# Preferred locations are not supported by:
+#
+# - Spark Connect, which has no JVM in this process;
+# - the data source ``keyed_state``, since PySpark's ``InputPartition`` has no locations;
+# - a Spark that refuses these calls.
+#
+# Files record hosts as ``socket.gethostname()`` does. Spark identifies an executor by the name that
+# it registered with, often an address. :func:`numbers` uses Spark's names.
 
 
 _AT_ONCE: Final = 32
-"""Names that are looked up at a time: a dead name server answers none of them for seconds."""
+"""The number of parallel lookups: an unreachable name server blocks each one for seconds."""
 
 _THIS_MACHINE: Final = "this machine"
 _log = logging.getLogger(__name__)
@@ -54,27 +59,28 @@ _log = logging.getLogger(__name__)
 def numbers(spark: SparkSession, parallelism: int, hosts: Sequence[str] = ()) -> DataFrame:
     """Return 0 .. ``parallelism`` - 1 in a DataFrame of one column, number i in Spark partition i.
 
-    ``hosts[i]`` is where Spark is asked to run partition i, empty for no wish, as recorded with the
-    files. It is ``spark.range`` if there is no wish, or no way to tell Spark. Starts no Spark job.
+    ``hosts[i]`` is the preferred host of partition i, as recorded with the files, or empty. Without
+    preferences, or if Spark does not support them, it is ``spark.range``. Starts no Spark job.
     """
-    # A session of Spark Connect is another class, and has no JVM.
+    # A session of Spark Connect has another class, and no JVM.
     if any(hosts) and isinstance(spark, SparkSession):
         try:
             wishes = _wishes(spark, hosts)
             if any(wishes):
                 return _located(spark, wishes)
-        except Py4JError as error:  # the wish is not worth the restore
+        except Py4JError as error:  # a restore must not fail because of a preference
             reason = str(error).partition("\n")[0]
             _log.warning("Spark takes no preferred locations, going on without: %s", reason)
     return spark.range(0, parallelism, 1, parallelism)
 
 
 def executor_hosts(spark: SparkSession) -> tuple[str, ...]:
-    """Return the hosts of the running executors as Spark names them, each once.
+    """Return the distinct hosts of the running executors, with Spark's names.
 
-    The driver's comes last: in local mode it is the only one, else it may have no executor.
+    The driver's host is the last: in local mode it is the only one, and in a cluster it may have no
+    executor.
     """
-    # "host:port" of each block manager, in one call.
+    # One call returns "host:port" of each block manager.
     known = str(_context(spark).getExecutorMemoryStatus().keys().mkString("\n")).splitlines()
     driver = _driver_host(spark)
     return tuple(sorted({one.rpartition(":")[0] for one in known}, key=lambda h: (h == driver, h)))
@@ -87,11 +93,11 @@ def names_for_spark(
     *,
     addresses: Callable[[str], frozenset[str]] | None = None,
 ) -> dict[str, str]:
-    """Return per recorded host, empty ones left out, the name by which Spark knows it.
+    """Return Spark's name of each recorded host; empty hosts are left out.
 
-    That is the same name, or the first executor's that has an address in common; a host that has
-    none, or has no address at all, keeps its name. ``driver`` is a name of this machine.
-    ``addresses`` looks a name up; without it the system does.
+    It is the same name, or the name of the first executor that shares an address with the host. A
+    host without a common address, or without any address, keeps its name. ``driver`` is a name of
+    this machine. ``addresses`` looks a name up; by default the system does.
     """
     found = {host: host for host in hosts if host}
     unknown = [host for host in found if host not in executors]
@@ -103,7 +109,7 @@ def names_for_spark(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         places = dict(zip(asked, pool.map(look_up, asked), strict=True))
     for name, place in places.items():
-        # By a loopback address only the machine itself is meant.
+        # A loopback address always refers to the machine itself.
         if name in here or any(map(_is_loopback, place)):
             places[name] = place | {_THIS_MACHINE}
     first: dict[str, str] = {}
@@ -117,7 +123,7 @@ def names_for_spark(
 
 
 def _addresses(name: str) -> frozenset[str]:
-    """Look up a name; nothing when it has no address."""
+    """Look up a name; the result is empty if it has no address."""
     try:
         # Spark writes an IPv6 address in brackets.
         answers = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
@@ -136,14 +142,14 @@ def _wishes(spark: SparkSession, hosts: Sequence[str]) -> list[str]:
     known = {"": "", **names_for_spark(hosts, executors, _driver_host(spark))}
     wishes = [known[host] for host in hosts]
     if _is_local(spark):
-        # In local mode a task that waits for its host is offered a core only when another task
-        # ends: a wish for a host that is not there, beside one that is, would wait for ever.
+        # In local mode a task that waits for its host gets a core only when another task ends. If
+        # some hosts exist and others do not, a task for a missing host would wait for ever.
         return [wish if wish in executors else "" for wish in wishes]
     return wishes
 
 
 def _located(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
-    """Build the DataFrame, with calls into the JVM per host and not per partition."""
+    """Create the DataFrame, with JVM calls per host instead of per partition."""
     session: Any = spark
     jvm, scala = session._jvm, session._jvm.scala.jdk.javaapi.CollectionConverters
     at = {host: str(number) for number, host in enumerate(dict.fromkeys(hosts))}
@@ -154,7 +160,7 @@ def _located(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
             wish.add(host)
         wishes.put(number, scala.asScala(wish).toVector())
     lines = jvm.scala.collection.StringOps("\n".join(at[host] for host in hosts)).linesIterator()
-    # A Scala map is also the function that looks up a key in it.
+    # A Scala map is also a function that looks up a key.
     per_partition = lines.toVector().map(scala.asScala(wishes))
     pairs = per_partition.indices().zip(per_partition)
     rdd = _context(spark).makeRDD(pairs, jvm.scala.reflect.ClassTag.Int())
@@ -175,25 +181,25 @@ def _driver_host(spark: SparkSession) -> str:
     return spark.sparkContext.getConf().get("spark.driver.host") or ""
 
 
-# What the store's tasks do first in a Python worker of Spark.
+# The setup of a Spark Python worker, which the store's tasks call first.
 #
-# A worker is used again for other tasks, by the loop of PySpark's daemon that calls ``worker`` for
-# each. Between them it waits at a socket.
+# Spark reuses a worker for several tasks: the loop of PySpark's daemon calls ``worker`` for each
+# task. Between tasks the worker waits on a socket.
 
 
 _TASKS: list[None] = []
 
 Worker = Callable[[socket.socket, bool], int]
 _GONE = 1
-"""What ``worker`` returns when the process is to end."""
+"""The result of ``worker`` if the process must end."""
 
 
 def settle() -> None:
-    """Make this worker one that lasts; call it as a task begins.
+    """Prepare this worker for several tasks; call it at the start of each task.
 
-    It collects garbage after every task, and then walks over all objects of pyarrow, numpy and
-    pyspark, which takes longer than a small subtask does: what is loaded is kept out of that. Some
-    of it is loaded before the first task runs and some while it does, so this happens twice.
+    A worker collects garbage after every task. This traverses all objects of pyarrow, numpy and
+    pyspark, which takes longer than a small subtask. ``gc.freeze`` therefore excludes the loaded
+    modules. Some are loaded before the first task and some during it, so this happens twice.
     """
     if len(_TASKS) < 2:
         _TASKS.append(None)
@@ -201,21 +207,21 @@ def settle() -> None:
     if len(_TASKS) == 1:
         daemon = sys.modules["__main__"]
         worker = getattr(daemon, "worker", None)
-        if worker is not None:  # where there is no daemon, a worker has one task
+        if worker is not None:  # without a daemon, a worker runs only one task
             daemon.worker = until_closed(worker)  # type: ignore[attr-defined]
 
 
 def until_closed(worker: Worker) -> Worker:
-    """Return the worker of PySpark's daemon as one that ends when Spark closes its socket.
+    """Wrap the worker of PySpark's daemon, so that it ends when Spark closes its socket.
 
-    That is how Spark lets go of a worker that waits, as a session stops, and of one whose task has
-    enough rows. PySpark takes the end of the socket for a task that failed, tries to report it
-    there, and dies of the broken pipe, with a traceback on the terminal.
+    Spark closes the socket of a waiting worker when a session stops, and of a worker whose task has
+    produced enough rows. PySpark interprets the end of the socket as a failed task, tries to report
+    it on the socket, and dies of the broken pipe, with a traceback on the terminal.
     """
 
     def run(sock: socket.socket, authenticated: bool) -> int:
         try:
-            if not sock.recv(1, socket.MSG_PEEK):  # waits for a task, and takes nothing of it
+            if not sock.recv(1, socket.MSG_PEEK):  # wait for a task without consuming its bytes
                 return _GONE
             return worker(sock, authenticated)
         except (BrokenPipeError, ConnectionResetError):
@@ -224,18 +230,18 @@ def until_closed(worker: Worker) -> Worker:
     return run
 
 
-# Arrow functions over DataFrames, whatever their columns are called.
+# Arrow functions over DataFrames with any column names.
 #
-# Spark looks for the columns that it hands over by their names, and takes a dot in one for the way
-# into a struct. So they are numbered on the way, and get their names back before the function sees
-# them.
+# Spark resolves the columns that it passes by name, and interprets a dot in a name as access to a
+# struct field. The columns are therefore numbered for Spark, and get their names back before the
+# function sees them.
 
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
-    """Return what a function makes of the batches of each Spark partition."""
+    """Apply a function to the Arrow batches of each Spark partition."""
     names = list(df.columns)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -245,5 +251,5 @@ def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFra
 
 
 def numbered(df: DataFrame) -> DataFrame:
-    """Return a DataFrame whose columns are called by their numbers: ``c0``, ``c1``, …"""
+    """Return a DataFrame whose columns are named by their numbers: ``c0``, ``c1``, …"""
     return df.toDF(*(f"c{at}" for at in range(len(df.columns))))

@@ -1,14 +1,15 @@
-"""Keyed state from a Spark DataFrame: exchanged and sorted in the JVM, hashed and written in Arrow.
+"""Writes keyed state from a Spark DataFrame: shuffled and sorted in the JVM, written by Arrow.
 
-Few rows of Spark's cache that go into few files are taken to the driver, and written there as an
-Arrow table is: no task would have enough of them to be worth its start.
+If Spark's cache has only few rows, and they go into few files, they are collected on the driver and
+written like an Arrow table. A task would cost more than it saves.
 
-One shuffle, to the subtask that owns the row's key group, and one sort by key group within each
-Spark partition, which spills to disk when memory is short. A Python task then takes one key group
-after another, sorts and writes it. Rows that are co-located and in order need neither.
+Otherwise there is one shuffle, to the subtask that owns the row's key group, and one sort by key
+group within each Spark partition, which spills to disk when memory is short. A Python task then
+sorts and writes one key group after another. Rows that are co-located and in order need neither
+shuffle nor sort.
 
-The JVM's key group says where a row goes, Arrow's is what is stored: a row for which they differ is
-refused. No row passes through a Python function.
+The key group that the JVM computes decides where a row is sent; the key group that Arrow computes
+is stored. A row for which they differ is refused. No row passes through a Python function.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ _SETTING = Lock()
 
 
 def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows as they are stored, their key group first.
+    """Yield the rows in their stored form, with the key group as the first column.
 
-    Raises NullKeyError with the number of rows, after all of them, what hashing a key raises, and
-    what :func:`check_groups` raises.
+    Raises NullKeyError with the number of rows, after all rows were read, errors of hashing a key,
+    and the errors of :func:`check_groups`.
     """
     stored = arrow_schema(state.schema)
     schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
@@ -104,13 +105,15 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
 
 
 class _OutOfOrderError(Exception):
-    """Placed rows do not come in order of key group, so they have to be sorted first."""
+    """Co-located rows are not in order of key group, and need a sort first."""
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of some tasks: the files that they wrote, the errors that they met, and the
-    subtasks of which all key groups were compared, with what each has ``seen``.
+    """The combined result of some tasks.
+
+    It has the files that they wrote, their errors, the subtasks whose key groups were all compared,
+    and the rows that each of these has ``seen``.
     """
 
     handles: list[KeyedStateHandle]
@@ -145,12 +148,12 @@ _OUTCOME = schema_of_arrow(_ONE_OUTCOME)
 
 
 def schema_of(df: DataFrame) -> Schema:
-    """Return the stored columns of a DataFrame; UnsupportedTypeError for types Delta has not."""
+    """Return a DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
     return without_groups(schema_from_json(df.schema.jsonValue()))
 
 
 def spark_schema(schema: Schema) -> StructType:
-    """Return what a restored state looks like in Spark: ``key_group``, then the stored columns."""
+    """Return the Spark schema of a restored state: ``key_group``, then the stored columns."""
     stored = StructType.fromJson(schema.to_json())
     return StructType([StructField(KEY_GROUP, IntegerType()), *stored.fields])
 
@@ -158,16 +161,16 @@ def spark_schema(schema: Schema) -> StructType:
 def key_types(
     df: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Return per key column the type whose hash is taken, None in ``wanted`` for its own.
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
 
-    Raises UnsupportedTypeError, naming the column, when it cannot be hashed so.
+    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
     """
     names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme, wanted)
     return names
 
 
 def rows_known(df: DataFrame) -> int | None:
-    """Return how many rows Spark's cache has, else None: counting would run the query twice."""
+    """Return the number of rows in Spark's cache, or None: counting would run the query twice."""
     return rows_cached(df)
 
 
@@ -179,8 +182,8 @@ def collect(df: DataFrame) -> pa.Table:
 def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
     """Return some columns in this process; None when a Spark partition has more bytes.
 
-    Costs one job, which ends early where rows are many: its Python workers end with it. None where
-    Spark's cache says that there are many.
+    It costs one job, which ends early if there are many rows; its Python workers end with it. If
+    Spark's cache shows that there are many rows, it returns None without a job.
     """
     columns = _with_columns(df, names)
     cached = few_cached(columns, most_bytes)
@@ -212,7 +215,7 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
 
 
 def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
-    """Return some columns of the rows, and the store's own if they have it."""
+    """Return some columns of the rows, and the store's own column if they have it."""
     wanted = beside(names, df.columns)
     return df if [*wanted] == df.columns else df.select(*map(column_of, wanted))
 
@@ -220,8 +223,9 @@ def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
 def change_frame(
     given: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> DataFrame:
-    """Return rows, DataFrames and Arrow tables, as changes of a state: those with a deletion go so,
-    the others come.
+    """Return rows, DataFrames and Arrow tables, as changes of a state.
+
+    Rows with a deletion become deletes; the others become upserts.
     """
     frames = [rows for rows, _ in given if isinstance(rows, DataFrame)]
     spark = frames[0].sparkSession
@@ -247,19 +251,19 @@ def change_frame(
 
 
 def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-    """Return the rows in Spark, times without a zone as they are: not as the session's zone.
+    """Return the rows in Spark; timestamps without a zone stay without one.
 
-    They are an RDD's, which Spark makes rows of in a task. Rows within a plan are gone over by
-    each rule for each step above them, which soon takes longer than to compute what is asked for.
+    The rows are in an RDD, and tasks convert them. Rows inside a plan would be traversed by each
+    optimizer rule for each step on top of them, which soon takes longer than the computation.
     """
     schema = schema or schema_of_arrow(rows.schema)
-    # As one batch: of rows that it keeps on the driver, Spark drops those behind an empty batch.
+    # As one batch: Spark drops rows after an empty batch if it keeps the rows on the driver.
     rows = rows.combine_chunks()
     if not rows.num_rows:
         return spark.createDataFrame(rows, schema)
-    with _SETTING:  # of two threads one would put back what the other has set
+    with _SETTING:  # without the lock, one thread could restore over another's setting
         before = {name: str(spark.conf.get(name)) for name in (_IN_PLAN_BYTES, _BATCH_ROWS)}
-        # A batch is a Spark partition. 0 is Spark's word for no limit, which it does not know here.
+        # A batch becomes a Spark partition. 0, Spark's value for no limit, does not work here.
         most = max(int(before[_BATCH_ROWS]), _FEWEST_BATCH_ROWS)
         try:
             for name, value in ((_IN_PLAN_BYTES, "0"), (_BATCH_ROWS, str(most))):
@@ -273,10 +277,9 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
 
 
 def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:
-    """Refuse columns whose types have values that the state's have not: in Spark's cast they would
-    become others.
+    """Refuse columns whose types have values that the state's types cannot represent.
 
-    Raises SchemaMismatchError with both types.
+    Spark's cast would change such values. Raises SchemaMismatchError with both types.
     """
     found = schema_of(df)
     for name in names:
@@ -304,13 +307,13 @@ def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
 def write_keyed(
     df: DataFrame, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write a keyed state with a task for each subtask; return its handles in order of key group.
+    """Write a keyed state with a task for each subtask; return its handles in key-group order.
 
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
-    all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
+    all tasks are then deleted. An error of the DataFrame itself is raised unchanged.
     """
     names = target.state.schema.names
-    # Many files are left to the tasks, which send them to the store side by side.
+    # If there are many files, the tasks send them to the store in parallel.
     if target.state.layout is Layout.RANGED and not target.co_located:
         few = few_cached(_with_columns(df, names), target.options.driver_bytes)
         if few is not None:
@@ -322,7 +325,7 @@ def write_keyed(
         disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
             return _handles(outcome, target)
-        _delete(outcome, target, disorder)  # they are written again, sorted
+        _delete(outcome, target, disorder)  # the files are written again, sorted
         for note in getattr(disorder, "__notes__", ()):
             _log.warning("rows that lay in no order were written: %s, until gc", note)
     rows = _in_order(df, target.state, None if target.co_located else owners)
@@ -333,11 +336,11 @@ def write_keyed(
 def write_against(
     df: DataFrame, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write what makes these rows of those that are stored, as changes, a task for each subtask.
-    Return the handles, and the number and digest of all these rows.
+    """Write the changes from the stored rows to these rows, with a task for each subtask.
 
-    Each task has all key groups of a subtask, also those of which there are no rows any more.
-    Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
+    Return the handles, and the number and digest of all these rows. Each task processes all key
+    groups of its subtask, including key groups that no longer have rows. Raises the errors of
+    :func:`write_keyed`, and MissingFileError or DamagedFileError.
     """
     state = against.state
     rows = _in_order(df, state, owners)
@@ -345,7 +348,7 @@ def write_against(
     outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), state)
     unseen = [subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared]
     if unseen and not outcome.errors:
-        # Spark starts no task for rows of which it knows that there are none at all.
+        # Spark starts no tasks for a DataFrame that it knows to be empty.
         nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
         task = _write_against(against, target, owners, unseen)
         try:
@@ -376,8 +379,10 @@ def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> No
 
 
 def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
-    """Return the columns that are stored and one more, rows in order of key group; with ``owners``
-    each in the Spark partition of its subtask. Rows with a null key are with key group 0.
+    """Return the stored columns and the key group, with rows in order of key group.
+
+    With ``owners`` each row is in the Spark partition of its subtask. Rows with a null key are
+    placed in key group 0.
     """
     types = StructType.fromJson(state.schema.to_json())
     names = beside(state.schema.names, df.columns)
@@ -394,7 +399,7 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
     name = max(names, key=len) + "_"  # a name that no column has
     grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
     if owners is not None:
-        # As one text, which Spark makes an array of once: a literal each would take seconds.
+        # As one text that Spark splits once: an array with a literal per element takes seconds.
         numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
         subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
         grouped = in_partitions(grouped, owners.parallelism, subtasks[column_of(name)])
@@ -402,7 +407,7 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
 
 
 def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
-    """The task for rows that lie where they are written."""
+    """Return the task that writes rows in the Spark partition where they are."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -415,15 +420,16 @@ def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
 def _write_against(
     against: Against, target: KeyedTarget, owners: Assignment, unseen: Sequence[int] | None = None
 ) -> Task:
-    """The task behind the exchange for all rows of a state; with ``unseen`` the task for subtasks
-    that have none.
+    """Return the task that runs after the shuffle for all rows of a state.
+
+    With ``unseen`` it is the task for subtasks without rows.
     """
     state = against.state
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         subtask = _partition() if unseen is None else unseen[_partition()]
-        # Of subtasks without rows there is nothing in the batches, which are read all the same.
+        # For subtasks without rows the batches are empty, but they must still be consumed.
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)
         placed = _in_place(rows, target, owners, is_sorted=True)
         seen = Seen()
@@ -434,7 +440,7 @@ def _write_against(
 
 
 def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read all batches, and yield nothing."""
+    """Consume all batches, and yield nothing."""
     deque(batches, maxlen=0)
     yield from ()
 
@@ -444,14 +450,15 @@ def _outcome(
     compared: int | None = None,
     seen: Seen | None = None,
 ) -> pa.RecordBatch:
-    """Return what came of a task, for the driver: its handles, and ``compared`` with what it has
-    ``seen`` if that is given, or the error that it met.
+    """Return the result of a task for the driver: its handles, or its error.
+
+    ``compared`` and ``seen`` are included if they are given.
     """
     try:
         row: dict[str, Any] = {"handles": pickle.dumps(write()), "compared": compared}
         if seen is not None:
             row["seen"] = pickle.dumps(RowSet(seen.rows, seen.digest))
-    except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
+    except (StateStoreError, _OutOfOrderError) as error:  # the driver raises it unchanged
         row = {"error": pickle.dumps(error)}
     return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)
 
@@ -459,9 +466,9 @@ def _outcome(
 def _in_place(
     batches: Iterable[pa.RecordBatch], target: KeyedTarget, owners: Assignment, is_sorted: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Pass rows on while they are in order of key group and no other subtask owns one.
+    """Pass rows on; they must be in order of key group, and belong to this subtask.
 
-    Where Spark sorted them, only keys that it hashes otherwise than Arrow can be elsewhere.
+    If Spark sorted them, this only fails for keys whose hash differs between Spark and Arrow.
     """
     last = 0
     for batch in batches:
