@@ -1,11 +1,10 @@
-"""What changed, found by comparing all rows of a state with what is stored: for callers who do not
-know it.
+"""Finds changes by comparing all rows of a state with the stored rows, if callers do not know them.
 
-A key group of which the stored digest is that of its new rows is not read. The others are read
-merged and compared with the new rows, a run of key groups at a time. A key group that does not fit
-in memory is compared in pieces: its new rows are sorted (:mod:`statestore.files.sorting`) and
-merged with the stored ones. Rows are known by their identity, and two of one identity are the same
-when all their values are.
+A key group is not read if its stored digest equals the digest of its new rows. The other key groups
+are read with their layers merged, and compared with the new rows, a run of key groups at a time. A
+key group that does not fit in memory is compared in pieces: its new rows are sorted
+(:mod:`statestore.files.sorting`) and merged with the stored ones. Rows are matched by their
+identity. Two rows with the same identity are equal if all their values are equal.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _STORED_BYTES = 4 * RUN_BYTES
 
 @dataclass
 class Seen:
-    """The new rows that were compared so far, by their number and digest."""
+    """The number and digest of the new rows that were compared so far."""
 
     rows: int = 0
     digest: int = 0
 
     def add(self, sizes: Iterable[tuple[int, int]]) -> None:
-        """Add rows and digest of some key groups."""
+        """Add the row counts and digests of some key groups."""
         for rows, digest in sizes:
             self.rows += rows
             self.digest = combine((self.digest, digest))
@@ -74,13 +73,15 @@ class Against:
     def changes(
         self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
     ) -> Iterator[pa.Table]:
-        """Yield the changes that turn the stored rows into the new rows, in pieces that ascend;
-        ``seen`` has counted all new rows at the end.
+        """Yield the changes that turn the stored rows into the new rows, in ascending pieces.
 
-        ``pieces`` are all new rows of the key groups, and ascend (:mod:`statestore.files.sorting`).
-        Stored rows of key groups that they lack go. Raises NullKeyError, DuplicateKeyError or
-        InvalidArgumentError for rows that cannot be stored, StorageError if the temporary folder
-        cannot be written, and MissingFileError or DamagedFileError.
+        ``pieces`` are all new rows of the key groups, in ascending order
+        (:mod:`statestore.files.sorting`). Stored rows of key groups without new rows are deleted.
+        At the end, ``seen`` has counted all new rows.
+
+        Raises NullKeyError, DuplicateKeyError or InvalidArgumentError for rows that cannot be
+        stored, StorageError if the temporary folder cannot be written, and MissingFileError or
+        DamagedFileError.
         """
         first = key_groups.first
         for last, parts in _parts_of(pieces):
@@ -99,17 +100,17 @@ class Against:
             yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
 
     def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Yield rows that are in order of key group as pieces that ascend."""
+        """Yield rows that are in order of key group as ascending pieces."""
         return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
 
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
-        """Rows and digest of each key group, None where changes make others of them."""
+        """Row count and digest of each key group, None if stored changes apply to it."""
         parts = group_parts(self.entry).items()
         return {group: known[0] if len(known) == 1 else None for group, known in parts}
 
     def _compared(self, new: pa.Table, key_groups: KeyGroupRange, seen: Seen) -> Iterator[pa.Table]:
-        """Yield the changes of key groups, of which those are read that differ."""
+        """Yield the changes of key groups; only key groups that differ are read."""
         found_sizes, stored = _sizes(new, self.state), self._stored
         seen.add(found_sizes.values())
         nothing = (0, 0)
@@ -127,8 +128,9 @@ class Against:
             yield from self._merged(rows, those)
 
     def _merged(self, new: Iterable[pa.Table], key_groups: KeyGroupRange) -> Iterator[pa.Table]:
-        """Yield the changes of neighbouring key groups, whose new rows are either one piece, or
-        pieces of a single large key group.
+        """Yield the changes of adjacent key groups.
+
+        Their new rows are either one piece, or pieces of a single large key group.
         """
         reads = reads_of(self.entry, key_groups)
         read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
@@ -149,7 +151,7 @@ class Against:
     def _side_by_side(
         self, old: Iterator[pa.Table], new: Iterator[pa.Table]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yield stored rows beside new ones of the same identities; both are sorted."""
+        """Yield stored rows with the new rows of the same identities; both are sorted."""
         empty = restored_schema(self.state.schema).empty_table()
         before, more_before = next(old), next(old, None)
         after, more_after = next(new, empty), next(new, None)
@@ -168,7 +170,7 @@ class Against:
             yield taken(rows, places[side == 0]), taken(rows, places[side == 1])
 
     def _changed(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
-        """Yield the changes that make new rows of old ones, if there are any."""
+        """Yield the changes from the old rows to the new rows, if there are any."""
         state = self.state
         identity = list(state.identity)
         names = state.schema.names
@@ -188,8 +190,10 @@ class Against:
 
 
 def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Table]]]:
-    """Yield key groups that are in one piece together, and a key group that is in several pieces
-    alone: their last key group, and the rows.
+    """Yield runs of rows, each with its last key group.
+
+    Key groups that are in one piece stay together. A key group that spans several pieces is a run
+    of its own.
     """
 
     def parts() -> Iterator[pa.Table]:
@@ -231,15 +235,15 @@ def _counted(pieces: Iterable[pa.Table], state: KeyedState, seen: Seen) -> Itera
 
 
 def _hashes(rows: pa.Table, state: KeyedState) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the hash of all stored columns of each row, as the digest takes it."""
-    # Hashing takes several times the bytes of the rows.
+    """Return the hash of all stored columns of each row, as used in the digest."""
+    # Hashing needs several times the memory of the rows.
     step = max(min(_HASHED_ROWS, _HASHED_BYTES * rows.num_rows // (rows.nbytes + 1)), 1)
     batches = rows.select(state.schema.names).to_batches(step)
     return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(batch) for batch in batches)])
 
 
 def _sizes(rows: pa.Table, state: KeyedState) -> dict[int, tuple[int, int]]:
-    """Return rows and digest of each key group that has rows."""
+    """Return row count and digest of each key group that has rows."""
     if not rows.num_rows:
         return {}
     groups = np.asarray(rows.column(KEY_GROUP))

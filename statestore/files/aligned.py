@@ -1,12 +1,12 @@
 """Aligned pieces of several sorted streams, for merges in bounded memory.
 
-All data files of a state are sorted by key group and identity. So files can be merged a piece at a
-time: a piece has the rows of every stream up to a common bound, and no identity is in two pieces.
-The size of a piece does not depend on the size of a key group.
+All data files of a state are sorted by key group and identity. Files can therefore be merged a
+piece at a time: a piece has the rows of every stream up to a common bound, and no identity is in
+two pieces. The size of a piece does not depend on the size of a key group.
 
-Float columns need care. The file format leaves the place of NaN, and the order of ``-0.0`` and
-``0.0``, to the writer of a file. :func:`sorted_tables` gives all streams the same order: ``-0.0``
-before ``0.0``, and NaN after all numbers.
+Float columns need special treatment. The file format leaves the position of NaN, and the order of
+``-0.0`` and ``0.0``, to the writer of a file. :func:`sorted_tables` gives all streams the same
+order: ``-0.0`` before ``0.0``, and NaN after all numbers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ Groups = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Bound:
-    """The sort key of a row: its key group, and the plain values of its identity columns, or of the
-    first ones. Then it is the key of the first row that has them.
+    """The sort key of a row: its key group, and the plain values of its identity columns.
+
+    It may have only the first identity columns. It is then the sort key of the first row with these
+    values.
     """
 
     key_group: int
@@ -50,8 +52,9 @@ class Bound:
         return cls(batch.column(KEY_GROUP)[0].as_py(), tuple(values), tuple(names))
 
     def rows_before(self, rows: pa.Table, groups: Groups | None = None) -> int:
-        """Return how many of some sorted rows come before the bound; ``groups`` are their key
-        groups, if they are at hand.
+        """Return the number of sorted rows that come before the bound.
+
+        ``groups`` are the key groups of the rows, if they were already extracted.
         """
         found = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
         begin = int(np.searchsorted(found, self.key_group, "left"))
@@ -95,7 +98,7 @@ class Bound:
 
 
 def _counts(leaf: pa.Array, value: pa.Scalar) -> tuple[int, int]:
-    """Return how many values of a sorted array are less than a value, and how many equal it."""
+    """Return the numbers of values in a sorted array that are less than, and equal to, a value."""
     if not value.is_valid:
         return 0, leaf.null_count
     return leaf.null_count + pc.less(leaf, value).true_count, pc.equal(leaf, value).true_count
@@ -162,7 +165,7 @@ def _least(rows: Sequence[pa.Table], names: Sequence[str]) -> Bound | None:
 class _Head:
     """The rows of a stream that were read and not taken yet.
 
-    One table is read ahead. So the end of a stream is known, and the rest of it is one piece.
+    One table is read ahead. The end of a stream is therefore known, and its rest becomes one piece.
     """
 
     def __init__(self, stream: Iterator[pa.Table], names: Sequence[str]) -> None:
@@ -182,7 +185,7 @@ class _Head:
         return self._rows.slice(len(self._rows) - 1)
 
     def fill(self) -> None:
-        """Read until two identities are at hand, or the stream ends."""
+        """Read until two identities are buffered, or the stream ends."""
         while self._next is not None and self._is_one_identity():
             self._rows = (
                 self._next if self._rows is None else pa.concat_tables([self._rows, self._next])
@@ -199,7 +202,7 @@ class _Head:
         return last.rows_before(self._rows.slice(0, 1)) == 0
 
     def take(self, following: Bound | None) -> pa.Table | None:
-        """Return the rows before a bound, all rows without one; None for no rows."""
+        """Return the rows before a bound, or all rows without a bound; None for no rows."""
         if self._rows is None:
             return None
         rows, groups = self._rows, self._groups
@@ -238,26 +241,26 @@ def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         yield from _cut(part, most_bytes)
 
 
-# Streams in the order that merges rely on.
+# Streams in the order that merges require.
 
 
 def sorted_tables(
     batches: Iterable[pa.RecordBatch], state: KeyedState, table_bytes: int
 ) -> Iterator[pa.Table]:
-    """Gather the rows of sorted files into tables of about ``table_bytes``, or of one row, in one
-    order, whichever place a writer gave to NaN and zeros.
+    """Gather the rows of sorted files into tables of about ``table_bytes``, in one order.
 
-    Rows are moved only near NaN and zeros of float columns that are part of the identity. The rows
-    that belong to one NaN key are held in memory.
+    The order does not depend on where a writer placed NaN and zeros. A table may also have only one
+    row. Rows are moved only near NaN and zeros in float columns of the identity. The rows of one
+    NaN key are held in memory.
 
     Raises:
         DamagedFileError: if rows are not sorted by key group and identity: merging them would
-            lose or double rows.
+            lose or duplicate rows.
     """
     names = [KEY_GROUP, *state.identity]
     last: pa.RecordBatch | None = None
     for table in _gathered(_floats_in_order(batches, state), table_bytes):
-        # Compared by the table: each comparison has a fixed cost, and batches may have few rows.
+        # Compare once per table: each comparison has a fixed cost, and batches may be small.
         for rows in table.select(names).combine_chunks().to_batches():
             if last is not None and last.column(0)[0].as_py() >= rows.column(0)[0].as_py():
                 _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
@@ -303,7 +306,7 @@ def _floats_in_order(
 
 
 def _is_ambiguous(rows: pa.RecordBatch, names: Sequence[str]) -> bool:
-    """Return whether a float column has NaN or a zero, whose order is each writer's choice."""
+    """Return whether a float column has NaN or a zero, whose order each writer chooses."""
     leaves = (leaf for name in names for leaf in leaf_columns(rows.column(name)))
     floats = (leaf for leaf in leaves if pa.types.is_floating(leaf.type))
     return any(
@@ -312,8 +315,9 @@ def _is_ambiguous(rows: pa.RecordBatch, names: Sequence[str]) -> bool:
 
 
 def _least_after(row: pa.Table, names: Sequence[str]) -> Bound | None:
-    """Return the least sort key that rows after a file's row can have, as far as its writer's
-    choices leave that open; None if they come after the row in any case.
+    """Return the least sort key that rows after a file's row can have.
+
+    The order of NaN and zeros depends on the writer. None if all later rows sort after the row.
     """
     bound = Bound.of(row, names)
     [batch] = row.to_batches()

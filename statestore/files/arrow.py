@@ -1,7 +1,7 @@
 """Keyed state from Arrow rows, without Spark: hash, sort and write in this process.
 
 Rows are a table, or a stream that does not fit in memory. Such a stream, and a table larger than
-the memory to use, are sorted on disk.
+the configured memory, are sorted on disk.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ __all__ = [
 
 Rows: TypeAlias = pa.Table | StreamedRows
 Own: TypeAlias = tuple[Assignment, int]
-"""Who owns which key groups, and the subtask whose rows are written."""
+"""The owners of the key groups, and the subtask whose rows are written."""
 
 
 def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
-    """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame;
-    no rows of a schema.
+    """Return rows as an Arrow table; a schema becomes a table without rows.
 
-    pandas, Polars and DuckDB results speak Arrow. A stream is read to its end, once: see
-    :mod:`statestore.files.given`. InvalidArgumentError, naming ``subject``, for anything else, for
-    values without one type, and for two columns of one name.
+    Rows are a table, a list of dictionaries, or any frame with the Arrow interface, such as results
+    of pandas, Polars and DuckDB. A stream is read to its end, once: see
+    :mod:`statestore.files.given`. Raises InvalidArgumentError, which names ``subject``, for
+    anything else, for values without a common type, and for two columns with one name.
     """
     rows = settled(rows)
     if is_dicts(rows):
@@ -100,7 +100,7 @@ def refuse_repeated_names(schema: pa.Schema, subject: str) -> None:
 
 
 def is_schema(rows: Any) -> bool:
-    """Return whether the value is an Arrow schema: it declares rows that others have."""
+    """Return whether the value is an Arrow schema, which declares rows that others provide."""
     return isinstance(rows, pa.Schema)
 
 
@@ -112,26 +112,26 @@ def schema_of(rows: Rows) -> Schema:
 def key_types(
     rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Return per key column the type whose hash is taken, None in ``wanted`` for its own.
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
 
-    Raises UnsupportedTypeError, naming the column, when it cannot be hashed so.
+    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
     """
     columns = [rows.schema.field(name) for name in key]
     return check_key_types(columns, hash_scheme, wanted)
 
 
 def rows_known(rows: Rows) -> int | None:
-    """Return how many rows there are, None for a stream."""
+    """Return the number of rows, None for a stream."""
     return int(rows.num_rows) if isinstance(rows, pa.Table) else None
 
 
 def on_driver(rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
-    """Return some columns: they are in this process already."""
+    """Return some columns; the rows are already in this process."""
     return rows.select(beside(names, rows.schema.names))
 
 
 def refuse_narrowing(rows: Rows, names: Sequence[str], state: KeyedState) -> None:
-    """Do nothing: each value is looked at."""
+    """Do nothing: this engine checks each value when it is written."""
 
 
 def ungrouped(rows: Rows) -> Rows:
@@ -153,7 +153,7 @@ def write_keyed(
 ) -> tuple[KeyedStateHandle, ...]:
     """Write a keyed state; return its handles in order of key group.
 
-    ``owners`` play no part: one process writes all key groups. Raises NullKeyError,
+    ``owners`` is not used: one process writes all key groups. Raises NullKeyError,
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     return _written(rows, target)
@@ -162,10 +162,10 @@ def write_keyed(
 def write_against(
     rows: Rows, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
-    Return the handles, and the number and digest of all these rows.
+    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
 
-    Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
+    Return the handles, and the number and digest of all these rows. Raises the errors of
+    :func:`write_keyed`, and MissingFileError or DamagedFileError.
     """
     state, options = against.state, target.options
     everything = KeyGroupRange.every(state.max_parallelism)
@@ -181,10 +181,10 @@ def write_against(
 def write_subtask(
     rows: Any, subtask: int, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write the rows of one subtask: what :func:`as_table` takes, or record batches.
+    """Write the rows of one subtask, of any type that :func:`as_table` takes, or record batches.
 
-    Raises what :func:`write_keyed` raises, SchemaMismatchError for other columns than the state's,
-    and InvalidArgumentError for a row that another subtask owns.
+    Raises the errors of :func:`write_keyed`, SchemaMismatchError for columns that differ from the
+    state's, and InvalidArgumentError for a row that another subtask owns.
     """
     state = target.state
     table = _of_schema(rows, state, target.options)
@@ -210,7 +210,7 @@ def _written(
 
 
 def _fits(rows: Rows, options: ParquetOptions) -> bool:
-    """Return whether rows in order of key group can be in memory beside the given ones."""
+    """Return whether a sorted copy of the rows fits in memory in addition to the given rows."""
     most = min(options.memory_bytes, ONE_ARRAY_BYTES)
     return isinstance(rows, pa.Table) and rows.nbytes <= most
 
@@ -218,10 +218,10 @@ def _fits(rows: Rows, options: ParquetOptions) -> bool:
 def _keyed(
     rows: Rows, state: KeyedState, options: ParquetOptions, own: Own | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows as they are stored, some at a time, with the key group of each.
+    """Yield the rows in their stored form, some at a time, each with its key group.
 
-    Raises NullKeyError with the number of rows, after all of them, and InvalidArgumentError for
-    a value that cannot be stored or a row that another subtask owns.
+    Raises NullKeyError with the number of rows, after all rows were read, and InvalidArgumentError
+    for a value that cannot be stored or a row that another subtask owns.
     """
     tables = [rows] if isinstance(rows, pa.Table) else rows.tables
     most = min(options.block_bytes, options.memory_bytes)
@@ -241,7 +241,7 @@ def _keyed(
 
 
 def _fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
-    """Return the columns that are stored, and the store's own beside them, which is checked."""
+    """Return the stored columns, and the store's own column if it was given, after a check."""
     own = given_groups(rows, state)
     stored = fitted_table(rows, state.schema, str(state), first_row=first_row)
     return stored if own is None else stored.append_column(KEY_GROUP, own)
@@ -287,17 +287,17 @@ def _runs(
 
 
 def by_key_group(rows: pa.Table) -> pa.Table:
-    """Return rows in order of key group, those of one in their order."""
+    """Return rows in order of key group; the order within a key group stays."""
     groups = np.asarray(rows.column(KEY_GROUP))
     if (groups[:-1] <= groups[1:]).all():
         return rows
-    # Few small numbers: numpy sorts them by radix, and leaves the order within each.
+    # For small integers, numpy uses a radix sort, which is stable within each key group.
     return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows in order of key group; those of key group g lie from ``ends[g]`` on."""
+    """Some rows in order of key group; the rows of key group g begin at ``ends[g]``."""
 
     rows: pa.Table
     ends: npt.NDArray[np.int64]

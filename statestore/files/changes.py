@@ -1,4 +1,4 @@
-"""Changes of a keyed state as rows: what comes, and marks of what goes, checked."""
+"""Changes of a keyed state as checked rows: upserts, and delete markers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ __all__ = [
 
 
 def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") -> int:
-    """Return how many columns of the identity a delete with these columns names.
+    """Return the number of identity columns that a delete with these columns names.
 
-    Columns of values play no part. InvalidArgumentError unless it is the key, the key with its
-    namespace, or all.
+    Value columns are ignored. Raises InvalidArgumentError unless the columns are the key, the key
+    with its namespace, or the whole identity.
     """
     for width in reversed(delete_widths(state)):
         wanted = state.identity[:width]
@@ -59,10 +59,10 @@ def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") ->
 
 
 def typed_rows(rows: Any, state: KeyedState) -> Any:
-    """Return a list of dictionaries as a table of the state's types, of the columns that one of
-    them has, of no rows all columns; other rows as they are.
+    """Return a list of dictionaries as a table of the state's types; other rows unchanged.
 
-    Raises SchemaMismatchError for a name that the state has not, and for a value that its column
+    The table has the columns that occur in any dictionary; for an empty list it has all columns.
+    Raises SchemaMismatchError for a name that the state lacks, and for a value that its column
     cannot hold.
     """
     if not is_dicts(rows):
@@ -81,10 +81,10 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
 
 
 def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
-    """Return deletes as tables of which each names the same columns in all of its rows: a list of
-    dictionaries may name whole keys beside single entries. Other rows are such a table.
+    """Return deletes as tables, each of which names the same columns in all of its rows.
 
-    Raises what :func:`width_of` and :func:`typed_rows` raise.
+    A list of dictionaries may mix whole keys and single entries. Other rows already are such a
+    table. Raises the errors of :func:`width_of` and :func:`typed_rows`.
     """
     if not is_dicts(rows):
         return [rows]
@@ -120,9 +120,9 @@ def _deletes(
 def change_table(
     given: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> pa.Table:
-    """Return rows as changes: those with a deletion go so, the others come.
+    """Return rows as changes: rows with a deletion become deletes, the others upserts.
 
-    InvalidArgumentError when a column cannot be stored.
+    Raises InvalidArgumentError when a column cannot be stored.
     """
     marked = [_marked(rows, deletion, state, changes) for rows, deletion in given]
     return pa.concat_tables(marked, promote_options="default")
@@ -133,7 +133,7 @@ def change_stream(
     state: KeyedState,
     changes: KeyedState,
 ) -> StreamedRows:
-    """Return rows of which some are streams as a stream of changes; see :func:`change_table`."""
+    """Return rows, some of which are streams, as a stream of changes; see :func:`change_table`."""
     nothing = [(rows.schema.empty_table(), how) for rows, how in given]
     schema = change_table(nothing, state, changes).schema
 
@@ -167,12 +167,12 @@ def _marked(
 
 
 def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
-    """Yield changes as they are stored, each delete once. Rows may come under a key that is
-    cleared.
+    """Yield changes in their stored form, each delete once.
 
-    The pieces ascend (:mod:`statestore.files.sorting`), and changes of one entry are in one piece.
+    A key that is cleared may have upserts. The pieces are in ascending order
+    (:mod:`statestore.files.sorting`), and changes of one entry are in one piece.
 
-    Raises DuplicateKeyError for rows that come and are deleted in one checkpoint.
+    Raises DuplicateKeyError for rows that are upserted and deleted in one checkpoint.
     """
     deleted: pa.Table | None = None
     for piece in pieces:
@@ -193,8 +193,10 @@ def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.T
 
 
 def _open_deletes(deleted: pa.Table, piece: pa.Table, changes: KeyedState) -> pa.Table:
-    """Return the deletes that may name rows of the next piece, whose rows come after the last one
-    of this piece: those that name this last row, too.
+    """Return the deletes that may also apply to rows of the next piece.
+
+    The next rows come after the last row of this piece, so only deletes that include this last row
+    can apply to them.
     """
     if not deleted.num_rows:
         return deleted

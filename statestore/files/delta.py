@@ -1,11 +1,11 @@
 """The Delta backend: data files become the content of a Delta table, without a JVM.
 
-The files are already written, by whoever; an entry of the log removes the table's old files and
+The files are already written, by any process. An entry of the log removes the table's old files and
 adds the new ones. delta-rs reads the log. Removed files stay on disk for the older checkpoints that
-name them: table properties hold VACUUM and log clean-up off.
+name them: table properties keep VACUUM and log clean-up from deleting them.
 
-An entry also records (application, checkpoint id) as a Delta transaction identifier, so that
-publishing the same checkpoint twice finds the first one's version instead of committing again.
+An entry also records (application, checkpoint id) as a Delta transaction identifier. Publishing the
+same checkpoint twice therefore finds the first version instead of committing again.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ __all__ = ["DeltaTables", "cut_log", "refuse_escaped", "said", "shown_files"]
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _VECTORS = "deletionVectors"
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
-"""Features that an entry of the store respects. A table with others is replaced."""
+"""Features that an entry of the store supports. A table with other features is replaced."""
 
 
 def refuse_escaped(url: str, instead: str) -> None:
-    """Refuse a path that delta-rs takes for another one: InvalidArgumentError with ``instead``."""
+    """Refuse a path that delta-rs would unescape: InvalidArgumentError with ``instead``."""
     if _ESCAPED.search(url):
         raise InvalidArgumentError(
             f"a Delta table cannot lie in {url}: delta-rs takes '%' and two digits for one "
@@ -71,8 +71,8 @@ class DeltaTables:
     def __init__(self, storage: Storage) -> None:
         """Take the tables' storage.
 
-        Raises InvalidArgumentError for a path that delta-rs takes for another one, and in a process
-        in which delta-rs does not run.
+        Raises InvalidArgumentError for a path that delta-rs would unescape, and in a process in
+        which delta-rs does not work.
         """
         refuse_escaped(storage.url, "choose another folder, or table_format='parquet'")
         refuse_forked(storage.url)
@@ -83,9 +83,9 @@ class DeltaTables:
     ) -> TableRef:
         """Make the entry's files the table's newest version; return the table with that version.
 
-        Its description repeats what ``left_out`` says of the state. Raises CommitConflictError when
-        somebody else changed the table meanwhile, UnsupportedTypeError for a column that no table
-        is made of, or StorageError.
+        The table's description includes the records of ``left_out`` about the state. Raises
+        CommitConflictError when another writer changed the table in the meantime,
+        UnsupportedTypeError for a column that a Delta table cannot have, or StorageError.
         """
         try:
             label = label_of(entry, checkpoint_id, left_out)
@@ -133,8 +133,8 @@ class DeltaTables:
     ) -> DeltaTable:
         """Put the entry that follows ``table``, or the first one; return the table with it.
 
-        A file that the table keeps is added again only if its statistics lack a bound, or if the
-        table's definition changes.
+        A file that the table already has is added again only if its statistics lack a bound, or if
+        the table's definition changes.
         """
         refuse_hidden_times(entry)
         if table is not None and _VECTORS in _features(table):
@@ -171,8 +171,8 @@ class DeltaTables:
     def _emptied(self, entry: Entry, label: Mapping[str, str]) -> DeltaTable:
         """Replace the definition of a table and remove its files.
 
-        Only delta-rs knows the deletion vectors that another writer gave to the files, and a file
-        is removed together with its vector. The entry that follows adds the files without vectors.
+        Only delta-rs knows the deletion vectors that another writer added to the files, and a file
+        is removed together with its vector. The next entry adds the files without vectors.
         """
         create_table_with_add_actions(
             self._url(entry),
@@ -197,7 +197,7 @@ def shown_files(storage: Storage, folder: str) -> frozenset[str] | None:
         folder: the table's folder in the store.
 
     Returns:
-        The names of the files in the store, none of a table without a log. None if the log cannot
+        The names of the files in the store; empty for a table without a log. None if the log cannot
         be read.
     """
     try:
@@ -218,8 +218,8 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
         version: the oldest version that stays; None for the newest one.
 
     Returns:
-        False, and the log is as before, if it cannot be read, or if another writer keeps
-        checkpoints of another kind in it.
+        False if the log cannot be read, or if another writer keeps checkpoints of another kind in
+        it. The log is then unchanged.
 
     Raises:
         StorageError: the log cannot be written.
@@ -237,7 +237,7 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
         ) from error
 
 
-# What a log keeps the store says itself: see delta_log.py.
+# The store itself decides what a log keeps: see delta_log.py.
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -249,7 +249,7 @@ def _changed(entry: Entry) -> CommitConflictError:
 
 
 def said(error: Exception) -> str:
-    """Return what delta-rs says in an error, without the insides that it shows after it."""
+    """Return the message of a delta-rs error, without the internal details that follow it."""
     text = str(error).partition("\n")[0]
     for noise in ("Kernel error: ", "Generic delta kernel error: "):
         text = text.removeprefix(noise)
@@ -273,8 +273,10 @@ def _labelled(table: DeltaTable, label: Mapping[str, str]) -> Action:
 
 
 def _fits(table: DeltaTable, entry: Entry) -> bool:
-    """Return whether the table has the entry's columns, layout and properties, and no feature that
-    an entry of the store would break.
+    """Return whether a new entry can keep the table's definition.
+
+    The table must have the entry's columns, layout and properties, and no feature that an entry of
+    the store would violate.
     """
     columns = schema_from_json(json.loads(table.schema().to_json()))
     metadata, protocol = table.metadata(), table.protocol()
@@ -296,7 +298,7 @@ def _features(table: DeltaTable) -> set[str]:
 
 
 def _is_published(table: DeltaTable, entry: Entry, checkpoint_id: int) -> bool:
-    """Return whether the table shows the checkpoint already."""
+    """Return whether the table already shows the checkpoint."""
     return (
         _fits(table, entry)
         and table.transaction_version(application_of(entry)) == checkpoint_id
@@ -320,9 +322,10 @@ def _files(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def _is_described(file: dict[str, Any]) -> bool:
-    """Return whether a file has both bounds of all columns that the table names, or none at all.
+    """Return whether a file has both bounds of all columns that have bounds, or no bounds at all.
 
-    Older releases left out some, which lets readers skip the file: see statistics.py.
+    Older releases left out some bounds, so that readers could wrongly skip the file: see
+    statistics.py.
     """
     bounds = [file.get("min") or {}, file.get("max") or {}]
     return all(value is not None for values in bounds for value in values.values())

@@ -1,8 +1,8 @@
 """One entry of a Delta log: the actions that make a checkpoint's files the content of a table.
 
 The store puts entries itself, as it puts manifests. delta-rs has no commit that changes files and
-the table's name together. When it replaces a table it also adds and removes the same file in one
-entry, and Spark then loses the file.
+the table's name together. When delta-rs replaces a table, it may add and remove the same file in
+one entry, and Spark then loses the file.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ __all__ = [
 
 Action = dict[str, Any]
 
-# Kept checkpoints read files that the newest table version no longer has: nothing but the store's
-# own clean-up may delete them. A hundred years is Delta's way to say never.
+# Kept checkpoints read files that the newest table version has removed. Only the store's own
+# garbage collection may delete them. In Delta, a hundred years stands for never.
 _NEVER = "interval 36500 days"
 _PROPERTIES = {
     "delta.deletedFileRetentionDuration": _NEVER,
@@ -65,7 +65,7 @@ _PROPERTIES = {
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 REQUIRED = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", _STATISTICS)
-"""The properties that a table must keep. Whoever works with it may change the others."""
+"""The properties that a table must keep. Users of the table may change the others."""
 
 
 _MISSING = " The table is only part of the state. Left out: "
@@ -77,8 +77,10 @@ def encode(actions: Iterable[Action]) -> bytes:
 
 
 def label_of(entry: Entry, checkpoint_id: int, left_out: Iterable[LeftOutState]) -> dict[str, str]:
-    """Return the table's name and description: which checkpoint it shows, and which part of the
-    state the table lacks, by the checkpoint's records of missing state.
+    """Return the table's name and description.
+
+    They name the checkpoint that the table shows, and the part of the state that the table lacks
+    according to the checkpoint's records of missing state.
     """
     uid, name = entry.state.uid, entry.state.name
     lacking = left_out_text(record for record in left_out if record.lacks(uid, name))
@@ -94,15 +96,16 @@ def label_of(entry: Entry, checkpoint_id: int, left_out: Iterable[LeftOutState])
 
 
 def missing_part(description: str | None) -> str | None:
-    """Return what a table lacks of the state that it shows, as its description says; None if that
-    says nothing.
+    """Return the part of the state that a table lacks according to its description.
+
+    None if the description mentions no such part.
     """
     _, found, lacking = (description or "").partition(_MISSING)
     return lacking.removesuffix(".") if found else None
 
 
 def commit_info(entry: Entry, checkpoint_id: int) -> Action:
-    """Return who made the entry, and as user metadata, which checkpoint it shows."""
+    """Return the author of the entry and, as user metadata, the checkpoint that it shows."""
     parameters = {"mode": "Overwrite", "partitionBy": json.dumps(partition_columns(entry))}
     return {
         "commitInfo": {
@@ -121,7 +124,7 @@ def application_of(entry: Entry) -> str:
 
 
 def transaction(entry: Entry, checkpoint_id: int) -> Action:
-    """Return the identifier by which the same checkpoint is not published twice."""
+    """Return the identifier that prevents publishing the same checkpoint twice."""
     identity = {"appId": application_of(entry), "version": checkpoint_id}
     return {"txn": identity | {"lastUpdated": _now_ms()}}
 
@@ -146,7 +149,7 @@ def define_table(entry: Entry, label: Mapping[str, str]) -> list[Action]:
 def add_file(storage: Storage, entry: Entry, handle: Handle, *, is_new: bool = True) -> Action:
     """Return the action that adds a data file (Delta protocol, "Add File and Remove File").
 
-    ``is_new`` is false if the table has the file already, and gets other statistics of it. Raises
+    ``is_new`` is False if the table already has the file and gets new statistics for it. Raises
     MissingFileError, DamagedFileError or StorageError.
     """
     values = {}
@@ -180,13 +183,13 @@ def remove_file(path: str, size_bytes: int, partition: Mapping[str, Any]) -> Act
 
 
 def partition_columns(entry: Entry) -> list[str]:
-    """Return the key group's column if the table has a folder for each."""
+    """Return the key group's column if the table has a folder for each key group."""
     partitioned = isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
     return [KEY_GROUP] if partitioned else []
 
 
 def table_schema(entry: Entry) -> Schema:
-    """Return the table's columns: the stored ones after those that the store adds."""
+    """Return the table's columns: first the store's own columns, then the stored columns."""
     added = [Field(KEY_GROUP, "integer")]
     if isinstance(entry, OperatorEntry):
         added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]
@@ -201,16 +204,18 @@ def configuration_of(entry: Entry) -> dict[str, str | None]:
 
 
 def _statistics_of(storage: Storage, entry: Entry, handle: Handle) -> str:
-    """Return the statistics of a file that this checkpoint has not written."""
+    """Return the statistics of a file that this checkpoint did not write."""
     with open_data(storage, entry.table.path, handle) as file:
-        if handle.footer is None:  # without a checksum its bounds could hide rows
+        if handle.footer is None:  # without a checksum, wrong bounds could hide rows
             return json.dumps({"numRecords": handle.rows})
         return file_statistics(file.parquet.metadata, statistics_columns(entry.state))
 
 
 def refuse_hidden_times(entry: Entry) -> None:
-    """Refuse times without a zone that only maps have: delta-rs does not look into maps, and makes
-    a table without the feature that they need (Delta protocol, "Timestamp without timezone").
+    """Refuse a table whose only timestamps without a zone are in maps.
+
+    delta-rs does not look into maps, and creates the table without the feature that these types
+    need (Delta protocol, "Timestamp without timezone").
     """
     fields = entry.state.schema.fields
     seen = [one.name for one in fields if _has_local_times(one.type, in_maps=False)]
@@ -224,7 +229,7 @@ def refuse_hidden_times(entry: Entry) -> None:
 
 
 def _has_local_times(kind: DataType, *, in_maps: bool) -> bool:
-    """Return whether a type has times without a zone, within maps or outside of them."""
+    """Return whether a type has timestamps without a zone, inside or outside of maps."""
     if isinstance(kind, str):
         return kind == "timestamp_ntz" and not in_maps
     if kind["type"] == "map":

@@ -1,14 +1,13 @@
-"""A Delta log that stays short, whatever its table has gone through.
+"""Keeps a Delta log short, whatever the history of its table is.
 
 A reader begins at the newest checkpoint of the log (Delta protocol, "Checkpoints"), which names the
-table's files at a version. Delta writes into it what was removed as well, for as long as VACUUM may
-not delete it. These tables keep their old files for ever, as far as VACUUM is concerned, so that
-such a checkpoint would name every file that ever was in the table. It does not need to: VACUUM goes
-by the age of a file, and by the log's entries. So the store writes the checkpoints of its logs
-itself, without what was removed.
+table's files at a version. Delta also writes removed files into it until VACUUM may delete them.
+These tables forbid VACUUM to delete old files, so such a checkpoint would name every file that was
+ever in the table. That is not necessary: VACUUM uses the age of a file, and the log's entries. The
+store therefore writes the checkpoints of its logs itself, without the removed files.
 
-Entries behind such a checkpoint are needed to travel to versions before it, and for nothing else.
-The collection of garbage deletes those that are behind the versions of all kept checkpoints.
+Entries before such a checkpoint are only needed to read versions before it. Garbage collection
+deletes the entries that precede the versions of all kept checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from statestore.storage import Listed, Storage
 __all__ = ["INTERVAL", "LogFile", "add_checkpoint", "cut", "log_file", "needless"]
 
 INTERVAL = 10
-"""A log gets a checkpoint each so many versions, as Delta's own do."""
+"""A log gets a checkpoint after this many versions, which is also Delta's own default."""
 
 _FILE = re.compile(r"(.+)/_delta_log/([0-9]{20})\.(json|checkpoint\.parquet)")
 _CHECKSUM = re.compile(r"(.+)/_delta_log/\.?([0-9]{20})\.(?:.+\.)?crc")
@@ -39,8 +38,9 @@ _LAST = "_last_checkpoint"
 
 
 class LogFile(NamedTuple):
-    """A file of a log: its table's folder, the version it is of, and whether it is an entry, a
-    checkpoint, or a checksum beside one of these.
+    """A file of a log: the folder of its table, its version, and its kind.
+
+    The kind is an entry, a checkpoint, or a checksum of one of these.
     """
 
     folder: str
@@ -49,9 +49,11 @@ class LogFile(NamedTuple):
 
 
 def log_file(name: str) -> LogFile | None:
-    """Return what a file is to the Delta log of one of the store's tables; None where it is
-    nothing, or a kind of file that neither Spark nor delta-rs write unless they are told to: a
-    checkpoint in parts for one. A table that somebody else keeps below the store is none of ours.
+    """Return the role of a file in the Delta log of one of the store's tables.
+
+    None if it has no role, or if it is a kind of file that Spark and delta-rs do not write by
+    default, such as a multi-part checkpoint. A table that another program keeps inside the store's
+    folder does not count as a table of the store.
     """
     kind: Literal["entry", "checkpoint", "checksum"] = "checksum"
     if found := _FILE.fullmatch(name):
@@ -64,10 +66,10 @@ def log_file(name: str) -> LogFile | None:
 
 
 def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
-    """Give the log of a table a checkpoint of the version that is loaded, if it is time for one.
+    """Give the log of a table a checkpoint of the loaded version, if one is due.
 
-    A log that has checkpoints of another kind is left to whoever writes them. Raises DeltaError,
-    OSError or StorageError; the log is as good as before then.
+    A log that has checkpoints of another kind is left to their writer. Raises DeltaError, OSError
+    or StorageError; the log then stays valid.
     """
     version = table.version()
     if version and version % INTERVAL == 0:
@@ -77,12 +79,12 @@ def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
 def cut(storage: Storage, folder: str, version: int) -> bool:
     """Delete the entries of a log before a version, which gets a checkpoint.
 
-    Readers of the table at this version and later find all that they need. Older versions can no
-    longer be read (Delta protocol, "Metadata Cleanup"). If it is interrupted, the log is whole at
-    every moment, and it can be run again.
+    Readers of the table at this version and later find all files that they need. Older versions can
+    no longer be read (Delta protocol, "Metadata Cleanup"). If the operation is interrupted, the log
+    stays valid, and the operation can be run again.
 
     Returns:
-        False if the log has checkpoints of another kind. It is then as before.
+        False if the log has checkpoints of another kind. It is then unchanged.
 
     Raises:
         DeltaError, OSError or StorageError: The log cannot be read or written.
@@ -90,7 +92,7 @@ def cut(storage: Storage, folder: str, version: int) -> bool:
     if not _put_checkpoint(storage, folder, version):
         return False
     log = f"{folder}/_delta_log/"
-    if _last(storage, folder) != version:  # it may name a checkpoint that goes; it is only a hint
+    if _last(storage, folder) != version:  # the hint may name a checkpoint that is deleted below
         storage.delete(f"{log}{_LAST}")
     for item in storage.listed(log.removesuffix("/")):
         base = item.name.removeprefix(log).lstrip(".")
@@ -120,8 +122,8 @@ def _put_checkpoint(storage: Storage, folder: str, version: int) -> bool:
     pq.write_table(actions, sink)
     data = sink.getvalue().to_pybytes()
     if not storage.put_if_absent(name, data):
-        return True  # another writer's, who tells the readers of it
-    # A hint for readers, who look for a checkpoint in the listing where there is none.
+        return True  # another writer put it, and also updates the hint
+    # A hint for readers. Without it they search the listing for a checkpoint.
     storage.delete(f"{log}/{_LAST}")
     last = {"version": version, "size": len(actions), "sizeInBytes": len(data)}
     storage.put_if_absent(f"{log}/{_LAST}", json.dumps(last).encode())
@@ -129,8 +131,9 @@ def _put_checkpoint(storage: Storage, folder: str, version: int) -> bool:
 
 
 def _needed(listed: Iterable[str], version: int) -> list[str]:
-    """Return what tells the table at a version: a log's newest checkpoint till then, and the
-    entries behind it.
+    """Return the log files that define the table at a version.
+
+    They are the log's newest checkpoint up to the version, and the entries after it.
     """
     files = [(of, name) for name in listed if (of := log_file(name)) and of.version <= version]
     newest = max((of.version for of, _ in files if of.kind == "checkpoint"), default=-1)
@@ -143,10 +146,10 @@ def _needed(listed: Iterable[str], version: int) -> list[str]:
 
 
 def needless(storage: Storage, old: Iterable[Listed], versions: Mapping[str, int]) -> list[Listed]:
-    """Return those of some old files of logs that no kept checkpoint needs.
+    """Return the old log files that no kept checkpoint needs.
 
-    ``versions`` has by a table's folder the oldest version that a kept checkpoint names. What stays
-    begins with a checkpoint at that version or before it, one that every reader knows by now.
+    ``versions`` has, by table folder, the oldest version that a kept checkpoint names. The
+    remaining log begins with a checkpoint at or before that version, which all readers know by now.
     """
     by_folder: dict[str, list[tuple[LogFile, Listed]]] = {}
     for item in old:
@@ -165,7 +168,7 @@ def needless(storage: Storage, old: Iterable[Listed], versions: Mapping[str, int
 
 
 def _last(storage: Storage, folder: str) -> int:
-    """Return the version of the checkpoint that readers of the log are sent to; 0 for none."""
+    """Return the version of the checkpoint that the hint for readers names; 0 without a hint."""
     try:
         return int(json.loads(storage.read(f"{folder}/_delta_log/{_LAST}"))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):

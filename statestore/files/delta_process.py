@@ -1,8 +1,8 @@
-"""The one process that may use delta-rs: not a forked child of a process that has used it.
+"""Checks that this process can use delta-rs: it must not be a forked child of a user of delta-rs.
 
-delta-rs runs its work on threads that a forked child does not inherit. It notices, and ends each
-call in a Rust panic, which ``except Exception`` does not catch. So a child is found out before it
-changes anything.
+delta-rs runs its work on threads that a forked child does not inherit. It notices this, and ends
+each call in a Rust panic, which ``except Exception`` does not catch. A forked child is therefore
+detected before it changes anything.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def refuse_forked(url: str) -> None:
 
 @cache
 def _runs(process: int) -> bool:
-    """Return whether delta-rs works here. Only a call tells: it does not say what it has started.
+    """Return whether delta-rs works here, by calling it: it does not report its started threads.
 
-    The answer is kept for ``process`` alone, because its own children may differ.
+    The answer is cached only for ``process``, because its children may differ.
     """
     with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
         try:
@@ -55,7 +55,7 @@ def _runs(process: int) -> bool:
         except TableNotFoundError:
             return True
         except BaseException as error:
-            if type(error).__name__ == _PANIC:  # its class cannot be imported
+            if type(error).__name__ == _PANIC:  # the exception's class cannot be imported
                 return False
             raise
     return True

@@ -1,7 +1,7 @@
-"""An entry that a table's Delta log lacks: which it is, and what it held.
+"""Finds and reconstructs entries that a table's Delta log lacks.
 
-It is put again only where it is known to the last file: a manifest names the files of the table at
-that version, and the entries around it fit.
+An entry is put again only if all of its files are known: a manifest names the files of the table at
+that version, and the adjacent entries are consistent with them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _COLUMNS = ("add", "metaData", "protocol")
 
 @dataclass(frozen=True)
 class LostEntry:
-    """An entry that is missing: its file, the bytes to put there, None when nobody knows, and that
-    in words.
-    """
+    """A missing entry: its file, its bytes or None if they are unknown, and a description."""
 
     file: str
     data: bytes | None
@@ -46,14 +44,14 @@ class LostEntry:
 
 @dataclass
 class _Table:
-    """What a table is at a version: its files, metadata and protocol."""
+    """The content of a table at a version: its files, metadata and protocol."""
 
     files: dict[str, Action] = field(default_factory=dict)
     metadata: Action | None = None
     protocol: Action | None = None
 
     def apply(self, actions: list[Action]) -> bool:
-        """Go on by an entry; return whether it fits: nothing comes twice or goes that is not."""
+        """Apply an entry; return whether it is consistent: every removed file was in the table."""
         fits = True
         for action in actions:
             if remove := action.get("remove"):
@@ -69,7 +67,7 @@ class DeltaLog:
     """The log of the table in ``folder`` of a store."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
-        """List it."""
+        """List the log."""
         self.storage, self.folder = storage, folder
         files = [of for name in storage.list(f"{folder}/{_LOG}") if (of := log_file(name))]
         self.entries = {of.version for of in files if of.kind == "entry"}
@@ -77,7 +75,7 @@ class DeltaLog:
 
     @property
     def first(self) -> int:
-        """The version from which entries are needed: the one behind the newest checkpoint."""
+        """The first version whose entry is needed: the version after the newest checkpoint."""
         return max(self._checkpoints, default=-1) + 1
 
     def name(self, version: int, ending: str) -> str:
@@ -93,7 +91,7 @@ class DeltaLog:
             raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
 
     def at_checkpoint(self) -> _Table:
-        """Return the table at the newest checkpoint, without files where there is none."""
+        """Return the table at the newest checkpoint; without a checkpoint it has no files."""
         table = _Table()
         if self.first == 0:
             return table
@@ -107,7 +105,7 @@ class DeltaLog:
         return table
 
     def put(self, name: str, data: bytes) -> None:
-        """Put an entry that is lost; what Delta and Hadoop knew of its bytes goes before."""
+        """Put a missing entry; first delete checksum files that Delta and Hadoop made for it."""
         folder, _, base = name.rpartition("/")
         for companion in (f".{base}.crc", base.replace(".json", ".crc")):
             self.storage.delete(f"{folder}/{companion}")
@@ -117,10 +115,10 @@ class DeltaLog:
 def lost_entries(
     log: DeltaLog, entries: Mapping[int, tuple[Manifest, Entry]]
 ) -> Iterator[LostEntry]:
-    """Yield what is missing below the newest entry, oldest first, up to the first that is not
-    known; ``entries`` has the state that is the table at a version, with its checkpoint.
+    """Yield the missing entries before the newest entry, oldest first, up to the first unknown one.
 
-    Raises CorruptionError when another entry, or a data file, cannot be read.
+    ``entries`` has, by version, the state that the table shows at that version, with its
+    checkpoint. Raises CorruptionError when another entry, or a data file, cannot be read.
     """
     there = sorted(version for version in log.entries if version >= log.first)
     missing = sorted(set(range(log.first, max(there, default=0))) - set(there))
@@ -140,7 +138,7 @@ def lost_entries(
 def _lost(
     log: DeltaLog, version: int, table: _Table, published: tuple[Manifest, Entry] | None
 ) -> LostEntry:
-    """Return what a missing entry held, and bring the table to its version."""
+    """Reconstruct a missing entry, and bring the table to its version."""
     name = log.name(version, "json")
     if published is None:
         why = "no checkpoint that can be read names this version of the table"
@@ -160,9 +158,9 @@ def _lost(
 
 
 def _actions(log: DeltaLog, table: _Table, manifest: Manifest, entry: Entry) -> list[Action]:
-    """Return what leads from the table before to that of the entry.
+    """Return the actions from the previous table to the table of the entry.
 
-    The definition is left out if the one before is the same but for the checkpoint's label.
+    The definition is reused if it differs from the previous one only in the checkpoint's label.
     """
     label = label_of(entry, manifest.checkpoint_id, manifest.left_out)
     definition = define_table(entry, label)
@@ -184,13 +182,13 @@ def _actions(log: DeltaLog, table: _Table, manifest: Manifest, entry: Entry) -> 
 
 
 def _definition(metadata: Action) -> object:
-    """Return what makes a table what it is: without its id, its label and its time of creation."""
+    """Return a table's definition: without its id, its label and its creation time."""
     columns = json.loads(metadata["schemaString"])
     return columns, metadata["partitionColumns"], metadata["configuration"]
 
 
 def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
-    """Return whether the entry behind this one, if it is there, goes on from this table."""
+    """Return whether the next entry, if it exists, is consistent with this table."""
     if version + 1 not in log.entries:
         return True
     after = _Table(dict(table.files))
@@ -198,7 +196,7 @@ def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
 
 
 def _without_pairs(action: Action) -> Action:
-    """Return an action of a checkpoint as an entry has it: maps are no lists of pairs."""
+    """Return an action of a checkpoint in an entry's form, with maps instead of lists of pairs."""
     add, metadata = action.get("add"), action.get("metaData")
     if add and isinstance(add.get("partitionValues"), list):
         return action | {"add": add | {"partitionValues": dict(add["partitionValues"])}}

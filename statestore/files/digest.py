@@ -1,6 +1,4 @@
-"""The digest of ``format/digest.py`` on Arrow columns: the same numbers, a column at a time in
-numpy.
-"""
+"""The digest of ``format/digest.py`` for Arrow columns: the same numbers, computed with numpy."""
 
 from __future__ import annotations
 
@@ -27,21 +25,22 @@ Int64Array = npt.NDArray[np.int64]
 
 _STEP = np.uint64(rule.STEP)
 _ALL_BITS, _WORD_BITS = np.uint64(2**64 - 1), np.uint64(64)
-# Beyond, a batch with a single long string would be gone through once for each of its words.
+# Longer strings use another algorithm: otherwise one long string would cost a pass per word.
 _SHORT_BYTES = 512
 _WORDS_AT_ONCE = 2**18
 _NULL_HASH = np.uint64(rule.mix(rule.NULL))
 
 
 def rows_digest(rows: pa.RecordBatch | pa.Table) -> int:
-    """Return the digest of all rows; columns count by name."""
+    """Return the digest of all rows; columns are identified by name."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return rule.combine(int(row_hashes(batch).sum(dtype=np.uint64)) for batch in batches)
 
 
 def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Array:
-    """Return the 64-bit hash of each row of a batch; with ``columns``, the batch's under wider
-    types, as if it had these.
+    """Return the 64-bit hash of each row of a batch.
+
+    With ``columns``, the values are hashed as if they had these wider types.
     """
     if columns is None:
         return _hash_fields(batch.schema.names, batch.columns, batch.schema.types, batch.num_rows)
@@ -49,8 +48,9 @@ def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Ar
 
 
 def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:
-    """Return the 64-bit hash of each value of a column, as of a ``wider`` type if one is given;
-    TypeError for a type that is never stored.
+    """Return the 64-bit hash of each value of a column, optionally as of a ``wider`` type.
+
+    Raises TypeError for a type that is never stored.
     """
     kind = array.type if wider is None else wider
     if pa.types.is_dictionary(array.type):
@@ -65,7 +65,7 @@ def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:
 def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
     types = pa.types
     if array.type != kind and not types.is_nested(kind):
-        # Nothing is lost on the way to a wider type, but for days beyond what a timestamp holds.
+        # A cast to a wider type is lossless, except for dates beyond the range of timestamps.
         array = array.cast(kind, safe=False)
     if types.is_floating(kind):
         return _mix(double_bits(array) + _STEP)
@@ -77,7 +77,7 @@ def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
         return _hash_maps(array, kind)
     if types.is_list(kind) or types.is_large_list(kind):
         offsets = np.asarray(array.offsets).astype(np.int64)
-        # A slice keeps all values behind it; hashing them for every slice would be quadratic.
+        # A slice keeps all later values; hashing them for every slice would be quadratic.
         values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         ends = offsets - offsets[0]
         hashes = hash_array(values, kind.value_type)
@@ -103,7 +103,7 @@ def _hash_fields(
 
 def _hash_bytes(array: pa.Array) -> U64Array:
     """Hash strings as sequences of zero-padded little-endian words."""
-    if not len(array):  # then it may have no buffers, or some of any length
+    if not len(array):  # an empty array may have no buffers, or buffers of any length
         return np.zeros(0, np.uint64)
     wide = array.cast(pa.large_binary())
     _, offset_buffer, data = wide.buffers()
@@ -113,7 +113,7 @@ def _hash_bytes(array: pa.Array) -> U64Array:
     padded = np.zeros(last - first + 8, np.uint8)
     if last > first:
         padded[:-8] = np.frombuffer(data, np.uint8)[first:last]
-    # One unaligned word at every byte; the bytes of the next string are masked off later.
+    # One unaligned word at every byte; bytes of the next string are masked off later.
     every_word = np.ndarray((len(padded) - 7,), np.dtype("<u8"), padded.data, strides=(1,))
     starts = offsets[:-1] - first
     if int(lengths.max()) <= _SHORT_BYTES:
@@ -122,12 +122,12 @@ def _hash_bytes(array: pa.Array) -> U64Array:
 
 
 def _hash_short(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -> U64Array:
-    """Hash strings of few words, all of them a word at a time: most keys are such strings."""
+    """Hash strings of few words, one word of all strings at a time: most keys are this short."""
     total = np.zeros(len(lengths), np.uint64)
     shortest, longest = int(lengths.min()), int(lengths.max())
     for number, done in enumerate(range(0, longest, 8), start=1):
         rows: Any = slice(None) if shortest > done else np.flatnonzero(lengths > done)
-        if shortest == longest:  # the words lie at equal distances: no look-up row by row
+        if shortest == longest:  # the words are at equal distances: no lookup per row is needed
             words = every_word[done::longest][: len(lengths)].copy()
         else:
             words = every_word[starts[rows] + done]
@@ -140,8 +140,9 @@ def _hash_short(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -
 
 
 def _hash_long(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -> U64Array:
-    """Hash strings of any length, some of their words at a time: a word takes several times its
-    bytes while it is hashed.
+    """Hash strings of any length, a limited number of words at a time.
+
+    While a word is hashed, it needs several times its size in memory.
     """
     word_ends = np.concatenate(([0], np.cumsum((lengths + 7) // 8)))
     sums = np.zeros(len(lengths), np.uint64)
@@ -163,7 +164,7 @@ def _hash_long(every_word: U64Array, starts: Int64Array, lengths: Int64Array) ->
 
 
 def _hash_sequences(words: U64Array, ends: npt.NDArray[np.int64], lengths: U64Array) -> U64Array:
-    """Hash row i's words, which lie at ``ends[i]:ends[i + 1]``."""
+    """Hash each row's words; row i has ``words[ends[i]:ends[i + 1]]``."""
     first, last = int(ends[0]), int(ends[-1])
     steps = (_index_in_row(ends) + 1).astype(np.uint64) * _STEP
     mixed = _mix(words[first:last] + steps)
@@ -189,14 +190,14 @@ def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
 
 
 def decimal_words(array: pa.Array) -> U64Array:
-    """Return the low and the high word of each 128-bit decimal, in turn; of null any."""
-    if not len(array):  # then it may have no buffers, or some of any length
+    """Return the low and the high word of each 128-bit decimal, in turn; undefined for null."""
+    if not len(array):  # an empty array may have no buffers, or buffers of any length
         return np.zeros(0, np.uint64)
     return np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset)
 
 
 def double_bits(array: pa.Array) -> U64Array:
-    """Return floats as the bits of doubles, every NaN as one; of null those of 0."""
+    """Return floats as the bits of doubles, with one bit pattern for NaN; null becomes 0."""
     doubles = np.array(pc.fill_null(array.cast(pa.float64()), 0.0))
     bits: U64Array = doubles.view(np.uint64)
     bits[np.isnan(doubles)] = np.uint64(rule.NAN_BITS)
@@ -204,9 +205,9 @@ def double_bits(array: pa.Array) -> U64Array:
 
 
 def int64_values(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Return whole numbers, booleans, days and microseconds of times as numbers; of null 0.
+    """Return integers, booleans, days and microseconds of timestamps as int64; null becomes 0.
 
-    TypeError for a type that is never stored.
+    Raises TypeError for a type that is never stored.
     """
     kind = array.type
     if pa.types.is_date32(kind):
@@ -230,7 +231,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 
 def _mix(x: U64Array) -> U64Array:
-    """Apply ``format.digest.mix`` to each element, in place; unsigned arrays wrap."""
+    """Apply ``format.digest.mix`` to each element, in place; unsigned arrays wrap around."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)

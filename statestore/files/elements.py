@@ -1,8 +1,8 @@
-"""Operator state into files and back: elements with their old subtask and position.
+"""Writes operator state to files and reads it: elements with their old subtask and position.
 
 An operator state of a checkpoint is one file, ordered by (subtask, position). Broadcast state is
-one copy, as subtask 0. Reading can be limited to the elements with given column values, so that a
-reader of union state is handed its part alone; the file is still read as a whole.
+one copy, as subtask 0. Reading can be limited to elements with given column values, so that a
+reader of union state gets only its part. The file is still read as a whole.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 
 
 OPERATOR_STATE_BYTES = 256 * 2**20
-"""The most bytes of one operator state. A restore may give all of it to every subtask, as Flink
-does, which holds it in memory."""
+"""The maximum size of one operator state in bytes. A restore may give all of it to every subtask,
+as Flink does, and a subtask holds it in memory."""
 
 
 def refuse_large_elements(elements: pa.Table, subject: str) -> None:
@@ -76,9 +76,10 @@ def elements_table(
 ) -> pa.Table:
     """Return elements, given per old subtask, as a table with ``subtask`` and ``position``.
 
-    An element is a dictionary or a dataclass. With ``schema`` None the types are those of the
-    values. Raises SchemaMismatchError for a column that ``schema`` lacks, and InvalidArgumentError
-    for what is no element, or a value that does not fit, with its place.
+    An element is a dictionary or a dataclass. If ``schema`` is None, the types are derived from the
+    values. Raises SchemaMismatchError for a column that ``schema`` lacks. Raises
+    InvalidArgumentError for an invalid element, or for a value that does not fit, with its
+    position.
     """
     lists = [[_as_dict(element) for element in _elements(given)] for given in per_subtask]
     flat = [element for elements in lists for element in elements]
@@ -97,11 +98,12 @@ def elements_table(
 
 
 def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Table:
-    """Return a table of elements with ``subtask`` and ``position``, as it says them, else dealt in
-    blocks, as a rescale from one subtask would.
+    """Return a table of elements with ``subtask`` and ``position``.
 
-    Within a subtask elements are in order of their ``position``, or of their rows. Raises
-    InvalidArgumentError for a subtask that is none of ``copies``, or a value that cannot be stored.
+    If the rows have these columns, they are used. Otherwise the elements are divided in blocks, as
+    in a rescale from one subtask. Within a subtask, elements are in order of their ``position``, or
+    of their rows. Raises InvalidArgumentError for a subtask outside of ``copies``, or a value that
+    cannot be stored.
     """
     names = rows.schema.names
     if SUBTASK in names:
@@ -135,8 +137,10 @@ def _numbers(rows: pa.Table, name: str, subject: str) -> npt.NDArray[np.int64]:
 def element_digests(
     per_subtask: Sequence[Sequence[dict[str, Any]]], schema: Schema
 ) -> tuple[int, int]:
-    """Return the digests of stored elements, given per old subtask: of their own columns alone, and
-    with ``subtask`` and ``position``, which is the one that the manifest states.
+    """Return two digests of stored elements, given per old subtask.
+
+    The first has only their own columns. The second includes ``subtask`` and ``position``, and is
+    the one in the manifest.
     """
     if not schema.fields:
         return 0, 0
@@ -145,7 +149,7 @@ def element_digests(
 
 
 def schema_of_elements(table: pa.Table) -> Schema:
-    """Return the element columns of a table, ``subtask`` and ``position`` left out."""
+    """Return the element columns of a table, without ``subtask`` and ``position``."""
     names = [name for name in table.schema.names if name not in (SUBTASK, POSITION)]
     return schema_of_arrow(table.select(names).schema)
 
@@ -153,9 +157,7 @@ def schema_of_elements(table: pa.Table) -> Schema:
 def write_elements(
     table: pa.Table, state: OperatorState, storage: Storage, folder: str, checkpoint_id: int
 ) -> tuple[OperatorStateHandle, ...]:
-    """Write the elements as one durable file; return its handle, none when there are no
-    elements.
-    """
+    """Write the elements as one durable file; return its handle, or nothing for no elements."""
     if table.num_rows == 0:
         return ()
     schema = stored_schema(state.schema)
@@ -186,13 +188,13 @@ def read_elements(
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield (old subtask, position, element) in stored order.
 
-    ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
-    With ``verify`` the SHA-256 of the file is checked first. Raises DamagedFileError when there are
-    other elements than are counted, or elsewhere.
+    ``where`` keeps the elements whose columns have one of the given values, for example
+    {"partition": [0, 4]}. With ``verify`` the SHA-256 of the file is checked first. Raises
+    DamagedFileError when the elements differ from the manifest in number or position.
     """
     wanted = {name: _values(name, values) for name, values in (where or {}).items()}
     state = entry.state
-    if state.schema.fields:  # a state that never had an element has no columns, and no elements
+    if state.schema.fields:  # a state that never had an element has no columns
         for column in wanted:
             state.schema.type_of(column)
     for batch in _batches(storage, entry, verify):
@@ -201,7 +203,7 @@ def read_elements(
 
 
 def elements_of(storage: Storage, entry: OperatorEntry, *, verify: bool = False) -> pa.Table:
-    """Return all elements in stored order, by their own columns; else as :func:`read_elements`."""
+    """Return the columns of all elements in stored order; see :func:`read_elements`."""
     schema = stored_schema(entry.state.schema)
     rows = pa.Table.from_batches(_batches(storage, entry, verify), schema)
     return rows.select(list(entry.state.schema.names))
@@ -223,8 +225,9 @@ def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[p
 
 
 def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
-    """Return how many elements are not where ``counts``, by old subtask, say (I7, I11); ``first``
-    is how many lie before them.
+    """Return the number of elements that are not where ``counts``, by old subtask, says (I7, I11).
+
+    ``first`` is the number of earlier elements.
     """
     rows: int = batch.num_rows
     found = batch.column(SUBTASK), batch.column(POSITION)
@@ -232,7 +235,7 @@ def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
         return rows
     places = np.arange(first, first + rows)
     starts = np.concatenate(([0], np.cumsum(counts)))
-    # Beyond the last element the subtask would be one that there is not.
+    # After the last element, the subtask's number would be too large.
     subtasks = np.searchsorted(starts, places, side="right") - 1
     subtask, position = map(np.asarray, found)
     here = (subtask == subtasks) & (position == places - starts[subtasks])
@@ -240,7 +243,7 @@ def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
 
 
 def _values(name: str, values: Any) -> list[Any]:
-    """Return the wanted values of a column; an iterator has them once, and batches are many."""
+    """Return the wanted values as a list, since an iterator could only serve one batch."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
             f"where={{{name!r}: {values!r}}}: give a list of the values to keep"
@@ -263,7 +266,7 @@ def _kept(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBat
 
 
 def stored_schema(schema: Schema) -> pa.Schema:
-    """Return the columns of an operator state's file: ``subtask``, ``position``, the element's."""
+    """Return an operator state's file schema: ``subtask``, ``position``, and the element's."""
     place = [pa.field(SUBTASK, pa.int32()), pa.field(POSITION, pa.int64())]
     return pa.schema([*place, *arrow_schema(schema)])
 

@@ -1,9 +1,9 @@
-"""Which engine handles the rows: Spark for a Spark DataFrame, Arrow for everything else. Rows that
-come by key group have one of their own, :mod:`statestore.files.grouped`.
+"""Selects the engine for rows: Spark for a Spark DataFrame, Arrow for everything else.
 
-This is the one place that loads the modules that import pyspark, and only when rows, a session or a
-table format ask for them: ``import statestore``, reading and Arrow snapshots need no Spark and no
-JVM.
+Rows that arrive by key group have an engine of their own, :mod:`statestore.files.grouped`.
+
+Only this module loads the modules that import pyspark, and only when rows, a session or a table
+format require them. ``import statestore``, reading and Arrow snapshots need no Spark and no JVM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """What ``files/arrow.py``, ``files/grouped.py`` and ``spark/write.py`` offer."""
+    """The interface of ``files/arrow.py``, ``files/grouped.py`` and ``spark/write.py``."""
 
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""
@@ -53,21 +53,22 @@ class Engine(Protocol):
         hash_scheme: str,
         wanted: Sequence[str | None],
     ) -> tuple[str, ...]:
-        """Return per key column the type whose hash is taken; None in ``wanted``: its own."""
+        """Return the hashed type of each key column; None in ``wanted`` stands for its own."""
 
     def rows_known(self, rows: Any) -> int | None:
-        """Return how many rows there are, None when that would have to be computed."""
+        """Return the number of rows, or None if it is unknown without a computation."""
 
     def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
         """Return some columns in this process, None when a part of them has more bytes."""
 
     def refuse_narrowing(self, rows: Any, names: Sequence[str], state: KeyedState) -> None:
-        """Refuse columns whose types have values that the state's have not, unless each value is
-        looked at before it is written.
+        """Refuse columns whose types have values that the state's types cannot represent.
+
+        An engine that checks each value before it is written does not need to.
         """
 
     def ungrouped(self, rows: Any) -> Any:
-        """Return the rows without the store's own column, which other key groups have outdated."""
+        """Return the rows without the store's own column, which a new key grouping invalidates."""
 
     def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
@@ -80,14 +81,16 @@ class Engine(Protocol):
     def write_against(
         self, rows: Any, owners: Assignment, against: Against, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Write the changes that make the rows of what is stored; return their handles, and number
-        and digest of all the rows.
+        """Write the changes from the stored rows to these rows.
+
+        Return their handles, and the number and digest of all these rows.
         """
 
 
 def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
-    """Return the engine for these rows, and the rows as that engine takes them; ``subject`` names
-    them in messages.
+    """Return the engine for these rows, and the rows in the form that the engine takes.
+
+    ``subject`` names the rows in messages.
     """
     if _is_spark(rows):
         return cast(Engine, spark_module("write")), rows
@@ -99,10 +102,11 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
 
 
 def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:
-    """Return rows that can be read any number of times: a Spark DataFrame, a schema, None and a
-    list of dictionaries as they are, all else as an Arrow table; and rows by key group.
+    """Return rows that can be read any number of times.
 
-    With ``most_bytes`` a longer Arrow stream is returned as :class:`StreamedRows`.
+    A Spark DataFrame, a schema, None, a list of dictionaries and rows by key group are returned
+    unchanged. Other rows become an Arrow table. With ``most_bytes`` a longer Arrow stream is
+    returned as :class:`StreamedRows`.
     """
     if rows is None or _is_spark(rows) or arrow.is_schema(rows):
         return rows
@@ -118,12 +122,12 @@ def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any
 
 
 def is_frame(rows: Any) -> bool:
-    """Return whether the value is a table of rows, as against a list of lists of elements."""
+    """Return whether the value is a table of rows, and not a list of lists of elements."""
     return _is_spark(rows) or is_lazy(rows) or hasattr(rows, "__arrow_c_stream__")
 
 
 def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
-    """Return few rows as an Arrow table in this process, from whatever holds them."""
+    """Collect few rows as an Arrow table in this process, whichever engine has them."""
     if _is_spark(rows):
         found: pa.Table = spark_module("write").collect(rows)
         return found
@@ -143,19 +147,19 @@ def _is_spark(rows: Any) -> bool:
     return type(rows).__module__.startswith("pyspark.")
 
 
-# A partitioner applied to a DataFrame; Spark is loaded when it is called, not before.
+# A partitioner for a DataFrame; Spark is loaded only when it is called.
 
 
 def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
     """Return ``df`` in exactly ``parallelism`` Spark partitions.
 
-    The i-th holds the rows that downstream subtask i gets from ``partitioner``, natively computed.
-    Columns and schema stay as they are. Rows of one source partition keep their order. More is said
-    in :func:`statestore.spark.partition.partition`.
+    Partition i has the rows that downstream subtask i gets from ``partitioner``, computed by Spark
+    itself. Columns and schema stay unchanged. Rows of one source partition keep their order. For
+    details, see :func:`statestore.spark.partition.partition`.
 
     Args:
         df: a Spark DataFrame.
-        partitioner: which subtask gets which row.
+        partitioner: decides which subtask gets which row.
         parallelism: the number of downstream subtasks.
 
     Returns:
@@ -163,7 +167,7 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
 
     Raises:
         ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError: for arguments
-            or rows that cannot be partitioned so.
+            or rows that cannot be partitioned this way.
         MissingDependencyError: without pyspark.
     """
     parts: DataFrame = spark_module("partition").partition(df, partitioner, parallelism=parallelism)

@@ -1,13 +1,16 @@
-"""When two rows are equal: one rule, wherever rows are compared, found, merged or sorted.
+"""Defines when two rows are equal, for all code that compares, finds, merges or sorts rows.
 
-Null is equal to null, NaN to NaN, and 0.0 is not -0.0. A struct that is null is not one whose
-fields are: Parquet, Arrow and Spark tell the two apart, and so does the digest. The entries of a
-map have no order. A wider type is no difference, nor is a field that a struct has got since, as
-long as it is null: rows of unlike columns are compared by the columns that both have, each as of
-the type that holds the values of both.
+Null equals null, NaN equals NaN, and 0.0 does not equal -0.0. A null struct differs from a struct
+whose fields are null: Parquet, Arrow and Spark distinguish the two, and so does the digest. The
+entries of a map have no order.
 
-Rows are looked up and compared column by column; a float stands as its bits, a list or a map as
-bytes. Whoever matches rows calls :func:`found`. The hashes of the digest follow the rule too.
+Values of different widths can be equal. A field that was added to a struct makes no difference as
+long as it is null. Rows with different columns are compared by their common columns, each cast to
+the type that can hold both values.
+
+Rows are looked up and compared column by column. Floats are represented by their bits, lists and
+maps by bytes. Code that matches rows calls :func:`found`. The hashes of the digest follow the same
+rule.
 """
 
 from __future__ import annotations
@@ -40,18 +43,18 @@ __all__ = [
 ]
 
 
-# The order of lists: a column of lists as bytes, which compare and sort as the lists do.
+# The order of lists: a list column is encoded as bytes that compare and sort like the lists.
 #
-# Lists are ordered element by element, and one that is the beginning of another comes before it. Of
-# elements null comes first; a struct is ordered by its fields, a list within a list as a list is.
-# Numbers are in the order of numbers, with ``-0.0`` right before ``0.0`` and NaN behind all others;
-# text is in the order of its UTF-8 bytes. So no two unlike lists have the same bytes, and Spark's
-# order of arrays is the same, but that it takes the two zeros for one.
+# Lists are ordered element by element, and a list comes before longer lists that begin with it.
+# Null is the first element. A struct is ordered by its fields, and a nested list like a list.
+# Numbers have their numeric order, with ``-0.0`` right before ``0.0`` and NaN after all others.
+# Text is in the order of its UTF-8 bytes. Unequal lists never have the same bytes. Spark's order of
+# arrays is the same, except that it treats the two zeros as equal.
 #
-# The bytes are made to compare rows that are at hand, and are never stored.
+# The bytes are only used to compare rows in memory, and are never stored.
 
 
-_BYTES = pa.large_binary()  # some 2 GB of lists may be more as bytes
+_BYTES = pa.large_binary()  # 2 GB of lists may need more as bytes
 
 
 def _scalar(value: bytes | None) -> pa.Scalar:
@@ -59,20 +62,21 @@ def _scalar(value: bytes | None) -> pa.Scalar:
 
 
 _NULL, _THERE, _END = b"\1", b"\2", b"\0"
-"""Before each element and field stands whether it is there; a list ends with what is less."""
+"""A marker before each element and field tells if it is null; a smaller marker ends a list."""
 _TEXT_END, _ZERO_IN_TEXT = b"\0\1", b"\0\xff"
-"""Where a text ends, none of its bytes may stand: its own zeros are told from the end's."""
+"""The end of a text must not occur inside a text, so zero bytes inside are escaped."""
 _SIGN = np.uint64(1 << 63)
 
 
 def as_bytes(column: pa.Array) -> pa.Array:
-    """Return the values of a column of a stored type as bytes in their order; null where they are
-    null. Maps have no order, but equal ones the same bytes.
+    """Encode the values of a stored type as bytes that sort in the same order; null stays null.
+
+    Maps have no order, but equal maps have the same bytes.
     """
     kind, types = column.type, pa.types
     if types.is_list(kind):
         return _of_lists(column, _marked(column.flatten()))
-    if types.is_map(kind):  # its entries have no order: they stand in that of their bytes
+    if types.is_map(kind):  # its entries have no order, so they are sorted by their bytes
         lists = column.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         entries = _marked(lists.flatten())
         sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
@@ -95,7 +99,7 @@ def _of_lists(column: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _marked(column: pa.Array) -> pa.Array:
-    """Return values as bytes of which none is the beginning of another, nulls among them."""
+    """Encode values, including nulls, as bytes none of which is a prefix of another."""
     return pc.fill_null(_joined([_scalar(_THERE), as_bytes(column)]), _scalar(_NULL))
 
 
@@ -108,14 +112,14 @@ def _where_valid(column: pa.Array, found: pa.Array) -> pa.Array:
 
 
 def _of_words(words: npt.NDArray[np.uint64]) -> pa.Array:
-    """Return each row of words, the first one first, as bytes in the order of the numbers."""
+    """Return each row of words, the most significant first, as bytes in numeric order."""
     data = pa.py_buffer(words.astype(">u8").tobytes())
     kind = pa.binary(words.itemsize * words.shape[1])
     return pa.Array.from_buffers(kind, len(words), [None, data]).cast(_BYTES)
 
 
 def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
-    """Return unsigned numbers that stand to each other as the values do; of null any."""
+    """Return unsigned numbers in the same order as the values; undefined for null."""
     if pa.types.is_floating(column.type):
         bits = double_bits(column)
         return np.where(bits & _SIGN, ~bits, bits | _SIGN).reshape(-1, 1)
@@ -131,15 +135,18 @@ U64Array = npt.NDArray[np.uint64]
 
 
 def common_schema(own: Schema, other: Schema) -> pa.Schema:
-    """Return the columns, and as of which types, by which rows of one schema are compared with
-    those of another, for :func:`hashes_of`.
+    """Return the columns and types for comparing rows of one schema with rows of another.
+
+    Pass the result to :func:`hashes_of`.
     """
     return arrow_schema(common_columns(own, other))
 
 
 def comparable(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> tuple[pa.Table, pa.Table]:
-    """Return two tables, each of a schema, by the columns that both have, each as of the type that
-    holds the values of both; where there is none of its own.
+    """Return two tables, each with its schema, reduced to their common columns and types.
+
+    Each column is cast to the type that can hold the values of both. Without such a type, both
+    sides keep their own.
     """
     (left, own), (right, other) = a, b
     columns, others = common_schema(own, other), common_schema(other, own)
@@ -147,7 +154,7 @@ def comparable(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> tuple[
         others.field(name) if common_type(own.type_of(name), other.type_of(name)) is None else field
         for name, field in zip(columns.names, columns, strict=True)
     ]
-    # Nothing is lost on the way to a wider type, but for days beyond what a timestamp holds.
+    # A cast to a wider type is lossless, except for dates beyond the range of timestamps.
     return tuple(
         rows.select(columns.names).cast(schema, safe=False)
         for rows, schema in ((left, columns), (right, pa.schema(fields)))
@@ -155,8 +162,9 @@ def comparable(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> tuple[
 
 
 def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema | None = None) -> U64Array:
-    """Return a 64-bit number for each row: equal rows have the same; with ``columns`` by these, of
-    whatever narrower types those of the rows are.
+    """Return a 64-bit hash for each row; equal rows have the same hash.
+
+    With ``columns``, these columns and types are hashed; the rows may have narrower types.
     """
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     chosen = batches if columns is None else [batch.select(columns.names) for batch in batches]
@@ -164,16 +172,18 @@ def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema | None = None)
 
 
 def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
-    """Return whether two tables, each of a schema, have equal rows, in any order; within neither
-    two are equal.
+    """Return whether two tables, each with its schema, have equal rows, in any order.
+
+    Neither table may have two equal rows.
     """
     left, right = comparable(a, b)
     return bool(left.num_rows == right.num_rows == len(found(left, right)[0]))
 
 
 def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
-    """Return which rows are equal to those at the same place of the other table; values of unlike
-    types are not, unless both are null.
+    """Return which rows equal the row at the same position of the other table.
+
+    Values of different types are not equal, unless both are null.
     """
     same = np.ones(a.num_rows, np.bool_)
     for name in a.column_names:
@@ -187,7 +197,7 @@ def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
 
 
 def first_of_equals(rows: pa.Table) -> Flags:
-    """Return which rows are not equal to the one before them."""
+    """Return which rows differ from the previous row."""
     last = max(rows.num_rows - 1, 0)
     same = equal_rows(rows.slice(0, last), rows.slice(1))
     return np.concatenate((np.ones(min(rows.num_rows, 1), np.bool_), ~same))
@@ -198,10 +208,10 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def compared_columns(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """Yield the plain columns by which rows are compared and sorted, the first one first.
+    """Yield the plain columns by which rows are compared and sorted, in order of priority.
 
-    First come the leaves of all columns. Last, and so only where nothing else tells two rows apart,
-    whether each struct is there: a null one comes before one whose fields are null.
+    First come the leaves of all columns. Last comes, for each struct, whether it is null. This only
+    matters if all else is equal: a null struct sorts before a struct whose fields are null.
     """
     given = list(columns)
     for column in given:
@@ -212,7 +222,7 @@ def compared_columns(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
 
 
 def leaf_columns(column: pa.Array) -> list[pa.Array]:
-    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
+    """Return the leaf columns of a struct, with nested structs flattened and nulls propagated."""
     if pa.types.is_struct(column.type):
         return [leaf for child in column.flatten() for leaf in leaf_columns(child)]
     return [column]
@@ -226,7 +236,7 @@ def _presence(column: pa.Array) -> list[pa.Array]:
 
 
 def equal_values(left: pa.Array, right: pa.Array) -> Flags:
-    """Return where two leaves hold the same: null equals null, NaN equals NaN, 0.0 is not -0.0."""
+    """Return where two leaves are equal: null equals null, NaN equals NaN, 0.0 is not -0.0."""
     equal = pc.equal(left, right)
     if pa.types.is_floating(left.type):
         same_sign = pc.equal(pc.divide(1.0, left), pc.divide(1.0, right))
@@ -236,14 +246,14 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
     return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))
 
 
-# Equal rows of two tables, wherever rows are matched.
+# Equal rows of two tables, for all code that matches rows.
 
 
 def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
-    """Return the places of old rows that new rows are equal to, ascending, and the first of these.
+    """Return the positions of old rows that equal new rows, ascending, and the first equal new row.
 
-    Arrow looks values up among those of the new rows, a column at a time. Old rows that no new row
-    is like drop out with the first column that tells, so later columns are looked up for few.
+    Arrow looks the old values up in the new rows' values, one column at a time. Each column
+    eliminates old rows without an equal new row, so later columns are looked up for few rows.
     """
     rows = np.arange(old.num_rows if new.num_rows else 0)
     by, numbers = pa.array(rows), None
@@ -255,7 +265,7 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
             if numbers is None:
                 by, numbers = at, right
                 continue
-            # A row's number says what it has in the columns until now: the first place of the like.
+            # A row's number identifies its values so far: it is the first equal row's position.
             before, own = (pc.index_in(each, value_set=each) for each in (numbers, right))
             numbers = _pairs(before, own, new.num_rows)
             by = pc.index_in(_pairs(by, at, new.num_rows), value_set=numbers)
@@ -264,7 +274,7 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
 
 
 def _pairs(first: Any, second: Any, count: int) -> Any:
-    """Return one number for two that are less than ``count``; null where one of them is."""
+    """Combine two numbers less than ``count`` into one; null if either is null."""
     return pc.add(pc.multiply(first.cast(pa.int64()), count), second)
 
 
@@ -276,10 +286,8 @@ def _column_at(rows: pa.Table, name: str, places: Places) -> pa.ChunkedArray:
 def _plain(
     left: pa.ChunkedArray, right: pa.ChunkedArray
 ) -> Iterator[tuple[pa.ChunkedArray, pa.ChunkedArray]]:
-    """Yield the plain columns of a column of each table, in which equal values are the same to
-    Arrow.
-    """
-    if left.type != right.type:  # then nothing but null is equal to null
+    """Yield a column of each table as plain columns that Arrow compares by this module's rule."""
+    if left.type != right.type:  # for different types, only null equals null
         yield pc.if_else(left.is_null(), 0, 1), pc.if_else(right.is_null(), 0, 2)
         return
     yield from zip(_by_bits(left), _by_bits(right), strict=True)
@@ -296,8 +304,9 @@ def _by_bits(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
 
 
 def pairs_of(old: pa.Table, new: pa.Table, identity: Sequence[str]) -> tuple[Places, Places, Flags]:
-    """Return the places of rows that have one identity in both tables, in the order of the old
-    ones, and which of these pairs have the same values too.
+    """Return the positions of rows with the same identity in both tables, in the old rows' order.
+
+    Also return which of these pairs have equal values.
     """
     at, by = found(old.select(identity), new.select(identity))
     rest = [name for name in old.column_names if name not in identity]
@@ -307,7 +316,7 @@ def pairs_of(old: pa.Table, new: pa.Table, identity: Sequence[str]) -> tuple[Pla
 
 
 def _taken(rows: pa.Table, places: Places) -> pa.Table:
-    """Return the rows at some places, as they are where that is all of them in order."""
+    """Return the rows at some positions, without a copy if these are all rows in order."""
     if len(places) == rows.num_rows and (places == np.arange(rows.num_rows)).all():
         return rows
     return rows.take(pa.array(places))

@@ -1,12 +1,13 @@
-"""One Python value as a value of a stored type: exactly, or not at all.
+"""Converts one Python value to a stored type: exactly, or not at all.
 
-Equal is what Python says of two values, and NaN is equal to NaN. So ``2.0`` and ``Decimal("2.00")``
-are values of a type of whole numbers, and ``2.5`` is none. A boolean is no number, a date no time,
-text no bytes; a time with a zone is one of ``timestamp`` alone, one without of ``timestamp_ntz``.
-What a dictionary lacks of a struct is null. Python has no ``float``: one of its own is the nearest
-there, never infinite or 0 unless it was.
+Values are equal if Python says so, and NaN equals NaN. Therefore ``2.0`` and ``Decimal("2.00")``
+fit an integer type, and ``2.5`` does not. A boolean does not fit a number, a date does not fit a
+timestamp, and text does not fit bytes. A datetime with a zone only fits ``timestamp``, one without
+a zone only ``timestamp_ntz``. Fields that a dictionary lacks are null in a struct. Python has no
+32-bit float: its floats are rounded to the nearest one, which is only infinite or 0 if the value
+was.
 
-numpy's and pandas' scalars count as what they hold; NaT and NA are null.
+Scalars of numpy and pandas count as the values that they hold; NaT and NA are null.
 """
 
 from __future__ import annotations
@@ -42,35 +43,36 @@ Convert = Callable[[Any], Any]
 _EPOCH, _INSTANT = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 _MOST_EXPONENT = 400
-"""A number of more digits than this is in no column."""
+"""No column type has numbers with more digits than this."""
 
 
 class UnfitError(Exception):
-    """A value that a type cannot hold; ``path`` leads to it from the column."""
+    """A value that a type cannot hold; ``path`` is its position within the column's value."""
 
     def __init__(self, value: Any, kind: str, reason: str, path: str = "") -> None:
-        """Keep the value, the type that has it not, and why."""
+        """Keep the value, the type that cannot hold it, and the reason."""
         super().__init__(reason)
         self.value, self.kind, self.reason, self.path = value, kind, reason, path
 
     def within(self, step: str) -> UnfitError:
-        """Return the error as seen from one level further out."""
+        """Return the error with a path that starts one level further out."""
         return UnfitError(self.value, self.kind, self.reason, step + self.path)
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is null, as Python, numpy or pandas says it."""
+    """Return whether a value is null in Python, numpy or pandas."""
     if value is None:
         return True
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    # pandas is not loaded for this: who has its values has it.
+    # Compare names to avoid an import: pandas is already loaded if the value is from pandas.
     return type(value).__name__ in ("NaTType", "NAType")
 
 
 def exactly(kind: pa.DataType) -> Convert:
-    """Return what makes of a value one that Arrow takes for the type as it is, or raises
-    UnfitError.
+    """Return a function that converts a value to one that Arrow accepts for the type unchanged.
+
+    The function raises UnfitError if that is not possible.
     """
     inner = _of_type(kind)
 
@@ -102,7 +104,7 @@ def _of_type(kind: pa.DataType) -> Convert:
 
 
 def bare(value: Any) -> Any:
-    """Return a scalar of numpy as Python's; what Python has not, and any other value, as it is."""
+    """Return a numpy scalar as a Python value, if Python has one; other values unchanged."""
     if isinstance(value, np.datetime64):
         micros = value.astype("datetime64[us]")
         days = np.datetime_data(value)[0] in ("D", "W", "M", "Y")
@@ -113,15 +115,15 @@ def bare(value: Any) -> Any:
 
 
 def brief(value: Any, most: int = 80) -> str:
-    """Return a value for a message, cut to so many letters."""
+    """Return a value for a message, truncated to ``most`` characters."""
     try:
         return f"{value!r:.{most}}"
-    except ValueError:  # Python writes no integer of more than 4,300 digits
+    except ValueError:  # Python does not format integers of more than 4,300 digits
         return "an integer of more than 4,300 digits"
 
 
 def is_list(value: Any) -> bool:
-    """Return whether a value is a list of values; text and bytes are none."""
+    """Return whether a value is a list of values; text and bytes do not count."""
     is_text = isinstance(value, str | bytes | bytearray | memoryview)
     return isinstance(value, Sequence | np.ndarray) and not is_text
 
@@ -166,7 +168,7 @@ def _decimal(value: Any, kind: pa.DataType) -> Decimal:
         raise _other(value, kind)
     sign, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int)
-    unscaled = int(Decimal((0, digits, 0)))  # from text Python makes no number of so many digits
+    unscaled = int(Decimal((0, digits, 0)))  # Python does not parse text with this many digits
     shift = exponent + kind.scale
     if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
         raise UnfitError(value, kind_text(kind), "it has more digits")
@@ -211,7 +213,7 @@ def _date(value: Any) -> date:
 
 
 def _moment(value: Any) -> int:
-    """Return the microseconds since 1970 of a time with a zone."""
+    """Return the microseconds since 1970 of a datetime with a zone."""
     kind = pa.timestamp("us", "UTC")
     if not isinstance(value, datetime):
         raise _other(value, kind)
@@ -227,7 +229,7 @@ def _moment(value: Any) -> int:
 
 
 def _local(value: Any) -> int:
-    """Return the microseconds since 1970 of a time without a zone."""
+    """Return the microseconds since 1970 of a datetime without a zone."""
     kind = pa.timestamp("us")
     if not isinstance(value, datetime):
         raise _other(value, kind)
@@ -238,7 +240,7 @@ def _local(value: Any) -> int:
 
 
 def _to_micros(value: Any, kind: pa.DataType) -> datetime:
-    """Return a time as Python's own: pandas' go on below the microsecond."""
+    """Return a Python datetime; refuse a pandas timestamp with nanoseconds."""
     if nanos := getattr(value, "nanosecond", 0):
         reason = f"in microseconds it would lose data: {nanos} ns; round it"
         raise UnfitError(value, kind_text(kind), reason)
@@ -315,11 +317,11 @@ def _pairs(value: Any, text: str) -> Iterable[Any]:
 def _is_finite(value: float | Decimal) -> bool:
     if isinstance(value, Decimal):
         return value.is_finite()
-    return isinstance(value, int) or isfinite(value)  # Python makes no float of a huge integer
+    return isinstance(value, int) or isfinite(value)  # isfinite() fails for a huge integer
 
 
 def _is_small(value: float | Decimal) -> bool:
-    """Whether a number may be one of 64 bits: ``int`` of ``1E+999999`` takes all memory."""
+    """Return whether a number may fit 64 bits: ``int`` of ``1E+999999`` takes all memory."""
     return not isinstance(value, Decimal) or value.adjusted() < _MOST_EXPONENT
 
 
@@ -329,7 +331,7 @@ def _other(value: Any, kind: pa.DataType) -> UnfitError:
 
 
 def kind_text(kind: pa.DataType) -> str:
-    """Return a type in the manifest's words, one that cannot be stored in Arrow's."""
+    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
     try:
         [field] = schema_of_arrow(pa.schema([("column", kind)])).fields
     except (InvalidArgumentError, UnsupportedTypeError):
@@ -347,14 +349,14 @@ _EXACT: Mapping[pa.DataType, Convert] = {
 }
 
 
-# The type of a column that Python values make, where nobody says it: one type, and no mixture.
+# The type of a column of Python values without a declared type: one type, and no mixture.
 #
-# Integers are long, and with fractions among them double or decimal, in which they come out equal.
-# Dictionaries are structs of every name that one of them has; a map has to be declared.
+# Integers become long. Integers mixed with fractions become double or decimal, if they stay equal.
+# Dictionaries become structs with the names of all dictionaries; a map has to be declared.
 
 
 _KINDS: tuple[tuple[tuple[type, ...], str, pa.DataType], ...] = (
-    ((bool,), "boolean", pa.bool_()),  # before int, which it is one of
+    ((bool,), "boolean", pa.bool_()),  # before int, because bool is a subclass of int
     ((int,), "whole number", pa.int64()),
     ((float,), "float", pa.float64()),
     ((Decimal,), "decimal", None),
@@ -377,15 +379,15 @@ _PLAIN = {
     bytes: pa.binary(),
     date: pa.date32(),
 }
-"""Of these nothing more has to be known."""
+"""For these Python types, the type alone determines the column type."""
 _MOST_DIGITS = 76
-"""Arrow has no decimal of more; of more than 38 it cannot be stored, and is refused there."""
+"""Arrow's largest decimal; a decimal of more than 38 digits is refused when it is stored."""
 
 
 def guessed_kind(values: Iterable[Any]) -> pa.DataType:
-    """Return the type of the values; of none but nulls, Arrow's null.
+    """Return the type of the values; Arrow's null type if all are null.
 
-    Raises UnfitError for a value that is of another type than one before it, or of none.
+    Raises UnfitError for a value whose type differs from an earlier one's, or is not supported.
     """
     values = [*values]
     types = {*map(type, values)} - {type(None)}

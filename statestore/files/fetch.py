@@ -1,4 +1,4 @@
-"""What the bytes of a data file are read from: a local copy, a file, or ranges of an object."""
+"""Sources that provide a data file's bytes: a local copy, a file, or ranges of an object."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ __all__ = [
 ]
 
 
-# The footer of a data file, by which Arrow finds every row: found, checked, and only then parsed.
+# The footer of a data file, which Arrow needs to find every row: read, checked, and then parsed.
 #
-# Over a damaged footer Arrow loses rows without a word, or aborts the process. So its bytes are
-# held against the manifest's checksum before Arrow sees one of them, and what it counts against
-# what the manifest counts: of files of older releases, which have no such checksum, that is all
-# there is.
+# If a footer is damaged, Arrow silently loses rows, or aborts the process. The footer's bytes are
+# therefore compared with the manifest's checksum before Arrow sees them, and its counts with the
+# manifest's counts. Files of older releases have no such checksum; only the counts are checked.
 
 
 END_BYTES, MAGIC = 8, b"PAR1"
-"""Parquet ends with the length of what is before, and a mark."""
+"""A Parquet file ends with the length of its footer, and a magic number."""
 _SUM_DIGITS = 32
 
 
 def footer_of(written: bytes) -> Footer:
-    """Return the footer with which these bytes of a new file end."""
+    """Return the footer of a new file with these bytes."""
     length = footer_bytes(written[-END_BYTES:])
     return Footer(length, _sum_of(written[len(written) - length :]))
 
 
 def footer_bytes(end: bytes | memoryview) -> int:
-    """Return how long the footer is of a file with this end; ValueError if it is not Parquet."""
+    """Return the length of a file's footer from the file's end; ValueError if it is not Parquet."""
     if len(end) != END_BYTES or bytes(end[-len(MAGIC) :]) != MAGIC:
         raise ValueError("its end is not that of a Parquet file")
     return END_BYTES + int.from_bytes(end[: -len(MAGIC)], "little")
 
 
 def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
-    """Return what the footer of an open file says, once its bytes and counts are the handle's.
+    """Return the metadata of an open file, after its bytes and counts are compared with the handle.
 
-    ``file`` is as long as the handle says. Raises DamagedFileError, calling the file ``where``.
+    ``file`` has the length that the handle states. Raises DamagedFileError, which calls the file
+    ``where``.
     """
     size = handle.size_bytes
     if handle.footer is None:
@@ -94,7 +94,7 @@ def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
 
 
 def check_rows(where: str, found: int, stated: int, *, stated_by: str = "its footer") -> None:
-    """Raise DamagedFileError unless as many rows came out of a file as something says."""
+    """Raise DamagedFileError unless a file returned the stated number of rows."""
     if found != stated:
         raise DamagedFileError(
             f"{where} gave {found} rows where {stated_by} says {stated}; restore an older "
@@ -134,51 +134,51 @@ def _sum_of(raw: Any) -> str:
     return hashlib.sha256(raw).hexdigest()[:_SUM_DIGITS]
 
 
-# A data file as Arrow reads it: in few long pieces, on an object store several at once and ahead.
+# A data file as Arrow reads it: in few long pieces, with parallel prefetch from an object store.
 #
-# Arrow asks for one column of one row group after another. What it will ask for is known before,
-# and row groups lie side by side: so a piece is a whole row group, or on an object store as many
-# bytes as one request should bring, and the next pieces are under way while one is decoded. No byte
-# is asked for twice, and none that is not wanted.
+# Arrow requests one column of one row group after another. The requests are known in advance, and
+# row groups are adjacent. A piece is therefore a whole row group or, on an object store, as many
+# bytes as one request should transfer. The next pieces are prefetched while one is decoded. No byte
+# is requested twice, and only bytes that are needed are requested.
 
 
-# A request costs some 20 ms before its first byte, and a stream brings some 50 MB/s: of smaller
-# pieces the wait would be the larger part, with larger ones decoding begins late.
+# A request takes about 20 ms until its first byte, and a stream transfers about 50 MB/s. With
+# smaller pieces most of the time would be latency; with larger pieces decoding would begin late.
 PIECE_BYTES = 4 * 2**20
 # The first ones are smaller, so that decoding begins early.
 _FIRST_BYTES = 2**20
-# Pieces that wait to be decoded, for each that is under way: else streams stand idle meanwhile.
+# Pieces that wait to be decoded, per request in progress: with fewer, streams would be idle.
 _AHEAD = 3, 2
 
 Fetch = Callable[[int, int], Any]
 
 
 class Streams:
-    """How many requests this process has under way at once, whoever reads; and how much it holds.
+    """Limits the parallel requests of all readers in this process, and their prefetched bytes.
 
-    Bytes asked for ahead are at most ``1.5 * count * PIECE_BYTES``, of all readers together. What a
-    reader needs to go on is not counted, so that none waits for another.
+    All readers together prefetch at most ``1.5 * count * PIECE_BYTES``. Bytes that a reader needs
+    immediately are not counted, so that no reader waits for another.
     """
 
     def __init__(self, count: int) -> None:
-        """Take the number of requests; no thread is started yet."""
+        """Take the number of parallel requests; no thread is started yet."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="statestore-read")
         self._room = count * _AHEAD[0] // _AHEAD[1]
         self._queue: deque[Piece] = deque()
         self._lock = Lock()
 
     def ask(self, fetch: Fetch, start: int, stop: int) -> Future[Any]:
-        """Ask for bytes; they come once a stream is free."""
+        """Request bytes as soon as a stream is free."""
         return self._pool.submit(fetch, start, stop)
 
     def queue(self, pieces: Iterable[Piece]) -> None:
-        """Ask for pieces in this order, after those of other readers, as soon as there is room."""
+        """Prefetch pieces in this order, after the pieces of other readers, within the limit."""
         with self._lock:
             self._queue.extend(pieces)
             self._go_on()
 
     def release(self) -> None:
-        """Give the room of a piece back; the next in the queue, whosever it is, takes it."""
+        """Release the capacity of one piece to the next piece in the queue, of any reader."""
         with self._lock:
             self._room += 1
             self._go_on()
@@ -192,28 +192,28 @@ _STREAMS: dict[tuple[int, int], Streams] = {}
 
 
 def streams_of(count: int) -> Streams | None:
-    """Return what all readers of this process share; None for 1, where nothing is asked ahead."""
+    """Return the streams that all readers of this process share; None for 1: no prefetch."""
     if count <= 1:
         return None
-    # By process: threads do not survive a fork. Two of one moment make two, and one is kept.
+    # Per process, because threads do not survive a fork. A concurrent duplicate is discarded.
     return _STREAMS.setdefault((os.getpid(), count), Streams(count))
 
 
 class Piece:
-    """Bytes ``start`` to ``stop`` of a file: wanted, then asked for, then here, then dropped."""
+    """Bytes ``start`` to ``stop`` of a file: first wanted, then requested, received, dropped."""
 
     def __init__(self, start: int, stop: int, fetch: Fetch, streams: Streams | None) -> None:
-        """Take the place in the file, what fetches it, and the streams to do it ahead, if any."""
+        """Take the byte range, the function that reads it, and the streams for prefetch, if any."""
         self.start, self.stop = start, stop
         self._fetch, self._streams = fetch, streams
-        # A reader needs a piece, or drops it, while another one's thread takes it off the queue.
+        # One thread may need or drop a piece while another thread takes it off the queue.
         self._lock = Lock()
         self._counted = self._dropped = False
         self._answer: Future[Any] | None = None
         self._data: memoryview | None = None
 
     def ask_ahead(self) -> bool:
-        """Ask for the bytes; False when nobody waits for that any more. For the queue alone."""
+        """Request the bytes; False if nobody needs that any more. Only for the queue."""
         with self._lock:
             if self._streams is None or self._dropped or self._answer is not None:
                 return False
@@ -222,7 +222,7 @@ class Piece:
             return True
 
     def data(self) -> memoryview:
-        """Return the bytes once they are here, fewer only at the end of the file."""
+        """Wait for the bytes and return them; there are fewer only at the end of the file."""
         if self._data is None:
             with self._lock:
                 if self._answer is None and self._streams is not None:
@@ -232,14 +232,14 @@ class Piece:
         return self._data
 
     def keep(self) -> None:
-        """Count the bytes no longer among those that wait to be read."""
+        """Stop counting the bytes as prefetched."""
         with self._lock:
             counted, self._counted = self._counted, False
         if counted and self._streams is not None:
             self._streams.release()
 
     def drop(self) -> None:
-        """Let go of the bytes; what was not begun is not asked for any more."""
+        """Drop the bytes; a request that has not started is canceled."""
         with self._lock:
             self._dropped = True
             if self._answer is not None:
@@ -249,10 +249,10 @@ class Piece:
 
 
 class RangedFile:
-    """A file of which only those bytes are held that are read next; Arrow takes it for a file."""
+    """A file object for Arrow that holds only the bytes that are read next."""
 
     def __init__(self, fetch: Fetch, tail: Piece, size: int, streams: Streams | None) -> None:
-        """Take what fetches a range, the file's last bytes, which are kept, and its length."""
+        """Take a function that reads a range, the file's tail, which is kept, and its length."""
         self.tail = tail
         self._fetch, self._size, self._streams = fetch, size, streams
         self._pieces: list[Piece] = []
@@ -260,21 +260,22 @@ class RangedFile:
         self.closed = False
 
     def begin(self) -> None:
-        """Ask for the tail ahead."""
+        """Prefetch the tail."""
         if self._streams is not None:
             self._streams.queue([self.tail])
 
     def keep_tail(self, tail: Piece) -> None:
-        """Take the tail as it came, or a longer one; it is held from now on, and needs no room."""
+        """Keep the received tail, or a longer one; it no longer counts as prefetched."""
         if tail is not self.tail:
             self.tail.drop()
         tail.keep()
         self.tail = tail
 
     def want(self, spans: Iterable[range]) -> None:
-        """Say which bytes will be read next, in order; they are asked for from now on.
+        """Declare which bytes will be read next, in order, and start to prefetch them.
 
-        What was said first holds: who wants all of a file says so before its footer is known.
+        Only the first call has an effect: readers of a whole file declare it before the footer is
+        known.
         """
         if self._pieces:
             return
@@ -287,12 +288,12 @@ class RangedFile:
             self._streams.queue(self._pieces)
 
     def free(self, until: int) -> None:
-        """Let go of all pieces that end here or before: they have been read."""
+        """Drop all pieces that end at or before this position: they have been read."""
         while self._pieces and self._pieces[0].stop <= until:
             self._pieces.pop(0).drop()
 
     def read(self, size: int = -1) -> Any:
-        """Return so many bytes, or all up to the end."""
+        """Return this many bytes, or all bytes up to the end."""
         start = self._position
         stop = self._size if size < 0 else min(start + size, self._size)
         self._position = stop
@@ -301,14 +302,14 @@ class RangedFile:
             for piece in (*self._pieces, self.tail)
             if piece.start < stop and start < piece.stop
         ]
-        if sum(map(len, found)) < stop - start:  # nobody said before that it was wanted
+        if sum(map(len, found)) < stop - start:  # the range was not declared
             found = [memoryview(self._fetch(start, stop))]
         if sum(map(len, found)) < stop - start:
             raise ValueError(f"it ends before byte {stop}")
         return found[0] if len(found) == 1 else b"".join(found)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a position; costs nothing."""
+        """Move to a position, without any request."""
         self._position = offset + (0, self._position, self._size)[whence]
         return self._position
 
@@ -332,7 +333,7 @@ class RangedFile:
         """Do nothing."""
 
     def close(self) -> None:
-        """Let go of everything, and ask for nothing any more."""
+        """Drop all bytes, and cancel all requests."""
         self.closed = True
         for piece in (*self._pieces, self.tail):
             piece.drop()
@@ -340,7 +341,7 @@ class RangedFile:
 
 
 def joined(spans: list[range]) -> list[range]:
-    """Return the spans with those that touch made one."""
+    """Return the spans, with adjacent ones joined."""
     found: list[range] = []
     for span in spans:
         if found and found[-1].stop == span.start:
@@ -351,7 +352,7 @@ def joined(spans: list[range]) -> list[range]:
 
 
 def _pieces_of(spans: list[range]) -> list[range]:
-    """Return the spans cut into requests: each twice as long as the one before, to some length."""
+    """Cut the spans into requests, each twice as long as the previous one, up to a limit."""
     pieces, size = [], _FIRST_BYTES
     for span in spans:
         start = span.start
@@ -362,22 +363,23 @@ def _pieces_of(spans: list[range]) -> list[range]:
     return pieces
 
 
-# What the bytes of a data file are read from: a local copy, a file, or ranges of an object.
+# Sources of a data file's bytes: a local copy, a file, or ranges of an object.
 #
-# Here its length is checked, and on request its SHA-256. A small file that is wanted whole is read
-# at once, of another its footer and what is asked for after: every byte once (I8).
+# The source checks the file's length, and on request its SHA-256. A small file that is needed as a
+# whole is read with one request. Of other files, first the footer is read and then the requested
+# ranges, every byte once (I8).
 
 
 Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
 
-# Up to here a file that is wanted whole is read at once; a row group may be as large.
+# Up to this size, a file that is needed as a whole is read with one call, like a row group.
 _AT_ONCE_BYTES = 32 * 2**20
 _CHUNK_BYTES = 2**20
-# Of files whose manifest does not say how long the footer is, it is guessed, with some room, where
-# looking twice costs a round trip.
+# The guessed footer length of files whose manifest does not state it. It is generous, because a
+# second request costs a round trip.
 _FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
 
-# Copies of the local cache that this process has found to be right, as they were then.
+# Copies in the local cache that this process has verified, as identified at that time.
 _VERIFIED: set[tuple[object, ...]] = set()
 
 
@@ -391,18 +393,18 @@ def check_length(where: str, found: int, handle: Handle | FileList) -> None:
 
 
 class Begun:
-    """The files that come next, asked for while the rows of one are read."""
+    """A prefetch queue: requests the next files while the rows of one are read."""
 
     def __init__(
         self, storage: Storage, folder: str, files: Sequence[tuple[Handle, bool]], verify: bool
     ) -> None:
-        """Take the files in the order in which they are read, and of each whether all of it is."""
+        """Take the files in reading order, each with whether it is read as a whole."""
         self._storage, self._folder = storage, folder
         self._waiting = deque(() if verify or storage.streams == 1 else files)
         self._begun: deque[RangedFile | None] = deque()
 
     def next(self) -> RangedFile | None:
-        """Return the next file, if it was begun, and begin those after it."""
+        """Return the next file, if it was requested, and request those after it."""
         while self._waiting and len(self._begun) <= self._storage.streams:
             handle, whole = self._waiting.popleft()
             name = f"{self._folder}/{handle.path}"
@@ -413,16 +415,16 @@ class Begun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask for nothing any more."""
+        """Cancel all requests."""
         for file in self._begun:
             if file is not None:
                 file.close()
 
 
 def _begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> RangedFile | None:
-    """Ask an object store for a file that will be read soon; None where that is of no use.
+    """Prefetch a file from an object store; None if prefetch has no advantage.
 
-    Its end is asked for, with ``whole`` all of it, as far as there is room to hold it.
+    Its tail is requested, or with ``whole`` all of it, within the prefetch limit.
     """
     streams = streams_of(storage.streams)
     if streams is None or isinstance(storage, CachedStorage):
@@ -441,10 +443,11 @@ def source_of(
     copy: bool = False,
     begun: RangedFile | None = None,
 ) -> Iterator[Source]:
-    """Open what Arrow reads a file from; its length is the handle's, with ``verify`` its SHA-256.
+    """Open the source that Arrow reads a file from; check its length and, with ``verify``, SHA-256.
 
-    ``whole`` says that all of it will be read, ``copy`` that a local cache keeps it; ``begun`` is
-    what :class:`Begun` gave. Raises DamagedFileError, or what the storage raises.
+    ``whole`` means that all of the file will be read, ``copy`` that a local cache keeps it.
+    ``begun`` is a file that :class:`Begun` returned. Raises DamagedFileError, or the storage's
+    errors.
     """
     where = f"{storage.url}/{name}"
     kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None
@@ -476,7 +479,7 @@ def source_of(
 
 
 def _fetch_of(file: Any) -> Fetch:
-    """Return what reads a range of an open file: Arrow's own reads into Arrow's memory."""
+    """Return a function that reads a range of an open file; Arrow's files use Arrow's memory."""
     read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
 
     def fetch(start: int, stop: int) -> Any:
@@ -487,7 +490,7 @@ def _fetch_of(file: Any) -> Fetch:
 
 
 def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedFile:
-    """Begin to read an object: its tail is asked for, with ``whole`` what lies before it too."""
+    """Start to read an object: request its tail, and with ``whole`` also all earlier bytes."""
     streams, size = streams_of(storage.streams), handle.size_bytes
 
     def fetch(start: int, stop: int) -> bytes:
@@ -499,7 +502,7 @@ def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedF
         else _FOOTER_BYTES + _FOOTER_BYTES_OF_ROW_GROUP * handle.row_groups
     )
     start = 0 if whole and size <= PIECE_BYTES else max(size - guess, 0)
-    # One byte more than there should be: a file that is longer shows itself without being asked.
+    # Request one byte too many: a file that is too long is then detected without another request.
     file = RangedFile(fetch, Piece(start, size + 1, fetch, streams), size, streams)
     file.begin()
     if whole:
@@ -508,7 +511,7 @@ def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedF
 
 
 def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle) -> None:
-    """Wait for the tail of an object; see that it is all of the footer, and the end of the file."""
+    """Wait for the tail of an object; check that it has the whole footer and ends the file."""
     tail, size = file.tail, handle.size_bytes
     found = tail.data()
     if len(found) != size - tail.start:
@@ -523,8 +526,9 @@ def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle
 
 
 def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
-    """Return where the footer begins: by the manifest, or by the end of the file; ValueError if it
-    is not Parquet.
+    """Return where the footer begins, according to the manifest or to the end of the file.
+
+    Raises ValueError if the file is not Parquet.
     """
     length = handle.footer.size_bytes if handle.footer else footer_bytes(end)
     start = handle.size_bytes - length
@@ -534,7 +538,7 @@ def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
 
 
 def _verified(storage: Storage, name: str, handle: Handle) -> bytes | None:
-    """Check a file's SHA-256; return its bytes, None when it is too large to be held."""
+    """Check a file's SHA-256; return its bytes, or None when it is too large to be held."""
     check_length(f"{storage.url}/{name}", storage.size(name), handle)
     raw = storage.read(name) if handle.size_bytes <= _AT_ONCE_BYTES else None
     if raw is not None:
@@ -554,7 +558,7 @@ def _verified(storage: Storage, name: str, handle: Handle) -> bytes | None:
 def _local_copy(
     storage: CachedStorage, name: str, handle: Handle, make: bool
 ) -> pa.NativeFile | None:
-    """Return the open copy of a file if its bytes are those of the handle, else None."""
+    """Return the open local copy of a file if it has the handle's bytes, or None."""
     path = storage.copy_of(name)
     if path is None and make:
         path = storage.fetch(name, handle.size_bytes)
@@ -569,14 +573,14 @@ def _local_copy(
             _VERIFIED.add(_identity(path, handle))
             return file
         file.close()
-    except OSError:  # another process has just made room, or the disk fails: the store has it
+    except OSError:  # another process has evicted the copy, or the disk fails: use the store
         return None
     storage.drop(name)
     return None
 
 
 def _identity(path: Path, handle: Handle) -> tuple[object, ...]:
-    """What stays the same of a copy as long as nobody writes it."""
+    """Return the properties of a copy that stay the same as long as nobody writes to it."""
     stat = path.stat()
     return path, stat.st_ino, stat.st_mtime_ns, stat.st_size, handle.sha256
 
