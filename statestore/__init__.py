@@ -1,7 +1,7 @@
-"""The state of a streaming job as tables, restorable at any parallelism.
+"""Store the state of a streaming job as tables, and restore it at any parallelism.
 
-``StateStore.open(url)`` is the way in. A name is imported when it is asked for, and nothing but
-``spark_session`` imports Spark. Flink's rules for a job are in :mod:`statestore.flink`.
+Start with ``StateStore.open(url)``. Names are imported on first use, and only ``spark_session``
+imports Spark. Flink's rules for a job are in :mod:`statestore.flink`.
 """
 
 from importlib import import_module
@@ -95,7 +95,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is asked for, and Spark with its session alone."""
+    """Import a public name on first use; only ``spark_session`` imports Spark."""
     if name == "errors":
         return import_module("statestore.errors")
     if name == "spark_session":

@@ -1,8 +1,8 @@
-"""Arguments of public functions, held to the types that their signatures state.
+"""Check the arguments of public functions against the types in their signatures.
 
-A value of another type would go wrong somewhere below, with an error of Python or of some library
-that names neither the argument nor what it should be. So a signature is what is documented, what
-mypy checks, and what is checked when the function is called.
+A value of a wrong type would fail somewhere below, with an error of Python or of a library that
+names neither the argument nor the expected type. So one signature serves as documentation, is
+checked by mypy, and is checked when the function is called.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Check = Callable[[Any], bool]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its arguments checked: InvalidArgumentError names the first one that
-    is of another type than the signature says.
+    """Return the function with its arguments checked.
 
-    ``Any``, and what only a type checker imports, is not checked; elements of an iterator neither,
-    which can be looked at once. The keys of a TypedDict in ``**options: Unpack[…]`` are parameters
-    as all others, in the signature that ``help()`` shows too; one that is unknown or missing is a
-    TypeError.
+    InvalidArgumentError names the first argument whose type differs from the signature. ``Any``,
+    and types that only a type checker imports, are not checked. The elements of an iterator are not
+    checked either, because they can be read only once. The keys of a TypedDict in ``**options:
+    Unpack[…]`` are parameters like all others, also in the signature that ``help()`` shows. An
+    unknown or missing key is a TypeError.
     """
     signature, has_options = _signature(function)
     checks: dict[str, _Parameter] | None = None
@@ -49,7 +49,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}: {error}") from None
-        if checks is None:  # when it is called, all that a signature names is defined
+        if checks is None:  # at the first call, all names in the signature are defined
             checks = _checks(function, signature)
         if not checks:
             return function(*args, **kwargs)
@@ -67,7 +67,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """Return the signature with the keys of an unpacked TypedDict, and whether there are any."""
+    """Return the signature including an unpacked TypedDict's keys, and whether it has such keys."""
     signature = inspect.signature(function)
     *first, last = signature.parameters.values() or [None]
     if last is None or last.kind is not last.VAR_KEYWORD or "Unpack[" not in str(last.annotation):
@@ -88,7 +88,7 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
 
 
 def checked_methods(cls: C) -> C:
-    """Return the class; each public method that it defines is as :func:`checked` returns it."""
+    """Return the class with each of its own public methods wrapped by :func:`checked`."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_"):
             continue
@@ -101,7 +101,7 @@ def checked_methods(cls: C) -> C:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """What a parameter may be, and how messages say it."""
+    """The check for a parameter, and its type as text for messages."""
 
     holds: Check
     text: str
@@ -122,7 +122,7 @@ def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[
 
 
 class _Names(dict[str, Any]):
-    """The names of a module; one that only a type checker knows may be anything."""
+    """The names of a module; a name that only a type checker knows accepts everything."""
 
     def __missing__(self, name: str) -> Any:
         builtins: dict[str, Any] = vars(sys.modules["builtins"])
@@ -137,7 +137,7 @@ class _AnyAttribute(type):
 
 
 class _Anything(metaclass=_AnyAttribute):
-    """A type, a module or a generic type of which nothing is known."""
+    """An unknown type, module or generic type."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return cls
@@ -148,7 +148,7 @@ def _evaluated(annotation: Any, names: _Names) -> Any:
 
 
 def _text(kind: Any) -> str:
-    """Return a type as its annotation has it, without the names of modules."""
+    """Return a type as in its annotation, without module names."""
     if get_origin(kind) in (Union, types.UnionType):
         return " | ".join(map(_text, get_args(kind)))
     if kind is type(None):
@@ -160,7 +160,7 @@ def _text(kind: Any) -> str:
 
 
 def _check_of(kind: Any) -> Check | None:
-    """Return how a value is told to be of a type; None where any value is."""
+    """Return the check for a type; None if any value is allowed."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _any_of([_check_of(part) for part in parts])
@@ -220,7 +220,7 @@ def _of_tuple(parts: Sequence[Check | None]) -> Check:
 
 
 def _of_iterable(kind: type, element: Check | None) -> Check:
-    """A text is no sequence of its letters: it is one thing."""
+    """A text is one value, and not a sequence of its letters."""
 
     def check(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):

@@ -1,8 +1,9 @@
-"""What a value says, as a notebook shows it: a title, a small picture and a table, in HTML.
+"""Render values for notebooks: a title, a small picture and a table, in HTML.
 
-No script, no style sheet and nothing from the network. Text and plain bars have the colour of the
-notebook's own text, so that they are seen in a dark one as well. Every text is escaped here, and
-nowhere else. Numbers as people read them are here too: the command prints the same.
+The HTML has no script and no style sheet, and loads nothing from the network. Text and plain bars
+use the notebook's own text color, so that they are visible in dark mode as well. All text is
+escaped here, and nowhere else. This module also formats numbers for people; the command line uses
+the same functions.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ _MOST_CELL = 80
 _MOST_SEGMENTS = 128
 _LABEL, _AREA, _TEXT, _HEIGHT = 190, 290, 200, 18
 _WIDTH = _LABEL + _AREA + _TEXT
-_CHAR = 6.6  # about as wide as a letter is
+_CHAR = 6.6  # the approximate width of a letter
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, datetime's limit
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: what it is of, its parts from left to right, and what is said beside it.
+    """A bar: its label, its parts from left to right, and the text next to it.
 
-    One that is ``bad`` says so in another colour, and with a mark for who sees none.
+    A ``bad`` bar has another color, and a mark for readers who cannot see colors.
     """
 
     label: str
@@ -65,7 +66,7 @@ class Bar:
 
 
 def figure(title: str, *parts: str) -> str:
-    """Return a title, and below it what other functions here have returned."""
+    """Return a title, followed by the output of other functions of this module."""
     return (
         '<div class="statestore" style="color:inherit;line-height:1.5;margin:.4em 0">'
         f"<div><b>{escape(title)}</b></div>{''.join(parts)}</div>"
@@ -78,8 +79,9 @@ def text(said: str) -> str:
 
 
 def bars(drawn: Sequence[Bar]) -> str:
-    """Return bars below each other, the longest as wide as there is room; those beyond
-    :data:`MOST_BARS` are counted. Nothing for none.
+    """Return bars below each other, scaled to the longest one.
+
+    Bars beyond :data:`MOST_BARS` are only counted. Returns an empty text without bars.
     """
     if not drawn:
         return ""
@@ -91,16 +93,18 @@ def bars(drawn: Sequence[Bar]) -> str:
 
 
 def strips(drawn: Sequence[tuple[str, int, Sequence[KeyGroupRange]]]) -> str:
-    """Return the key groups of some assignments below each other, cut by subtask: a label, how many
-    key groups there are, and the range of each subtask.
+    """Return the key groups of several assignments below each other, divided by subtask.
+
+    Each has a label, the number of key groups, and the range of each subtask.
     """
     return _svg([_strip(*strip, at * _HEIGHT) for at, strip in enumerate(drawn)])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; of many rows the first ones. Nothing for none.
+    """Return a table; a long one is cut after the first rows.
 
-    Columns of bytes and of times, ``…_bytes`` and ``…_at_ms``, are written as people read them.
+    Returns an empty text if there are no rows. Columns of bytes and of times, ``…_bytes`` and
+    ``…_at_ms``, are formatted for people.
     """
     given = iter(rows)
     shown = [*islice(given, _MOST_ROWS)]
@@ -114,13 +118,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def spans(number: int, most: int) -> list[range]:
-    """Return ``range(number)`` as consecutive parts, ``most`` at most, sizes within one."""
+    """Divide ``range(number)`` into at most ``most`` consecutive parts of nearly equal size."""
     parts = min(number, most)
     return [range(number * i // parts, number * (i + 1) // parts) for i in range(parts)]
 
 
 def count(number: int) -> str:
-    """Return a number with its thousands apart: ``12,345``."""
+    """Return a number with thousands separators: ``12,345``."""
     return f"{number:,}"
 
 
@@ -130,7 +134,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return bytes in the decimal unit that leaves up to four digits: ``12.3 MB``."""
+    """Return a size in the decimal unit that leaves up to four digits: ``12.3 MB``."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     value = float(size_bytes)
@@ -147,8 +151,9 @@ def amount(size_bytes: int, files: int) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """Return a span of time in its largest unit, rounded to three significant digits: ``350 ms``,
-    ``5.61 s``, ``4 min``, ``1,234 d``.
+    """Return a duration in its largest unit, rounded to three significant digits.
+
+    Examples are ``350 ms``, ``5.61 s``, ``4 min`` and ``1,234 d``.
     """
     length, unit = next((one for one in _SPANS if abs(milliseconds) >= one[0]), _SPANS[-1])
     value = milliseconds / length
@@ -156,7 +161,7 @@ def duration(milliseconds: int) -> str:
 
 
 def when(milliseconds: int) -> str:
-    """Return a moment since 1970 as ``2026-01-31 12:00:00 UTC``."""
+    """Format milliseconds since 1970 as ``2026-01-31 12:00:00 UTC``."""
     if milliseconds > _LAST_MS:
         return f"{milliseconds} ms"
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)

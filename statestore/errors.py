@@ -1,4 +1,4 @@
-"""Every error of the package, grouped by what the caller does next.
+"""All errors of the package, grouped by what the caller should do next.
 
 ::
 
@@ -69,14 +69,17 @@ __all__ = [
 
 
 class StateStoreError(Exception):
-    """Root of all errors of this package. ``str(error)`` is one sentence that says what to do."""
+    """Root of all errors of this package.
+
+    ``str(error)`` is one sentence that also says what to do.
+    """
 
     kind = "error"
     exit_code = 1
 
 
 class InvalidArgumentError(StateStoreError, ValueError):
-    """The call itself is wrong; nothing was read or written. Fix the call."""
+    """The call itself is wrong, and nothing was read or written. Fix the call."""
 
     kind = "invalid-argument"
     exit_code = 2
@@ -85,23 +88,23 @@ class InvalidArgumentError(StateStoreError, ValueError):
 class NullKeyError(InvalidArgumentError):
     """Rows with a null key cannot be assigned to a key group (Flink throws NullPointerException).
 
-    ``rows`` is their number.
+    ``rows`` is the number of such rows.
     """
 
     kind = "null-key"
 
     def __init__(self, message: str, rows: int = 1) -> None:
-        """Keep the message and the number of rows, both through pickling."""
+        """Store the message and the number of rows so that both survive pickling."""
         super().__init__(message, rows)
         self.rows = rows
 
     def __str__(self) -> str:
-        """Return the message alone."""
+        """Return only the message."""
         return str(self.args[0])
 
 
 class DuplicateKeyError(InvalidArgumentError):
-    """Two rows claim the same entry: one key, namespace and map key or position, twice."""
+    """Two rows have the same key, namespace, and map key or position."""
 
     kind = "duplicate-key"
 
@@ -119,7 +122,7 @@ class SettingsError(InvalidArgumentError):
 
 
 class NotFoundError(StateStoreError, LookupError):
-    """A name that does not exist; the message lists names that do."""
+    """A name does not exist; the message lists the existing names."""
 
     kind = "not-found"
     exit_code = 10
@@ -144,8 +147,10 @@ class StateNotFoundError(NotFoundError):
 
 
 class CommitConflictError(StateStoreError):
-    """Another writer committed this id first, or has taken over the store; nothing of this one is
-    visible, but for a :class:`LateCommitError`. Open the store again and retry.
+    """Another writer committed this id first, or has taken over the store.
+
+    No part of this checkpoint is visible, except after a :class:`LateCommitError`. Open the store
+    again and retry.
     """
 
     kind = "commit-conflict"
@@ -153,15 +158,17 @@ class CommitConflictError(StateStoreError):
 
 
 class LateCommitError(CommitConflictError):
-    """The checkpoint is visible, but another writer had taken over the store before that was known,
-    and what it commits may be without it.
+    """The checkpoint is visible, but later checkpoints may lack it.
+
+    Another writer had taken over the store before the commit was confirmed, and its checkpoints may
+    be without this one.
     """
 
     kind = "late-commit"
 
 
 class IncompatibleStateError(StateStoreError):
-    """The stored state cannot become the job that asks for it."""
+    """The stored state does not fit the job that restores it."""
 
     kind = "incompatible-state"
     exit_code = 12
@@ -174,7 +181,7 @@ class ParallelismError(IncompatibleStateError, ValueError):
 
 
 class SchemaMismatchError(IncompatibleStateError):
-    """Key or value types differ from those the state was stored with."""
+    """Key or value types differ from the stored ones."""
 
     kind = "schema-mismatch"
 
@@ -186,13 +193,13 @@ class LeftOutStateError(IncompatibleStateError):
 
 
 class UnclaimedStateError(IncompatibleStateError):
-    """The snapshot holds state of an operator that the job does not have; it would be lost."""
+    """The snapshot has state of an operator that the job lacks, and this state would be lost."""
 
     kind = "unclaimed-state"
 
 
 class CorruptionError(StateStoreError):
-    """Stored bytes are not what the manifest says. Retrying does not help."""
+    """Stored bytes differ from the manifest. A retry does not help."""
 
     kind = "corruption"
     exit_code = 13
@@ -205,13 +212,13 @@ class MissingFileError(CorruptionError):
 
 
 class DamagedFileError(CorruptionError):
-    """A file that the manifest names is truncated, unreadable or holds other rows."""
+    """A file that the manifest names is truncated, unreadable or contains other rows."""
 
     kind = "damaged-file"
 
 
 class MalformedManifestError(CorruptionError):
-    """A manifest is not valid; the message says where, as a path into the document."""
+    """A manifest is invalid; the message has the place as a path in the document."""
 
     kind = "malformed-manifest"
 
@@ -231,7 +238,7 @@ class StorageError(StateStoreError):
 
 
 class MissingDependencyError(StateStoreError, ImportError):
-    """An optional part is not installed or cannot be loaded; the message names what to install."""
+    """An optional dependency is not installed or cannot be loaded; the message names it."""
 
     kind = "missing-dependency"
     exit_code = 16
@@ -245,14 +252,14 @@ class ProcessorError(StateStoreError):
 
 
 class IncompleteError(StateStoreError):
-    """The command finished, but its result lacks state of its source; the message names it."""
+    """The command finished, but its result lacks state of its source, which the message names."""
 
     kind = "incomplete"
     exit_code = 18
 
 
 class QueryStoppedError(StateStoreError):
-    """A query in SQL was stopped: it was cancelled, or it reached its time or memory limit."""
+    """An SQL query was cancelled, or it reached its time or memory limit."""
 
     kind = "query-stopped"
     exit_code = 19

@@ -1,12 +1,13 @@
-"""The optional parts of the package: the one error for an extra that is not installed.
+"""The optional dependencies of the package, and the error for an extra that is not installed.
 
-The core needs no Spark, pandas or DuckDB. What does is an extra, as ``pyproject.toml`` lists them::
+The core needs no Spark, pandas or DuckDB. Packages that need them are extras, as listed in
+``pyproject.toml``::
 
     with needs_extra("query", "SQL"):
         import duckdb
 
-The error names the extra and a command that installs it from the place that the package itself was
-installed from: a folder, a file, or a repository. No package index has ours under its name.
+The error names the extra, and a command that installs it from the origin of the installed package:
+a folder, a file, or a repository. No package index has this package under its name.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ __all__ = ["install_hint", "needs_extra"]
 
 @contextmanager
 def needs_extra(extra: str, subject: str) -> Iterator[None]:
-    """Turn an import that fails in this block into the error that names the extra.
+    """Turn a failed import in this block into the error that names the extra.
 
     Args:
-        extra: The extra that brings the imported packages.
-        subject: What needs them, as a message says it: ``the demo``.
+        extra: The extra that provides the imported packages.
+        subject: What needs the packages, as text for the message: ``the demo``.
 
     Raises:
         MissingDependencyError: A package is missing, or cannot be loaded.
@@ -42,7 +43,7 @@ def needs_extra(extra: str, subject: str) -> Iterator[None]:
         yield
     except ImportError as error:
         missing = _missing_package(error)
-        # Our own errors pass, and a module of ours that is missing is a bug.
+        # Errors of this package pass unchanged, and a missing module of this package is a bug.
         if isinstance(error, StateStoreError) or missing == "statestore":
             raise
         reason = f"{missing} is not installed" if missing else f"a package does not load ({error})"
@@ -55,8 +56,7 @@ def needs_extra(extra: str, subject: str) -> Iterator[None]:
 def install_hint(extra: str) -> str:
     """Return the command that adds an extra to this environment.
 
-    Where the package was installed from a place that is gone or not recorded, return where to read
-    on instead.
+    If the package's origin is gone or unknown, return where the installation is described.
     """
     source = _source()
     requirement = None if source is None else _requirement(source, extra)
@@ -66,20 +66,20 @@ def install_hint(extra: str) -> str:
 
 
 def _missing_package(error: BaseException | None) -> str | None:
-    """Return the package that an import did not find, None if something else went wrong."""
+    """Return the package that an import did not find; None if something else failed."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             return error.name.partition(".")[0]
-        error = error.__cause__  # fsspec has an error of its own around Python's
+        error = error.__cause__  # fsspec wraps Python's error in its own
     return None
 
 
 def _source() -> Mapping[str, Any] | None:
-    """Return what the installer recorded of the package's origin, as PEP 610 has it."""
-    from importlib import metadata  # it takes as long as `import statestore`
+    """Return the package's origin as the installer recorded it (PEP 610)."""
+    from importlib import metadata  # this import takes as long as `import statestore`
 
-    # There may be none, as in an archive for spark-submit. A clone may have the record of a build
-    # in addition to the one of its installation, without an origin.
+    # The record may be missing, as in an archive for spark-submit. A clone may have two records:
+    # one of its installation, and one of a build, without an origin.
     texts = (
         found.read_text("direct_url.json") for found in metadata.distributions(name="statestore")
     )
@@ -88,7 +88,7 @@ def _source() -> Mapping[str, Any] | None:
 
 
 def _requirement(source: Mapping[str, Any], extra: str) -> str | None:
-    """Return the argument of pip that names the same place with an extra, None if it is gone."""
+    """Return pip's argument for the same origin with an extra; None if the origin is gone."""
     url: str = source["url"]
     if urlsplit(url).scheme == "file" and "vcs_info" not in source:
         path = Path(url2pathname(urlsplit(url).path))
@@ -102,6 +102,6 @@ def _requirement(source: Mapping[str, Any], extra: str) -> str | None:
 
 
 def _installer() -> str:
-    """Return the command that installs into this environment; uv makes some without pip."""
+    """Return the command that installs into this environment, which uv creates without pip."""
     python = shlex.quote(sys.executable)
     return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"

@@ -1,8 +1,8 @@
-"""Who is told of checkpoints: a log line for each, and the listeners of a store.
+"""Report checkpoints: log a line for each one, and notify the listeners of the store.
 
-As Spark's ``StreamingQueryListener``: what a job is watched with hangs on the store, and not on the
-code that takes snapshots. A listener is called in the thread that committed or restored, and of a
-background compaction that failed in the thread of that.
+As with Spark's ``StreamingQueryListener``, monitoring is attached to the store, and not to the code
+that takes snapshots. A listener is called in the thread that committed or restored. A failed
+background compaction is reported in the thread of the compaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("statestore")
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCommitted:
-    """A checkpoint became visible; ``metrics`` are those of its manifest, with ``put_ms``."""
+    """A checkpoint became visible; ``metrics`` are its manifest's, including ``put_ms``."""
 
     store: str
     checkpoint_id: int
@@ -41,10 +41,10 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFailed:
-    """A checkpoint was not committed, and why; ``metrics`` is what it had cost by then.
+    """A checkpoint was not committed; ``metrics`` has its cost until then.
 
-    ``checkpoint_id`` is None when it failed before it had a number. After an error of the put of
-    the manifest, ``put_ms`` is known, and the checkpoint may be visible all the same.
+    ``checkpoint_id`` is None if it failed before it got an id. If the put of the manifest failed,
+    ``put_ms`` is set, and the checkpoint may be visible anyway.
     """
 
     store: str
@@ -55,8 +55,10 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRestored:
-    """A checkpoint is ready to be restored at a parallelism, in ``seconds``; ``files`` and
-    ``size_bytes`` are those of the states in it. Its subtasks read them later, where they run.
+    """A checkpoint is ready to be restored at a parallelism, after ``seconds``.
+
+    ``files`` and ``size_bytes`` cover all its states. Its subtasks read them later, in their own
+    processes.
     """
 
     store: str
@@ -69,7 +71,7 @@ class CheckpointRestored:
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionFailed:
-    """The background compaction of a state of a checkpoint failed, and why.
+    """The background compaction of a checkpoint's state failed.
 
     No checkpoint fails because of it. The compaction is tried again after the next checkpoint.
     """
@@ -87,17 +89,17 @@ class CheckpointListener(Protocol):
 
     Derive from it, and override the methods you need.
 
-    What a listener raises is logged as a warning, and changes nothing for the checkpoint.
+    An exception in a listener is logged as a warning, and does not affect the checkpoint.
     """
 
     def on_committed(self, event: CheckpointCommitted) -> None:
-        """Receive that a checkpoint is visible, made by a job or by a command of this store."""
+        """Called after a job or a command of this store has made a checkpoint visible."""
 
     def on_failed(self, event: CheckpointFailed) -> None:
-        """Receive that a checkpoint was not committed; the error is raised after this."""
+        """Called if a checkpoint was not committed; the error is raised afterwards."""
 
     def on_restored(self, event: CheckpointRestored) -> None:
-        """Receive that a checkpoint is ready to be read."""
+        """Called when a checkpoint is ready to be read."""
 
 
 @runtime_checkable
@@ -108,19 +110,19 @@ class CompactionListener(Protocol):
     """
 
     def on_compaction_failed(self, event: CompactionFailed) -> None:
-        """Receive that a compaction failed; called in the thread of the compaction."""
+        """Called in the thread of the compaction after it has failed."""
 
 
 class Listeners:
     """The listeners of one store, in the order in which they were added."""
 
     def __init__(self, url: str) -> None:
-        """Begin with none, for the store at a URL."""
+        """Start without listeners, for the store at a URL."""
         self.url = url
         self._known: tuple[CheckpointListener, ...] = ()
 
     def add(self, listener: CheckpointListener) -> None:
-        """Add a listener from now on; InvalidArgumentError for an object that is not one."""
+        """Add a listener. Raises InvalidArgumentError for an object that is not a listener."""
         given: object = listener
         if isinstance(given, type) or not isinstance(given, CheckpointListener):
             kind = given if isinstance(given, type) else type(given)
@@ -131,11 +133,11 @@ class Listeners:
         self._known = (*self._known, listener)
 
     def remove(self, listener: CheckpointListener) -> None:
-        """Remove a listener; nothing happens when it is not known."""
+        """Remove a listener; do nothing if it is unknown."""
         self._known = tuple(one for one in self._known if one is not listener)
 
     def committed(self, manifest: Manifest, metrics: CheckpointMetrics) -> None:
-        """Tell all that a checkpoint is visible."""
+        """Report to all listeners that a checkpoint is visible."""
         number = manifest.checkpoint_id
         _log.info("checkpoint %d of %s committed %s", number, self.url, _told(metrics))
         event = CheckpointCommitted(
@@ -146,14 +148,14 @@ class Listeners:
     def failed(
         self, checkpoint_id: int | None, error: BaseException, metrics: CheckpointMetrics
     ) -> None:
-        """Tell all that a checkpoint was not committed."""
+        """Report to all listeners that a checkpoint was not committed."""
         event = CheckpointFailed(
             store=self.url, checkpoint_id=checkpoint_id, error=error, metrics=metrics
         )
         self._tell("on_failed", event)
 
     def restored(self, event: CheckpointRestored) -> None:
-        """Tell all that a checkpoint is ready to be read."""
+        """Report to all listeners that a checkpoint is ready to be read."""
         _log.info(
             "checkpoint %d of %s restored at parallelism %d: planned in %.3f s, its states have "
             "%d bytes in %d files",
@@ -167,7 +169,7 @@ class Listeners:
         self._tell("on_restored", event)
 
     def compaction_failed(self, event: CompactionFailed) -> None:
-        """Log that a background compaction failed, and tell the listeners that want to know."""
+        """Log a failed background compaction, and report it to the compaction listeners."""
         _log.warning(
             "the compaction of state %r of operator %r of %s failed, and is tried again after the "
             "next checkpoint: %s",

@@ -1,17 +1,17 @@
-"""JSON, TOML and numbers in text that users give, read without changing a number.
+"""Parse JSON, TOML and numbers from users without changing a number.
 
 A number in text is a decimal number. ``parse_json`` and ``parse_number`` return it exactly: as int
-if it has neither a point nor an exponent, and as Decimal otherwise. Each type of column then has
-one rule:
+if it has neither a point nor an exponent, and as Decimal otherwise. Each column type then has one
+rule:
 
-* A whole-number type takes each number that is equal to a whole one: ``7.0`` is ``7``.
-* A decimal type takes each number that it holds with all of its digits.
-* A double or float is the nearest one to the number, provided that none of the digits given is
-  lost: the two differ by at most half a unit of the last digit. So ``0.1`` and ``1e23`` are taken,
-  as is each double that was printed. ``9007199254740993.0`` (not a double), ``1e400`` (beyond the
-  largest) and ``1e-400`` (smaller than the smallest) are refused. The sign of ``-0.0`` stays.
+* A whole-number type accepts each number that is equal to a whole number: ``7.0`` is ``7``.
+* A decimal type accepts each number that it can hold with all digits.
+* A double or float takes the nearest value, provided that none of the given digits is lost: the two
+  differ by at most half a unit of the last digit. So ``0.1`` and ``1e23`` are accepted, as is each
+  double that was printed. ``9007199254740993.0`` (not a double), ``1e400`` (beyond the largest) and
+  ``1e-400`` (smaller than the smallest) are refused. The sign of ``-0.0`` is kept.
 
-TOML's own floats are doubles, by the same rule.
+TOML's own floats are doubles under the same rule.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SHOWN: Final = 40
 
 
 def parse_json(text: str) -> Any:
-    """Return a JSON value whose numbers are exact: int or Decimal, and no float.
+    """Return a JSON value with exact numbers: int or Decimal, but no float.
 
     Raises:
         ValueError: The text is not JSON, an object has a member twice, a number is NaN, infinite or
@@ -65,7 +65,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return a TOML document; each float in it is the double that its text says.
+    """Return a TOML document; each float in it is the double that its text stands for.
 
     Raises:
         tomllib.TOMLDecodeError: The text is not TOML.
@@ -79,14 +79,14 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_integer(text: str) -> int:
-    """Return the integer that a text says in ASCII digits; ValueError for anything else."""
+    """Parse an integer in ASCII digits. Raises ValueError for any other text."""
     if not _INTEGER.fullmatch(text.strip()):
         raise ValueError(f"{text!r:.80} is not an integer")
     return int(_short(text.strip()))
 
 
 def parse_number(text: str) -> int | Decimal:
-    """Return the number that a text says, exactly; an int only for digits without a point.
+    """Parse a number exactly; the result is an int only for digits without a point.
 
     Raises:
         ValueError: The text is not a number, or has more than 4,300 digits.
@@ -104,7 +104,7 @@ def parse_number(text: str) -> int | Decimal:
 
 
 def whole_number(number: int | Decimal) -> int:
-    """Return the integer that is equal to a number; ValueError if none is."""
+    """Return the integer that is equal to a number. Raises ValueError if there is none."""
     if isinstance(number, int):
         return number
     if number and number.adjusted() > _MOST_EXPONENT:
@@ -116,12 +116,15 @@ def whole_number(number: int | Decimal) -> int:
 
 
 def nearest_double(number: int | Decimal) -> float:
-    """Return the double that a number in text stands for; ValueError if digits would be lost."""
+    """Return the double that a number in text stands for.
+
+    Raises ValueError if digits would be lost.
+    """
     return _nearest(number, float(number) if _is_in_range(number) else math.inf, "double")
 
 
 def nearest_float(number: int | Decimal) -> float:
-    """Return the 32-bit float that a number in text stands for, as Python's float.
+    """Return the 32-bit float that a number in text stands for, as a Python float.
 
     Raises ValueError if digits would be lost.
     """
@@ -149,7 +152,7 @@ def _nearest(number: int | Decimal, nearest: float, name: str) -> float:
 
 
 def _is_in_range(number: int | Decimal) -> bool:
-    """Return False for numbers beyond every double, of which Python would refuse a conversion."""
+    """Return False for numbers beyond the range of doubles, which Python refuses to convert."""
     return not number or Decimal(number).adjusted() < _MOST_EXPONENT
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints as Prometheus metrics, through its own client: a listener for a store::
+"""Export checkpoint metrics with the Prometheus client; a listener for a store::
 
     from prometheus_client import start_http_server
     from statestore.prometheus import PrometheusListener
@@ -6,9 +6,9 @@
     start_http_server(9090)
     store = StateStore.open(url, listeners=[PrometheusListener()])
 
-:func:`serve` has a registry and a port of its own, for as long as it is asked to.
+:func:`serve` uses its own registry and port until its block ends.
 
-Importing this module needs prometheus_client: MissingDependencyError says how to install it.
+Importing this module needs prometheus_client; MissingDependencyError explains how to install it.
 """
 
 from __future__ import annotations
@@ -48,22 +48,27 @@ SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 class PrometheusListener(CheckpointListener, CompactionListener):
     """Keeps metrics of the stores that it listens to; each has the label ``store``, its URL.
 
-    Their names begin with ``statestore_``: ``checkpoints_total`` by ``outcome`` (committed,
-    failed), ``checkpoint_seconds`` by ``phase`` (as in a manifest, and ``all``), of committed
-    checkpoints; ``written_rows_total``, ``written_bytes_total`` and ``written_files_total`` ``by``
-    states or compaction; of the newest that this listener heard of ``changed_share``,
-    ``last_checkpoint_id``, ``last_checkpoint_timestamp_seconds``, ``named_bytes`` and
-    ``named_files``; of restores ``restore_seconds`` (of planning), ``restore_bytes_total`` and
-    ``restore_files_total``; and ``failed_compactions_total``, those of the background. The changed
-    share is NaN where nothing tells it.
+    All names begin with ``statestore_``:
+
+    * ``checkpoints_total`` by ``outcome`` (committed, failed).
+    * ``checkpoint_seconds`` by ``phase`` (as in a manifest, and ``all``), of committed checkpoints.
+    * ``written_rows_total``, ``written_bytes_total`` and ``written_files_total``, ``by`` states or
+      compaction.
+    * ``changed_share``, ``last_checkpoint_id``, ``last_checkpoint_timestamp_seconds``,
+      ``named_bytes`` and ``named_files``, of the newest checkpoint that this listener has received.
+    * ``restore_seconds`` (of planning), ``restore_bytes_total`` and ``restore_files_total``, of
+      restores.
+    * ``failed_compactions_total``, of background compactions.
+
+    The changed share is NaN if it is unknown.
     """
 
     def __init__(
         self, registry: CollectorRegistry = REGISTRY, buckets: tuple[float, ...] = SECONDS
     ) -> None:
-        """Add the metrics to a registry, once: one listener serves all stores of a process.
+        """Add the metrics to a registry once; one listener serves all stores of a process.
 
-        Raises ValueError, of prometheus_client, when the registry has them already.
+        Raises prometheus_client's ValueError if the registry already has them.
         """
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -95,7 +100,7 @@ class PrometheusListener(CheckpointListener, CompactionListener):
         )
 
     def on_committed(self, event: CheckpointCommitted) -> None:
-        """Count a checkpoint, and show it as the last."""
+        """Count a checkpoint, and record it as the last one."""
         store, metrics, manifest = event.store, event.metrics, event.manifest
         self._checkpoints.labels(store, "committed").inc()
         total = metrics.duration_ms + (metrics.phases.put_ms or 0)
@@ -132,7 +137,7 @@ class PrometheusListener(CheckpointListener, CompactionListener):
 
 @dataclass(frozen=True)
 class Serving:
-    """A listener and the port that serves its metrics, at ``/metrics``, until it is left."""
+    """A listener, and the port that serves its metrics at ``/metrics`` until the block ends."""
 
     listener: PrometheusListener
     server: WSGIServer
@@ -140,7 +145,7 @@ class Serving:
 
     @property
     def port(self) -> int:
-        """Return the port, also where any was asked for."""
+        """Return the port, even if it was chosen automatically."""
         return self.server.server_port
 
     def __enter__(self) -> Serving:
@@ -157,9 +162,9 @@ class Serving:
 def serve(port: int) -> Serving:
     """Return a new listener whose metrics a port serves, on all addresses of the host.
 
-    0 is any port that is free. Raises OSError when the port cannot be had.
+    Port 0 selects any free port. Raises OSError if the port is not available.
     """
-    registry = CollectorRegistry()  # a process may serve several, one after the other
+    registry = CollectorRegistry()  # one process may serve several in succession
     listener = PrometheusListener(registry)
     server, thread = start_http_server(port, registry=registry)
     return Serving(listener, server, thread)

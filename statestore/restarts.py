@@ -1,7 +1,7 @@
-"""Attempts: what failed runs again, as long as its restart strategy says so.
+"""Run a function again after a failure, as long as its restart strategy allows.
 
 Follows Flink's ``ExecutionFailureHandler``: an error that no restart can cure ends the run without
-the strategy being asked. The strategies are in :mod:`statestore.flink.restart`.
+asking the strategy. The strategies are in :mod:`statestore.flink.restart`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Clock", "brief", "is_recoverable", "run_with_restarts"]
 R = TypeVar("R")
 
 _TRANSIENT: Final = (StorageError, CommitConflictError)
-# How a traceback names an error of ours that a Spark worker raised.
+# The name of one of this package's errors in a traceback from a Spark worker.
 _OF_A_WORKER: Final = re.compile(r"\bstatestore\.errors\.(\w+)(?=:|\s|$)")
 _CAUSE: Final = "Caused by: "
 _DAY_MS: Final = 86_400_000
@@ -37,9 +37,9 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class Clock:
-    """The time that attempts go by, and chance; replaced as a whole where nobody should wait.
+    """The clock and the source of randomness for restarts; tests can replace it to avoid waiting.
 
-    ``now_ms`` does not run backwards, ``sleep`` takes seconds, and ``between(low, high)`` draws an
+    ``now_ms`` never runs backwards, ``sleep`` takes seconds, and ``between(low, high)`` draws an
     int, both ends included.
     """
 
@@ -49,16 +49,17 @@ class Clock:
 
 
 def is_recoverable(error: BaseException) -> bool:
-    """Say whether another attempt may succeed where this error ended one.
+    """Return whether another attempt may succeed after this error.
 
-    Of the package's own errors only StorageError (the store could not be read or written) and
-    CommitConflictError (another writer was first) pass by themselves. All others stay as they are
-    until somebody changes the call, the state or the installation: wrong settings and arguments,
-    not found, incompatible, corruption, format version, missing dependency. The same holds where
-    a Spark worker raised one of them, and Spark reports it as its own error.
+    Only two of the package's own errors are transient: StorageError (the store could not be read or
+    written) and CommitConflictError (another writer was first). All others stay until the call, the
+    state or the installation is changed: wrong settings and arguments, not found, incompatible,
+    corruption, format version, missing dependency. The same holds if a Spark worker raised one of
+    them, and Spark reports it as its own error.
 
-    Everything else that is an Exception is the world's, of Spark, its JVM, the network or a file
-    system, and may pass; not so a missing module, or what ends a process (KeyboardInterrupt).
+    Any other Exception comes from Spark, its JVM, the network or a file system, and may be
+    transient. Exceptions to this are a missing module, and errors that end a process
+    (KeyboardInterrupt).
     """
     if isinstance(error, StateStoreError):
         return isinstance(error, _TRANSIENT)
@@ -76,22 +77,22 @@ def run_with_restarts(
     say: Callable[[str], None] | None = None,
     clock: Clock | None = None,
 ) -> R:
-    """Return what ``run`` returns; after a failure wait as ``strategy`` says, and run it again.
+    """Return the result of ``run``; after a failure, wait as ``strategy`` says, and run it again.
 
     Args:
         strategy: the restart strategy.
-        run: should open the store anew and restore its latest checkpoint.
-        prepare: is called before each attempt but the first. What it raises ends the run.
+        run: should open the store again and restore its latest checkpoint.
+        prepare: called before each attempt except the first. An exception in it ends the run.
         say: receives a text for each restart; by default the logger ``statestore``, as a warning.
-        clock: the time that attempts go by; by default that of this machine.
+        clock: the clock for the delays; by default this machine's.
 
     Returns:
         The result of the attempt that succeeded.
 
     Raises:
-        InvalidArgumentError: when ``strategy`` is not a restart strategy.
-        Exception: the error of the last attempt, when it is not recoverable
-            (:func:`is_recoverable`) or the strategy allows no restart.
+        InvalidArgumentError: if ``strategy`` is not a restart strategy.
+        Exception: the error of the last attempt, if it is not recoverable (:func:`is_recoverable`)
+            or the strategy allows no restart.
     """
     if not isinstance(strategy, RestartStrategy):
         raise InvalidArgumentError(
@@ -111,7 +112,8 @@ def run_with_restarts(
                 if attempt > 1:
                     error.add_note(f"in attempt {attempt}; the restart strategy allows no other")
                 raise
-            # Not a new attempt: a failure in the millisecond of the restart, which is to pass.
+            # A failure in the same millisecond as the restart is not a new attempt; wait until it
+            # has passed.
             wait = state.backoff_ms(now) if is_new else 1
             say(
                 f"attempt {attempt} failed: {brief(error)}\n"
@@ -124,18 +126,20 @@ def run_with_restarts(
 
 
 def _wait_until(due_ms: int, clock: Clock) -> None:
-    # A sleep may end early, and the longest waits are longer than a sleep can be.
+    # A sleep may end early, and the longest delays exceed the maximum of one sleep.
     while (left := due_ms - clock.now_ms()) > 0:
         clock.sleep(min(left, _DAY_MS) / 1000)
 
 
 def brief(error: BaseException) -> str:
-    """Return an error in one line: of what kind it is, and the first line of what it says.
+    """Return an error in one line: its type, and the first line of its message.
 
-    Of the JVM's errors it is the innermost cause: those around it say no more than where it came.
+    For an error of the JVM, use the innermost cause, because the outer ones only show where it
+    passed.
     """
     lines = str(error).strip().splitlines()
-    if len(lines) > 1 and lines[1].startswith(": "):  # py4j: first which call, then Java's error
+    # py4j: first the failed call, then Java's error
+    if len(lines) > 1 and lines[1].startswith(": "):
         causes = [line for line in lines if line.startswith(_CAUSE)]
         return causes[-1].removeprefix(_CAUSE) if causes else lines[1].removeprefix(": ")
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,13 +1,13 @@
-"""Settings: TOML files checked against dataclasses, and the settings of the command itself.
+"""Read settings: TOML files checked against dataclasses, and the command's own settings.
 
-:func:`from_table` turns a table into any frozen dataclass, for the jobs as for the command. A field
-may be ``str``, ``int``, ``float``, ``bool``, ``Literal[…]``, ``X | None``, ``tuple[X, …]``,
+:func:`from_table` converts a table to any frozen dataclass, for the jobs and for the command. A
+field may be ``str``, ``int``, ``float``, ``bool``, ``Literal[…]``, ``X | None``, ``tuple[X, …]``,
 ``dict[str, X]``, or another dataclass (a table; a tuple of them is a list of tables).
-:func:`setting` adds unit and bounds. An unknown name, a missing one, a wrong type and a value out
-of bounds are each a SettingsError that names the file, the key, and what would be right.
+:func:`setting` adds unit and bounds. An unknown or missing name, a wrong type and a value out of
+bounds each raise a SettingsError, which names the file, the key, and the allowed values.
 
-:class:`Settings` is what ``statestore`` itself can be told, documented in ``conf/statestore.toml``.
-Later wins: defaults, the file, the environment, arguments.
+:class:`Settings` has the settings of ``statestore`` itself, documented in ``conf/statestore.toml``.
+Later sources override earlier ones: defaults, the file, the environment, arguments.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def setting(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """Return a dataclass field with unit and closed bounds; without default it must be given."""
+    """Return a dataclass field with a unit and closed bounds; without a default it is required."""
     metadata = {"unit": unit, "low": low, "high": high}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the ``statestore`` command can be told; reasons are in ``conf/statestore.toml``."""
+    """The settings of the ``statestore`` command; ``conf/statestore.toml`` explains them."""
 
     store: str | None = setting(None, unit="path or URL")
     output: Literal["text", "json"] = setting("text", unit="text or json")
@@ -69,10 +69,10 @@ class Settings:
     parallel_streams: int = setting(16, unit="streams", low=1, high=1024)
 
     def __post_init__(self) -> None:
-        """Refuse a store whose URL holds credentials, which would be shown with the settings."""
+        """Refuse a store URL with credentials, because the settings are displayed."""
         if self.store is None:
             return
-        from statestore.storage import refuse_credentials  # not for a help
+        from statestore.storage import refuse_credentials  # not needed for --help
 
         try:
             refuse_credentials(self.store)
@@ -100,7 +100,7 @@ called ``statestore``.
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as it is in effect: ``source`` says who decided."""
+    """One effective setting; ``source`` is where its value comes from."""
 
     name: str
     value: Any
@@ -111,7 +111,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ResolvedSettings:
-    """The settings in effect, and per name where its value came from."""
+    """The effective settings, and the source of each value by name."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -136,9 +136,9 @@ def resolve_settings(
     environment: Mapping[str, str],
     arguments: Mapping[str, Any],
 ) -> ResolvedSettings:
-    """Return the settings in effect; an argument that is None, or an empty variable, says nothing.
+    """Return the effective settings; a None argument or an empty variable is ignored.
 
-    The file is ``config``, else what STATESTORE_CONFIG names, else none. Raises SettingsError.
+    The file is ``config``, or the one that STATESTORE_CONFIG names, or none. Raises SettingsError.
     """
     file = config or environment.get(CONFIG_VARIABLE) or None
     values: dict[str, Any] = {}
@@ -163,7 +163,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        SettingsError: The file does not exist, is not TOML, or holds a number that is not exact.
+        SettingsError: The file does not exist, is not TOML, or contains a number that is not exact.
     """
     text = read_text(path)
     try:
@@ -175,7 +175,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the content of a settings file; SettingsError when there is none or it is not text."""
+    """Return the content of a settings file.
+
+    Raises SettingsError if it does not exist or is not text.
+    """
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -187,11 +190,13 @@ def read_text(path: str | Path) -> str:
 
 
 def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str = "") -> T:
-    """Return a mapping as the dataclass ``kind``; ``where`` (a file) and ``key`` go into messages.
+    """Convert a mapping to the dataclass ``kind``.
 
-    Raises SettingsError when it does not fit (see the module's docstring), also for what the
-    dataclass itself refuses with InvalidArgumentError. The fields' types must be imported where
-    ``kind`` is defined, not only under TYPE_CHECKING.
+    ``where`` (a file) and ``key`` are used in messages.
+
+    Raises SettingsError if it does not fit (see the module's docstring), or if the dataclass raises
+    InvalidArgumentError. The fields' types must be imported where ``kind`` is defined, not only
+    under TYPE_CHECKING.
     """
     fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
     hints = get_type_hints(kind)
@@ -263,7 +268,7 @@ def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
 
 
 def _checked(value: Any, kind: type[T], name: str, where: str, key: str) -> T:
-    # bool is an int to Python, and never meant as one.
+    # In Python bool is an int, but a setting never means it as one.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         found = _NAMES.get(type(value), type(value).__name__)
         raise SettingsError(f"{where}: {key} is {name}, not {found} ({value!r})")
@@ -286,7 +291,7 @@ def _bounded(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> A
 
 
 def _from_text(name: str, text: str, variable: str) -> Any:
-    """Return a variable's text as the setting's type, checked, so that the message names it."""
+    """Convert a variable's text to the setting's type and check it; errors name the variable."""
     value: Any = text
     if get_type_hints(Settings)[name] is int:
         try:

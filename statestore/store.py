@@ -1,4 +1,4 @@
-"""The front door: a :class:`StateStore` is a folder or bucket prefix that keeps checkpoints."""
+"""The entry point: a :class:`StateStore` is a folder or bucket prefix that keeps checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMPACTION = CompactionRule()
 
 
 class RestoreOptions(TypedDict, total=False):
-    """How a checkpoint is restored, beside its parallelism; see :meth:`StateStore.restore`."""
+    """Options for a restore, in addition to its parallelism; see :meth:`StateStore.restore`."""
 
     max_parallelism: int | None
     bytes_per_task: int | None
@@ -66,13 +66,14 @@ class RestoreOptions(TypedDict, total=False):
 class StateStore:
     """The checkpoints of one job, or of several that share a store.
 
-    What is asked beside a restore is in :attr:`inspect`, what is done to kept checkpoints in
-    :attr:`maintenance`. Spark is needed for snapshots of Spark DataFrames, and to restore as one.
+    :attr:`inspect` has further queries about checkpoints, and :attr:`maintenance` has the commands
+    on kept checkpoints. Spark is needed only for snapshots of Spark DataFrames, and to restore as a
+    DataFrame.
 
-    The first :meth:`snapshot` of an object claims the store for it. From then on any object that
-    claimed before, in another process or in this one, commits no more: of a job that was taken for
-    dead and its successor, only the successor writes. So keep one object for the life of a job; to
-    take the store over on purpose, open it again.
+    The first :meth:`snapshot` of an object claims the store. From then on, an object that claimed
+    it earlier, in this or another process, can no longer commit: if a job was believed dead and
+    replaced, only its successor can write. So keep one object for the life of a job. To take over
+    the store on purpose, open it again.
     """
 
     def __init__(self, parts: OpenStore) -> None:
@@ -95,38 +96,38 @@ class StateStore:
         compaction: CompactionRule | None = COMPACTION,
         listeners: Iterable[CheckpointListener] = (),
     ) -> StateStore:
-        """Return the store at a path, or at a URL in S3, Azure or Google Cloud Storage; nothing is
-        read or created yet.
+        """Open the store at a path, or at a URL in S3, Azure or Google Cloud Storage.
+
+        Nothing is read or created yet.
 
         Args:
             url: the path or URL.
-            spark: a Spark session. It also learns ``spark.read.format("keyed_state")``.
+            spark: a Spark session. ``spark.read.format("keyed_state")`` is registered in it.
             table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
-                the same files without a log. The store remembers it, so later it need not be given.
-                :meth:`snapshot` refuses another one, and reading takes either.
-            layout: which key groups of a keyed state lie in which file, unless the state is
-                written with a layout of its own: ``auto``, the default, ``partitioned`` or
-                ``ranged``, as ``checkpoint.keyed`` has them. A new store remembers it, and
-                :meth:`snapshot` refuses another one.
-            storage_options: options for fsspec's file system of the service; Spark's ``s3a`` learns
+                the same files without a log. It is recorded in the store and can be omitted later.
+                :meth:`snapshot` refuses another value, and reads accept both.
+            layout: the default layout of keyed states in files: ``auto``, the default,
+                ``partitioned`` or ``ranged``, as for ``checkpoint.keyed``. A new store records it,
+                and :meth:`snapshot` refuses another value.
+            storage_options: options for the service's fsspec file system; Spark's ``s3a`` receives
                 them for this bucket.
             parquet: how data files are written.
-            local_cache: a folder that every host has for itself. Data files that are written or
-                restored there are kept. They are restored from there as long as their SHA-256 is
-                the manifest's, else from the store.
-            local_cache_bytes: the most bytes that ``local_cache`` keeps; by default 10 GiB.
-            parallel_streams: how many ranges a process reads at once from a bucket; by default 16.
-                It holds 6 MB for each.
+            local_cache: a local folder of each host. Data files that this host writes or restores
+                are kept there. They are read from there if their SHA-256 matches the manifest, and
+                from the store otherwise.
+            local_cache_bytes: the maximum size of ``local_cache``; by default 10 GiB.
+            parallel_streams: the number of ranges that a process reads concurrently from a bucket;
+                by default 16. Each needs 6 MB of memory.
             compaction: when changes of incremental checkpoints are merged and folded, in a thread
-                between this process's snapshots; None is never.
-            listeners: receive the events of every checkpoint, as those of :meth:`add_listener`.
+                between this process's snapshots; None disables it.
+            listeners: receive the events of every checkpoint, as with :meth:`add_listener`.
 
         Returns:
             The store.
 
         Raises:
-            InvalidArgumentError: for a file system on which a commit cannot be atomic, for another
-                table format or layout, or for a cache that holds nothing.
+            InvalidArgumentError: for a file system without atomic commits, for another table format
+                or layout, or for a cache without room.
         """
         storage = open_storage(url, storage_options, parallel_streams, of_store=True)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
@@ -146,7 +147,7 @@ class StateStore:
         parquet: ParquetOptions | None = None,
         compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
-        """Return the store on a storage of your own.
+        """Open a store on a custom storage.
 
         Args:
             storage: a storage that passes ``testing.suites.StorageSuite``.
@@ -202,8 +203,9 @@ class StateStore:
         return f"StateStore({self.url!r})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the newest checkpoints over time. What cannot be read is
-        said there.
+        """Return the notebook view: the newest checkpoints over time.
+
+        Errors are shown in the view.
         """
         try:
             catalog = self._parts.catalog()
@@ -223,28 +225,29 @@ class StateStore:
 
     @property
     def parts(self) -> OpenStore:
-        """The parts that commands on the store are made of."""
+        """The shared parts that commands on the store use."""
         return self._parts
 
     @property
     def inspect(self) -> StoreInspection:
-        """What checkpoints hold, and how they differ."""
+        """Queries about the content of checkpoints and their differences."""
         return StoreInspection(self._parts)
 
     @property
     def maintenance(self) -> StoreMaintenance:
-        """What is done to kept checkpoints, and what keeps them."""
+        """The commands on kept checkpoints, and their holds."""
         return StoreMaintenance(self._parts)
 
     @property
     def table_format(self) -> str:
-        """How the next snapshot keeps its tables, ``delta`` or ``parquet``: as the store remembers.
+        """The format of the next snapshot's tables, ``delta`` or ``parquet``.
 
-        For a store that is not created yet, it is what the store was opened with, else ``delta``.
+        It is the format recorded in the store, or for a new store, the one passed to :meth:`open`,
+        or ``delta``.
 
         Raises:
-            InvalidArgumentError: when the store was opened with another one than it remembers.
-            StorageError: when the store cannot be read.
+            InvalidArgumentError: if the store was opened with another format than the recorded one.
+            StorageError: if the store cannot be read.
         """
         try:
             return Catalog.open(self._parts.data, create=False).table_format(
@@ -265,13 +268,14 @@ class StateStore:
     ) -> CheckpointWriter:
         """Begin the next checkpoint.
 
-        Use it as ``with store.snapshot(parallelism=4) as checkpoint``. The store is created when
-        there is none. Leaving the block commits all states at once; an exception commits nothing.
+        Use it as ``with store.snapshot(parallelism=4) as checkpoint``. The store is created if it
+        does not exist. Leaving the block commits all states atomically; an exception commits
+        nothing.
 
-        With ``batch`` a retry writes nothing twice. If the newest checkpoint contains that batch,
-        the writer's calls return what is stored, its ``id`` is that of the checkpoint of the batch,
-        and its ``already_committed`` is True. Spark runs a micro-batch again when it does not know
-        whether the batch was done::
+        With ``batch``, a retry writes nothing twice. If the newest checkpoint contains that batch,
+        the writer's calls return the stored states, and its ``already_committed`` is True. Its
+        ``id`` is the checkpoint's that contains the batch. Spark repeats a micro-batch if it does
+        not know whether the batch was completed::
 
             def keep(frame: DataFrame, batch_id: int) -> None:
                 with store.snapshot(parallelism=4, batch=("totals", batch_id)) as checkpoint:
@@ -282,36 +286,36 @@ class StateStore:
         Args:
             parallelism: the parallelism of the job; by default the largest of the graph's
                 operators.
-            graph: the job graph. Each operator has the parallelism, max parallelism and operator id
-                that it gives. The graph is stored with the checkpoint. State can be kept only for
-                operators that it has: under the uid, or under the name of one without uid.
-            checkpoint_id: the id of the checkpoint. It must be greater than every id before, at
-                most 8,999,999,999, and may leave some out. Without ``batch`` it is also the number
-                of a batch: if a snapshot that asked for the same id has committed it, nothing is
+            graph: the job graph. It determines each operator's parallelism, max parallelism and
+                operator id. The graph is stored with the checkpoint. Only operators in the graph
+                can have state: under their uid, or under their name if they have no uid.
+            checkpoint_id: the id of the checkpoint. It must be greater than all previous ids, and
+                at most 8,999,999,999; gaps are allowed. Without ``batch`` it is also the batch
+                number: if a snapshot that requested the same id has committed it, nothing is
                 written, as above.
-            batch: the name of the job and the number of the batch that this snapshot is for. Each
-                checkpoint records the last batch of each job that it contains, and the checkpoints
-                that build on it inherit that, those of commands as well. Numbers only grow, and may
-                leave some out. Ids need not follow them.
-            now_ms: the clock of times to live, in ms since 1970; by default that of this machine as
-                the snapshot begins. Rows that are given without a time are used now. Compaction
-                drops those that have expired.
-            ranges: which operators own other ranges of key groups than Flink's even ones, as
-                ``restored.ranges`` has it after a balanced restore. The manifest keeps them, and a
+            batch: the job's name and the number of the batch in this snapshot. Each checkpoint
+                records the last batch of each job that it contains, and later checkpoints inherit
+                the record, including those made by commands. Numbers only grow; gaps are allowed.
+                Ids need not match them.
+            now_ms: the TTL clock, in ms since 1970; by default this machine's time when the
+                snapshot begins. It becomes the time of rows that are given without one. Compaction
+                removes the rows that have expired by it.
+            ranges: other ranges of key groups than Flink's even ones, by operator, as in
+                ``restored.ranges`` after a balanced restore. The manifest records them, and a
                 restore at the same parallelism uses them.
 
         Returns:
             The writer of the checkpoint.
 
         Raises:
-            CommitConflictError: when another writer has taken over (here, or when the block ends),
-                when another checkpoint was committed since this one began, when ``checkpoint_id``
-                was taken by a command or by a snapshot that did not ask for it, or when the store
-                has a later batch of the job. The snapshot of an ``already_committed`` batch does
-                not conflict.
+            CommitConflictError: if another writer has taken over (here, or when the block ends), or
+                another checkpoint was committed since this one began. Also if ``checkpoint_id`` was
+                taken by a command or by a snapshot that did not request it, or if the store has a
+                later batch of the job. The snapshot of an ``already_committed`` batch never
+                conflicts.
             InvalidArgumentError: for another table format or layout than the store has, for an id
-                that cannot be the next one, or a ``batch`` that is no name and number.
-            ParallelismError or StorageError: when the checkpoint cannot be begun or committed.
+                that cannot be the next one, or for a ``batch`` that is not a name and a number.
+            ParallelismError or StorageError: if the checkpoint cannot be begun or committed.
         """
         measuring = Measuring(self._parts.listeners)
         catalog, table = self._parts.to_write()
@@ -349,41 +353,39 @@ class StateStore:
     ) -> RestoredCheckpoint:
         """Return a checkpoint ready to be read at a parallelism.
 
-        Rows that have expired are left out of states whose time to live says so. No row gets a new
-        time, so the time that a job was down counts. Size and row count of every file are checked
-        when it is opened.
+        In states whose TTL hides expired rows, these are omitted. Rows keep their times, so a job's
+        downtime counts. Size and row count of every file are checked when it is opened.
 
         Args:
             checkpoint: the id, ``latest``, or a savepoint's name.
             parallelism: by default the one it was taken at. ``auto`` chooses it from the bytes of
-                each key group; ``.plan.choices`` says how.
-            max_parallelism: need not be given. It may be a multiple or a divisor of the stored one.
-                Then the stored key groups are read as that many, without rewriting. Of a multiple
-                more rows are read than kept (``.plan.read_amplification``), and order is by stored
-                key group. The next snapshot is written so with
-                ``keyed(…, max_parallelism=…, regroup=True)``.
-            bytes_per_task: about how many bytes a subtask gets with ``parallelism="auto"``; by
-                default 16 MiB.
+                each key group; ``.plan.choices`` explains the choice.
+            max_parallelism: usually omitted. It may be a multiple or a divisor of the stored one.
+                In that case the stored key groups are read as that many, without rewriting. If it
+                is a multiple, more rows are read than kept (``.plan.read_amplification``), and rows
+                are ordered by stored key group. To write the next snapshot with it, use ``keyed(…,
+                max_parallelism=…, regroup=True)``.
+            bytes_per_task: the approximate number of bytes per subtask with ``parallelism="auto"``;
+                by default 16 MiB.
             graph: a job graph. Its operators find their state by operator id, each at its own
-                parallelism; ``.matching`` says which found which.
+                parallelism; ``.matching`` shows the result.
             allow_non_restored_state: accepts state that no operator of ``graph`` claims, which is
                 refused otherwise.
-            balance: ``bytes`` or ``rows`` cuts the key groups into ranges whose largest is as small
-                as it can be, instead of Flink's even ones (``.ranges``).
-            verify: also checks the SHA-256 of the bytes of every file, in whatever process reads
-                it, before the first row is handed over. DamagedFileError names the file.
-            now_ms: the clock that rows expire by, in ms since 1970; by default this machine's clock
-                now.
+            balance: ``bytes`` or ``rows`` divides the key groups into ranges whose largest is as
+                small as possible, instead of Flink's even ones (``.ranges``).
+            verify: also checks the SHA-256 of every file, in the process that reads it, before its
+                first row is returned. DamagedFileError names the file.
+            now_ms: the TTL clock, in ms since 1970; by default this machine's clock now.
 
         Returns:
             The checkpoint; its rows are read later.
 
         Raises:
-            StoreNotFoundError, CheckpointNotFoundError or MalformedManifestError: when the
-                checkpoint cannot be found or read.
-            ParallelismError: when it cannot be read at this parallelism or max parallelism.
-            UnclaimedStateError: when no operator of ``graph`` claims some state.
-            InvalidArgumentError: for arguments that do not go together.
+            StoreNotFoundError, CheckpointNotFoundError or MalformedManifestError: if the checkpoint
+                cannot be found or read.
+            ParallelismError: if it cannot be read at this parallelism or max parallelism.
+            UnclaimedStateError: if no operator of ``graph`` claims some state.
+            InvalidArgumentError: for conflicting arguments.
         """
         target = RestoreTarget(
             parallelism=parallelism,
@@ -418,27 +420,27 @@ class StateStore:
     ) -> ExportedCheckpoint:
         """Write a checkpoint's rows to files, one folder per subtask.
 
-        The other options are those of :meth:`restore`.
+        Takes the other options of :meth:`restore`.
 
         Args:
-            directory: an empty folder, or one that does not exist. After an error it is empty.
+            directory: an empty folder, or a new one. After an error it is empty.
             checkpoint: as in :meth:`restore`.
             parallelism: as in :meth:`restore`.
             uid: writes only the states of this operator; by default all states are written.
             name: writes only the state of this name, of operator ``uid``.
             form: ``parquet`` or ``jsonl``.
             options: how Parquet files are written.
-            progress: is called with the number of rows that are written, and of all.
+            progress: called with the number of written rows and the total.
 
         Returns:
-            What was written.
+            The written files.
 
         Raises:
-            StateNotFoundError: when there is no such operator or state.
-            CorruptionError: when a file is not what was written.
+            StateNotFoundError: if the operator or state does not exist.
+            CorruptionError: if a file is damaged.
             InvalidArgumentError: for a directory that is not empty.
-            StorageError: when the directory cannot be written.
-            StateStoreError: as :meth:`restore`.
+            StorageError: if the directory cannot be written.
+            StateStoreError: the errors of :meth:`restore`.
         """
         return export_command.export(
             self.restore(checkpoint=checkpoint, parallelism=parallelism, **target),
@@ -462,10 +464,10 @@ class StateStore:
         uid: str | None = None,
         name: str | None = None,
     ) -> RestorePlan:
-        """Return which subtask would read what, before anything is read.
+        """Return which subtask would read which files, before anything is read.
 
-        State that no operator of ``graph`` claims is not refused here, but named in the plan's
-        ``matching``. All other errors are those of :meth:`restore`.
+        State that no operator of ``graph`` claims is not refused, but listed in the plan's
+        ``matching``. Raises the other errors of :meth:`restore`.
 
         Args:
             parallelism: as in :meth:`restore`.
@@ -505,12 +507,12 @@ class StateStore:
         memory_limit: int | str | None = None,
         cancelled: threading.Event | None = None,
     ) -> RowStream:
-        """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
+        """Run an SQL query over the states of a checkpoint, without Spark.
 
-        Every state is a view. The operator's uid is its schema. Where no other state has the name,
-        the name alone is enough. :meth:`views` lists them. DuckDB answers. It skips columns, key
-        groups and row groups that it does not need. It reads nothing but the views: files, URLs and
-        extensions are refused.
+        Every state is a view. Its schema is the operator's uid. The name alone is enough if it is
+        unique. :meth:`views` lists the views. DuckDB runs the query. It skips columns, key groups
+        and row groups that it does not need. It can read only the views: files, URLs and extensions
+        are refused.
 
         Args:
             sql: one SELECT.
@@ -518,21 +520,22 @@ class StateStore:
             now_ms: as in :meth:`restore`.
             verify: as in :meth:`restore`.
             time_limit_s: seconds from this call to the last row; None for no limit.
-            memory_limit: what DuckDB may use, as bytes or text such as ``1GiB``; None for its
+            memory_limit: DuckDB's memory limit, as bytes or text such as ``1GiB``; None for its
                 default, 80 % of the machine's memory.
             cancelled: another thread sets this event to stop the query.
 
         Returns:
-            The answer, a ``pyarrow.RecordBatchReader`` that ``to_pandas()``, ``to_polars()`` and
-            ``to_arrow()`` make a frame of. It is read as it is taken, and need not be read to its
-            end. Values that Arrow does not hold exactly, such as TIMETZ and INTERVAL, are text.
+            The result, a ``pyarrow.RecordBatchReader`` with the methods ``to_pandas()``,
+            ``to_polars()`` and ``to_arrow()``. It is computed while it is read, and need not be
+            read to its end. Values that Arrow cannot represent exactly, such as TIMETZ and
+            INTERVAL, are text.
 
         Raises:
             MissingDependencyError: without DuckDB.
-            InvalidArgumentError: for a statement that is refused; also while the answer is read.
+            InvalidArgumentError: for a refused statement; also while the result is read.
             QueryStoppedError: for a query that exceeds a limit or is cancelled; also while the
-                answer is read.
-            MissingFileError, DamagedFileError or StorageError: also while the answer is read.
+                result is read.
+            MissingFileError, DamagedFileError or StorageError: also while the result is read.
         """
         return query_command.query(
             self._parts.catalog(),
@@ -546,7 +549,7 @@ class StateStore:
         )
 
     def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
-        """Return what a query of a checkpoint can name, with columns and entry of each state."""
+        """Return the views that a query can use, with the columns and the entry of each state."""
         return query_command.views(self._parts.catalog(), checkpoint=checkpoint)
 
     def manifest(self, checkpoint: int | str = "latest") -> Manifest:
@@ -558,11 +561,11 @@ class StateStore:
         return self._parts.catalog().checkpoint_ids()
 
     def add_listener(self, listener: CheckpointListener) -> None:
-        """Add a listener, as Spark's ``spark.streams.addListener``.
+        """Add a listener, like Spark's ``spark.streams.addListener``.
 
         It receives an event for every checkpoint that this object commits, fails to commit, or
-        restores. It is called in the thread that does so. What it raises is logged, and changes
-        nothing else.
+        restores. It is called in the thread of that operation. An exception in it is logged, and
+        has no other effect.
 
         Args:
             listener: an object with the methods of :class:`CheckpointListener`.
@@ -573,12 +576,12 @@ class StateStore:
         self._parts.listeners.add(listener)
 
     def remove_listener(self, listener: CheckpointListener) -> None:
-        """Remove a listener; nothing happens when it is not known."""
+        """Remove a listener; do nothing if it is unknown."""
         self._parts.listeners.remove(listener)
 
 
 def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[Bar, tuple[Any, ...]]:
-    """Return a checkpoint as a bar and as a row of a table, one that cannot be read too."""
+    """Return a checkpoint as a bar and as a table row, even if it is unreadable."""
     try:
         one = catalog.outline(checkpoint_id)
     except StateStoreError as error:

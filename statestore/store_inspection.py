@@ -1,4 +1,4 @@
-"""``store.inspect``: what checkpoints hold, and what tells them apart. It changes nothing."""
+"""``store.inspect``: query the content of checkpoints, and compare them, without any change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ __all__ = ["StoreInspection"]
 
 @checked_methods
 class StoreInspection:
-    """Ask a store about keys, differences and sizes; from ``store.inspect``. It needs no Spark."""
+    """Queries a store about keys, differences and sizes; from ``store.inspect``.
+
+    It needs no Spark.
+    """
 
     def __init__(self, store: OpenStore) -> None:
         """Use ``StateStore.inspect``."""
@@ -49,21 +52,22 @@ class StoreInspection:
         At most one file of each state is read.
 
         Args:
-            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
                 state.
             checkpoint: as in :meth:`StateStore.restore`.
-            uid: looks only in the states of this operator; by default in those of all operators.
-            name: looks only in states of this name.
+            uid: restricts the search to this operator's states; by default all operators are
+                searched.
+            name: restricts the search to states of this name.
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
             The rows per state. States whose key has another type are in ``skipped``.
 
         Raises:
-            InvalidArgumentError: when all states are skipped.
-            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
-                state.
-            CorruptionError: when manifest or file is not what was written.
+            InvalidArgumentError: if all states are skipped.
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            CorruptionError: if the manifest or a file is damaged.
         """
         of = key if callable(key) else lambda state: key
         return key_command.key_states(
@@ -71,23 +75,23 @@ class StoreInspection:
         )
 
     def history(self, key: Any, uid: str, name: str, *, now_ms: int | None = None) -> KeyHistory:
-        """Return what a key had at each kept checkpoint, oldest first.
+        """Return a key's rows at each kept checkpoint, oldest first.
 
         Args:
-            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for the
-                state as the newest checkpoint has it.
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for the
+                state in the newest checkpoint.
             uid: the operator.
             name: the state.
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
-            The rows per checkpoint, None where the state has another key; all of them as one
-            frame by ``to_arrow()``, ``to_pandas()`` or ``to_polars()``.
+            The rows per checkpoint, None if the state has another key there; all of them as one
+            frame with ``to_arrow()``, ``to_pandas()`` or ``to_polars()``.
 
         Raises:
-            StateNotFoundError: when no checkpoint has the state.
+            StateNotFoundError: if no checkpoint has the state.
             InvalidArgumentError: for a value that is not a key of the state.
-            MissingFileError or DamagedFileError: for a file that is not what was written.
+            MissingFileError or DamagedFileError: for a damaged file.
         """
         of = key if callable(key) else lambda state: key
         found = as_of_command.key_history(self._store.catalog(), of, uid, name, now_ms=now_ms)
@@ -96,9 +100,9 @@ class StoreInspection:
     def as_of(
         self, a: int | str, b: int | str, uid: str, name: str, *, now_ms: int | None = None
     ) -> RowStream:
-        """Return a keyed state at checkpoint ``a`` joined with that at ``b``, row by row.
+        """Join a keyed state at checkpoint ``a`` with the same state at ``b``, row by row.
 
-        One run of key groups is in memory.
+        Memory holds one run of key groups at a time.
 
         Args:
             a: the first checkpoint.
@@ -109,14 +113,14 @@ class StoreInspection:
 
         Returns:
             The columns ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``),
-            those of the identity, and each value column as ``<name>_a`` and ``<name>_b``. A row is
-            ``changed`` when a column that both checkpoints have differs; a wider type is no
-            difference. It is a stream, as :meth:`StateStore.query` returns one.
+            the identity columns, and each value column as ``<name>_a`` and ``<name>_b``. A row is
+            ``changed`` if a common column differs; a wider type does not count as a difference. The
+            result is a stream, as for :meth:`StateStore.query`.
 
         Raises:
-            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
-                state.
-            InvalidArgumentError: when the two cannot be joined.
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: if the two cannot be joined.
             MissingFileError or DamagedFileError: while the rows are read.
         """
         return as_of_command.as_of(self._store.catalog(), a, b, uid, name, now_ms=now_ms)
@@ -134,27 +138,27 @@ class StoreInspection:
     ) -> CheckpointDifference:
         """Return the differences between checkpoints ``a`` and ``b``.
 
-        These are the rows added, removed and changed per state and key group, elements, schemas,
-        job graphs and parallelism. What is stored is compared, expired rows too; a wider type is no
-        difference. Only key groups whose digests differ, or cannot be compared because types
-        differ, are read.
+        These are added, removed and changed rows per state and key group, and differences in
+        elements, schemas, job graphs and parallelism. Stored rows are compared, including expired
+        ones; a wider type does not count as a difference. Only key groups whose digests differ, or
+        cannot be compared because types differ, are read.
 
         Args:
             a: the first checkpoint.
             b: the second checkpoint.
             other: the store of ``b``; by default this one.
-            uid: compares only this operator.
-            name: compares only the state of this name.
-            keys: the most examples per state; by default 10.
-            on_progress: is called with the number of key groups that are done, and of all.
+            uid: restricts the comparison to this operator.
+            name: restricts the comparison to the state of this name.
+            keys: the maximum number of examples per state; by default 10.
+            on_progress: called with the number of done key groups and the total.
 
         Returns:
-            The differences, with the bytes read of each side, and the examples.
+            The differences, with examples and the bytes read from each side.
 
         Raises:
-            StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: when there is no such
-                store, checkpoint or state.
-            CorruptionError or StorageError: when a side cannot be read.
+            StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: if the store,
+                checkpoint or state does not exist.
+            CorruptionError or StorageError: if a side cannot be read.
         """
         return diff_command.diff(
             (self._store.storage, a),
@@ -176,31 +180,32 @@ class StoreInspection:
         factor: float = FACTOR,
         read_groups: int = skew_command.READ_GROUPS,
     ) -> SkewReport:
-        """Return skewed key groups and the keys with most rows.
+        """Return skewed key groups, and the keys with the most rows.
 
         A key group is skewed when it has more than ``factor`` times the even share of bytes (or
-        rows). Key groups are known from the manifest. Keys are read from states in which one key
-        may have several rows. Of states without changes only the key columns are read.
+        rows). Key groups are weighed from the manifest. Keys are read from states in which one key
+        may have several rows. In states without changes, only the key columns are read.
 
         Args:
-            uid: looks only at the keyed states of this operator; by default at all keyed states.
-            name: looks only at the state of this name, of operator ``uid``.
-            keys: the most keys per state; by default 10. 0 reads nothing.
+            uid: restricts the search to this operator's keyed states; by default all keyed states
+                are searched.
+            name: restricts the search to the state of this name, of operator ``uid``.
+            keys: the maximum number of keys per state; by default 10. 0 reads nothing.
             checkpoint: as in :meth:`StateStore.restore`.
-            by: what is weighed, ``bytes`` or ``rows``.
-            factor: above this multiple of the even share a key group is skewed. It is 1 or more; by
-                default 2.
-            read_groups: the most key groups per state that are read for the keys, those with most
-                rows first; by default 8.
+            by: the weight, ``bytes`` or ``rows``.
+            factor: the multiple of the even share above which a key group is skewed. It is 1 or
+                more; by default 2.
+            read_groups: the maximum number of key groups per state that are read to find keys,
+                starting with the largest; by default 8.
 
         Returns:
-            The key groups, and the keys.
+            The key groups and the keys.
 
         Raises:
-            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
-                state.
-            InvalidArgumentError: for a weight or number that is not allowed.
-            MissingFileError or DamagedFileError: for a file that is not what was written.
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: for an invalid weight or number.
+            MissingFileError or DamagedFileError: for a damaged file.
         """
         return skew_command.skew(
             self._store.catalog(),
@@ -222,12 +227,12 @@ class StoreInspection:
     ) -> tuple[RangeSkew, ...]:
         """Return the bytes or rows of each subtask, per operator with keyed state.
 
-        They are given with Flink's even ranges, and with those of ``restore(balance=…)``. Errors
-        are those of :meth:`StateStore.plan`.
+        Both Flink's even ranges and the ranges of ``restore(balance=…)`` are covered. Raises the
+        errors of :meth:`StateStore.plan`.
 
         Args:
             parallelism: as in :meth:`StateStore.restore`.
-            by: what is weighed, ``bytes`` or ``rows``.
+            by: the weight, ``bytes`` or ``rows``.
             checkpoint: as in :meth:`StateStore.restore`.
 
         Returns:
@@ -248,12 +253,13 @@ class StoreInspection:
         rate: float | None = None,
         prices: Prices | None = None,
     ) -> Comparison:
-        """Return what a restore at each of some parallelisms would read, move, take and cost.
+        """Compare restores at several parallelisms by bytes read and moved, time, and cost.
 
-        The answer also says which one would be taken, and why. Nothing is read but the manifest.
+        The result also has the recommended parallelism, and the reason. Only the manifest is read.
 
-        With ``hosts``, moved bytes are those without a copy on the host where :meth:`placement`
-        puts their subtask. Else they are those that another subtask owns than in the checkpoint.
+        With ``hosts``, moved bytes are the bytes without a copy on the host where :meth:`placement`
+        puts their subtask. Without it, they are the bytes that another subtask owns than in the
+        checkpoint.
 
         Args:
             parallelisms: the parallelisms to compare.
@@ -261,15 +267,14 @@ class StoreInspection:
             balance: as in :meth:`StateStore.restore`.
             hosts: the slots of each host.
             strategy: as in :meth:`placement`.
-            rate: bytes per second, for the expected seconds of the largest subtask.
-            prices: for the cost in money.
+            rate: bytes per second, to estimate the time of the largest subtask.
+            prices: prices, to compute the cost.
 
         Returns:
             The comparison.
 
         Raises:
-            ParallelismError or InvalidArgumentError: for a parallelism or option that is not
-                possible.
+            ParallelismError or InvalidArgumentError: for an impossible parallelism or option.
         """
         return compare_command.compare(
             self._store.catalog().load(checkpoint),
@@ -291,11 +296,11 @@ class StoreInspection:
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
     ) -> tuple[OperatorPlacement, ...]:
-        """Return, per operator, on which host each subtask should run to find its state there.
+        """Return, per operator, the host on which each subtask finds its state.
 
         As in Flink, subtask i of every operator of a slot sharing group runs in one slot. So
-        chained operators always run together. Copies are on the hosts where they were written with
-        a local cache.
+        chained operators always run together. Copies are on the hosts that wrote them with a local
+        cache.
 
         Args:
             hosts: the slots of each host.
@@ -311,7 +316,7 @@ class StoreInspection:
 
         Raises:
             InvalidArgumentError: for too few slots or an unknown strategy.
-            StateStoreError: as :meth:`StateStore.plan`.
+            StateStoreError: the errors of :meth:`StateStore.plan`.
         """
         manifest = self._store.catalog().load(checkpoint)
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)

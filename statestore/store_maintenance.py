@@ -1,4 +1,4 @@
-"""``store.maintenance``: what is done to kept checkpoints, and what keeps them.
+"""``store.maintenance``: the commands on kept checkpoints, and their holds.
 
 Each method is one call into ``maintenance/``. None needs a job, and few need Spark.
 """
@@ -53,7 +53,7 @@ __all__ = ["StoreMaintenance"]
 
 @checked_methods
 class StoreMaintenance:
-    """Verify, salvage, copy, change and collect what a store keeps; from ``store.maintenance``."""
+    """Verifies, salvages, copies, edits and collects checkpoints; from ``store.maintenance``."""
 
     def __init__(self, store: OpenStore) -> None:
         """Use ``StateStore.maintenance``."""
@@ -62,8 +62,8 @@ class StoreMaintenance:
     def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
         """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
 
-        Everything that takes a checkpoint takes the name. Nothing happens when it is kept under
-        that name already.
+        All methods that take a checkpoint also take this name. If it is already kept under that
+        name, this does nothing.
 
         Args:
             name: the name of the savepoint.
@@ -73,30 +73,30 @@ class StoreMaintenance:
             The savepoint.
 
         Raises:
-            CheckpointNotFoundError: when there is no such checkpoint.
-            MalformedManifestError: for a checkpoint that cannot be read.
-            InvalidArgumentError: for a name that is taken, or is not allowed.
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: for an unreadable checkpoint.
+            InvalidArgumentError: for a name that is taken or invalid.
         """
         return make_savepoint(self._store.catalog(), name, checkpoint, now_ms=self._store.now_ms())
 
     def delete_savepoint(self, name: str) -> Savepoint | None:
         """Release a savepoint.
 
-        From now on its checkpoint is one as any other. If that had expired, it is gone.
+        From now on its checkpoint is like any other. If that has expired, it is gone.
 
         Args:
             name: the name of the savepoint.
 
         Returns:
-            The savepoint; None when it was damaged.
+            The savepoint; None if it was damaged.
 
         Raises:
-            CheckpointNotFoundError: naming the savepoints that there are.
+            CheckpointNotFoundError: with the names of the existing savepoints.
         """
         return self._store.catalog().holds.delete_savepoint(name)
 
     def savepoints(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints in order of name.
+        """Return the savepoints, ordered by name.
 
         Raises:
             MalformedManifestError: for a damaged one.
@@ -106,26 +106,26 @@ class StoreMaintenance:
     def pin(
         self, checkpoint: int | str = "latest", *, lease_s: float, holder: str | None = None
     ) -> PinnedCheckpoint:
-        """Keep a checkpoint while it is read, at most for ``lease_s`` seconds::
+        """Keep a checkpoint while it is being read, at most for ``lease_s`` seconds::
 
             with store.maintenance.pin(lease_s=3600) as pinned:
                 restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
 
         It is released at the end of the block, by :meth:`unpin` with its ``token``, or when the
-        lease is over.
+        lease ends.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
             lease_s: the lease, in seconds.
-            holder: who reads; by default host and process.
+            holder: the reader; by default host and process.
 
         Returns:
             The pinned checkpoint.
 
         Raises:
-            CheckpointNotFoundError: when there is no such checkpoint.
-            MalformedManifestError: for a checkpoint that cannot be read.
-            InvalidArgumentError: for a lease or holder that is not allowed.
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: for an unreadable checkpoint.
+            InvalidArgumentError: for an invalid lease or holder.
         """
         return pin_command.pin(
             self._store.catalog(),
@@ -142,12 +142,12 @@ class StoreMaintenance:
             token: the token of the pin.
 
         Raises:
-            CheckpointNotFoundError: naming the pins that there are.
+            CheckpointNotFoundError: with the names of the existing pins.
         """
         pin_command.unpin(self._store.catalog(), token)
 
     def pins(self) -> tuple[Pin, ...]:
-        """Return the pins, also those whose lease is over.
+        """Return the pins, including those whose lease has ended.
 
         Raises:
             MalformedManifestError: for a damaged one.
@@ -161,25 +161,25 @@ class StoreMaintenance:
         older_than_s: float | None = None,
         dry_run: bool = False,
     ) -> ExpiredCheckpoints:
-        """Expire checkpoints, which are invisible from now on.
+        """Expire checkpoints, which makes them invisible.
 
-        The newest always stays, and so does what a savepoint or a pin holds; ``held`` names it. No
-        data file is deleted: see :meth:`gc`.
+        The newest one always stays, and so do checkpoints that a savepoint or a pin holds; ``held``
+        lists these. No data file is deleted; see :meth:`gc`.
 
         Args:
-            retain: how many of the newest stay. With both options, a checkpoint expires that is
-                neither among the newest nor young.
+            retain: how many of the newest checkpoints stay. With both options, a checkpoint expires
+                if it is neither among the newest nor young.
             older_than_s: the age in seconds above which checkpoints expire.
-            dry_run: only says what would expire.
+            dry_run: reports what would expire, and changes nothing.
 
         Returns:
             The expired checkpoints.
 
         Raises:
-            InvalidArgumentError: for a ``retain`` below one, or when neither option is given.
-            StoreNotFoundError: when there is no store.
+            InvalidArgumentError: for a ``retain`` below one, or if neither option is given.
+            StoreNotFoundError: if the store does not exist.
             MalformedManifestError: for a damaged savepoint or pin.
-            StorageError: when the store cannot be read or written.
+            StorageError: if the store cannot be read or written.
         """
         if retain is None and older_than_s is None:
             raise InvalidArgumentError("say how many checkpoints to retain, or how old they may be")
@@ -201,23 +201,22 @@ class StoreMaintenance:
     ) -> CollectedGarbage:
         """Delete the data files that no visible checkpoint, savepoint or pin needs.
 
-        What crashed writers left is deleted too.
+        Files that crashed writers left are deleted too.
 
         Args:
-            minimum_age_s: only files that are older than this, in seconds, are deleted; by default
-                24 hours. Files of checkpoints that expired less than that ago stay as well. A
-                snapshot that takes longer must not run at the same time; with 0, no snapshot at
-                all.
-            dry_run: only says what would be deleted.
-            on_progress: is called with the number of files that are deleted, and of all.
+            minimum_age_s: only files above this age, in seconds, are deleted; by default 24 hours.
+                Files of checkpoints that expired more recently stay as well. A snapshot that takes
+                longer must not run at the same time; with 0, no snapshot at all.
+            dry_run: reports what would be deleted, and changes nothing.
+            on_progress: called with the number of deleted files and the total.
 
         Returns:
             The deleted files.
 
         Raises:
-            StoreNotFoundError: when there is no store.
-            CorruptionError, FormatVersionError or StorageError: before anything is deleted, when it
-                cannot be known what is needed. They say what to do.
+            StoreNotFoundError: if the store does not exist.
+            CorruptionError, FormatVersionError or StorageError: before anything is deleted, if the
+                needed files cannot be determined. The message says what to do.
         """
         return collect_garbage(
             self._store.catalog(),
@@ -240,37 +239,38 @@ class StoreMaintenance:
         now_ms: int | None = None,
         on_progress: Progress | None = None,
     ) -> CompactReport:
-        """Merge changes of incremental checkpoints into their base, and layers of them.
+        """Merge layers of incremental checkpoints, and fold them into their base.
 
-        The result is a new checkpoint; the old ones stay. When there is nothing to do, no
-        checkpoint is made. Nothing is visible of a compaction that fails.
+        The result is a new checkpoint; the old ones stay. If there is nothing to do, no checkpoint
+        is made. If the compaction fails, no new checkpoint is visible.
 
-        A job compacts in the background of its own snapshots. A job that runs meanwhile commits no
-        more, as after :meth:`edit`. Of two compactions at once one commits.
+        A job compacts in the background of its own snapshots. A running job can no longer commit
+        afterwards, as after :meth:`edit`. If two compactions run at the same time, only one
+        commits.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
             uid: compacts only the states of this operator.
             name: compacts only the state of this name.
-            key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files that have some
-                of these key groups are chosen, and no layers are merged.
+            key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files with some of
+                these key groups are selected, and no layers are merged.
             everything: merges all changes into their base, so that no layers are left.
-            rule: says what is done, once; by default that of the store.
-            dry_run: only says what would be done.
-            now_ms: rows that have expired by this time, in ms since 1970, are not written again; by
+            rule: the policy to apply, once; by default the store's.
+            dry_run: reports what would be done, and changes nothing.
+            now_ms: rows that have expired by this time, in ms since 1970, are not rewritten; by
                 default now.
-            on_progress: is called with the number of spans and layers that are done, and of all.
+            on_progress: called with the number of spans and layers done and the total.
 
         Returns:
-            What was compacted.
+            The compacted states.
 
         Raises:
-            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
-                state.
-            InvalidArgumentError: for options that are not allowed.
-            CorruptionError: when a file is not what was written.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: for invalid options.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         wanted = CompactRequest(
             uid=uid,
@@ -296,24 +296,24 @@ class StoreMaintenance:
     ) -> VerifyReport:
         """Return whether a checkpoint is intact.
 
-        The manifest is checked, and of every file its length, rows, row groups and columns. One
-        length and one footer are read per file. Everything that is broken is in the report; nothing
-        is raised for it.
+        The manifest is checked, and the length, rows, row groups and columns of every file. One
+        length and one footer are read per file. The report lists everything that is broken; no
+        error is raised for it.
 
         Args:
             checkpoint: the id, ``latest``, or ``all``.
-            deep: reads every byte and row, and checks SHA-256, digest, key group of every key,
-                order, duplicates and null keys.
-            on_progress: is called with the number of files that are checked, and of all.
+            deep: reads every byte and row, and checks SHA-256, digests, key groups, order,
+                duplicates and null keys.
+            on_progress: called with the number of checked files and the total.
 
         Returns:
             The report.
 
         Raises:
-            StoreNotFoundError or CheckpointNotFoundError: when there is no such store or
-                checkpoint.
+            StoreNotFoundError or CheckpointNotFoundError: if the store or checkpoint does not
+                exist.
             FormatVersionError: for a store of a newer release.
-            StorageError: when something could not be read.
+            StorageError: if a file could not be read.
         """
         return verify_command.verify(
             self._store.storage,
@@ -330,28 +330,28 @@ class StoreMaintenance:
         keys: int = DEFAULT_KEYS,
         on_progress: Progress | None = None,
     ) -> SalvageReport:
-        """Make a new checkpoint of what can be read of a damaged one, which stays as it is.
+        """Make a new checkpoint from the readable parts of a damaged one, which stays as it is.
 
-        A state that lost everything is in the new checkpoint, without rows. When nothing is
-        damaged, no checkpoint is made.
+        A state that lost everything is in the new checkpoint, without rows. If nothing is damaged,
+        no checkpoint is made.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            from_older: replaces the lost rows with those of the newest older checkpoint that has
-                the same key group intact. The new manifest says so in its ``origin``.
+            from_older: replaces the lost rows with the rows of the newest older checkpoint in which
+                the key group is intact. The ``origin`` of the new manifest records this.
             dry_run: makes no checkpoint.
-            keys: the most lost keys in the report; by default 100. They are those that the same
-                older checkpoint has.
-            on_progress: is called with the number of files that are checked, and of all.
+            keys: the maximum number of lost keys in the report; by default 100. They are taken from
+                the same older checkpoint.
+            on_progress: called with the number of checked files and the total.
 
         Returns:
-            What is lost: key groups, rows and keys.
+            The lost key groups, rows and keys.
 
         Raises:
-            CheckpointNotFoundError: when there is no such checkpoint.
-            MalformedManifestError: when the checkpoint's manifest cannot be read.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: if the checkpoint's manifest cannot be read.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         return salvage_command.salvage(
             self._store.storage,
@@ -364,18 +364,18 @@ class StoreMaintenance:
         )
 
     def repair(self, *, dry_run: bool = False) -> RepairedStore:
-        """Repair what blocks all writing though no checkpoint is damaged.
+        """Repair damage that blocks all writing although no checkpoint is damaged.
 
-        That is ``statestore.json``, the newest writer's claim, and an entry that a Delta log lacks.
-        What is made again is proved first, by a document's SHA-256, or by the checkpoints. Where
-        the newest claim is damaged, this object takes the store over: a job that runs there commits
-        no more.
+        This covers ``statestore.json``, the newest writer's claim, and a missing entry of a Delta
+        log. The restored content is proven first, by a document's SHA-256 or by the checkpoints. If
+        the newest claim is damaged, this object takes over the store, and a running job can no
+        longer commit.
 
         Args:
-            dry_run: only says what would be done.
+            dry_run: reports what would be done, and changes nothing.
 
         Returns:
-            What was repaired. ``left`` names what cannot be, and what to do.
+            The repairs; ``left`` lists the damage that cannot be repaired, and what to do.
 
         Raises:
             StoreNotFoundError, FormatVersionError or StorageError: the repair can be run again.
@@ -401,24 +401,24 @@ class StoreMaintenance:
         Args:
             uid: the operator.
             name: the state.
-            delete: keys that lose all their rows. They are deleted before ``put``.
-            put: rows that replace those with the same key, namespace and entry columns.
+            delete: keys whose rows are all deleted. They are deleted before ``put`` is applied.
+            put: rows that replace rows with the same key, namespace and entry columns.
             rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
-            sql: a SELECT over the table ``state`` that DuckDB answers.
+            sql: a SELECT over the table ``state``, which DuckDB runs.
             checkpoint: as in :meth:`savepoint`.
-            dry_run: only says what would be changed.
+            dry_run: reports what would be changed, and changes nothing.
 
         Returns:
-            What was changed.
+            The changed state.
 
         Raises:
-            StateNotFoundError: when there is no such state.
+            StateNotFoundError: if the state does not exist.
             InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
-                that no snapshot takes.
+                that a snapshot would refuse.
             MissingDependencyError: without DuckDB.
-            CorruptionError: when a file is not what was written.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
         return edit_command.edit(
@@ -440,32 +440,31 @@ class StoreMaintenance:
     ) -> RekeyReport:
         """Give an operator's keyed states, or one of them, other key groups, as a new checkpoint.
 
-        Rows do not change, and their digest proves it. A job that runs meanwhile commits no more.
+        Rows do not change, as their digest proves. A running job can no longer commit.
 
         Args:
             uid: the operator.
             name: the state; by default all keyed states of the operator.
             max_parallelism: the new number of key groups; any is possible.
-            key: the new key columns, of the state ``name``, which has these columns. What was key
-                before is a value then.
-            hash_scheme: how keys are hashed from now on.
+            key: the new key columns of the state ``name``, chosen from its columns. Former key
+                columns become value columns.
+            hash_scheme: the new hash scheme.
             checkpoint: as in :meth:`savepoint`.
-            work: a local folder, of one run at a time, from which an interrupted run continues.
-                Without it a run that fails leaves nothing behind.
-            dry_run: only says what would be written.
-            on_progress: is called with the number of rows that are done, and of all.
+            work: a local folder, used by one run at a time, from which an interrupted run resumes.
+                Without it, a failed run leaves nothing behind.
+            dry_run: reports what would be written, and changes nothing.
+            on_progress: called with the number of rows done and the total.
 
         Returns:
-            What was written.
+            The written states.
 
         Raises:
-            StateNotFoundError: when there is no such state.
-            InvalidArgumentError, UnsupportedTypeError or ParallelismError: for options that are not
-                possible.
-            NullKeyError or DuplicateKeyError: for what the new key makes of the rows.
-            CorruptionError: when a file is not what was written.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+            StateNotFoundError: if the state does not exist.
+            InvalidArgumentError, UnsupportedTypeError or ParallelismError: for impossible options.
+            NullKeyError or DuplicateKeyError: if the rows do not fit the new key.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         wanted = RekeyRequest(
             uid=uid,
@@ -495,35 +494,35 @@ class StoreMaintenance:
     ) -> PurgedKey:
         """Remove a key of an operator from every kept checkpoint, or from one.
 
-        The operator is found by its operator id: an operator without a uid that was renamed is
-        purged under both labels. If a state's key columns were changed, rows are removed by each of
-        its keys; :meth:`forget` takes the name of the column.
+        The operator is matched by its operator id, so an operator without a uid that was renamed is
+        purged under both labels. If a state's key columns were changed, rows are matched by each of
+        its keys. :meth:`forget` takes the column name instead.
 
-        Every checkpoint from the first that holds the key on is replaced by a new one, in their
-        order. The old ones expire, and their savepoints move. Their files are deleted by
-        :meth:`gc`; :meth:`find_key` says whether any is left. A job that writes meanwhile commits
-        no more; it still has the key. A purge that was interrupted can be run again, and finishes.
+        The first checkpoint with the key and all later ones are replaced by new ones, in their
+        order. The old ones expire, and their savepoints move. :meth:`gc` deletes their files, and
+        :meth:`find_key` searches for remaining ones. A running job can no longer commit, and it
+        still has the key. An interrupted purge can be run again, and then finishes.
 
         Args:
             uid: the operator.
-            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
                 state.
             name: the state; by default all keyed states of the operator.
             checkpoint: the checkpoint; by default every kept one.
             ignore_pins: purges pinned checkpoints too.
-            dry_run: only says what would be removed.
+            dry_run: reports what would be removed, and changes nothing.
 
         Returns:
-            What was removed.
+            The removed rows.
 
         Raises:
-            StateNotFoundError or CheckpointNotFoundError: when there is no such state or
-                checkpoint.
+            StateNotFoundError or CheckpointNotFoundError: if the state or checkpoint does not
+                exist.
             InvalidArgumentError: for a key that does not fit, or for pinned checkpoints unless
-                ``ignore_pins``.
-            CorruptionError: when a file is not what was written.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+                ``ignore_pins`` is set.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         wanted = PurgeRequest(
             subject_of=lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
@@ -540,25 +539,25 @@ class StoreMaintenance:
     def find_key(
         self, uid: str, key: Any, name: str | None = None, *, on_progress: Progress | None = None
     ) -> KeySearch:
-        """Return which files of the store still hold a key, whether or not a checkpoint names them.
+        """Search all files of the store for a key, whether or not a checkpoint names them.
 
         Every file is decoded: rows of data files, statistics and partition values of Delta logs,
-        and text of documents. What cannot be decoded is named, and then the key does not count as
-        gone.
+        and text of documents. A file that cannot be decoded is reported, and then the key does not
+        count as gone.
 
         Args:
             uid: as in :meth:`purge`.
             key: as in :meth:`purge`.
             name: as in :meth:`purge`.
-            on_progress: is called with the number of bytes that are searched, and of all.
+            on_progress: called with the number of searched bytes and the total.
 
         Returns:
-            What was searched and found.
+            The searched files and the findings.
 
         Raises:
-            StateNotFoundError: when there is no such state.
+            StateNotFoundError: if the state does not exist.
             InvalidArgumentError: for a key that does not fit.
-            StorageError: when the store cannot be read.
+            StorageError: if the store cannot be read.
         """
         return search_store(
             self._store.catalog(),
@@ -577,31 +576,30 @@ class StoreMaintenance:
     ) -> ForgottenSubject:
         """Remove one subject from all operators: rows with these values in these columns.
 
-        Rows are removed from every keyed state that has all of the columns among its key, namespace
-        or entry columns (map keys), or had them there once. Checkpoints are replaced as by
-        :meth:`purge`: their order, their times and their savepoints stay. Then the whole store is
-        searched.
+        Rows are removed from every keyed state whose key, namespace or entry columns (map keys)
+        include, or once included, all of the columns. Checkpoints are replaced as by :meth:`purge`:
+        they keep their order, times and savepoints. Then the whole store is searched.
 
         Args:
             columns: the value of each column, such as ``{"customer": 312}``, or a function that
-                returns it for the column's type. States whose column is of another type are left
-                alone, and named.
+                returns it for the column's type. States whose column has another type are not
+                changed, but reported.
             ignore_pins: replaces pinned checkpoints too.
-            dry_run: only says what would be removed.
-            gc: also deletes all files that nothing needs, of any age, as :meth:`gc` does with a
-                minimum age of 0. No job and no reader may be at work. Without it the old files
-                still have the subject, and the search finds them.
-            on_progress: is called with the number of bytes that are searched, and of all.
+            dry_run: reports what would be removed, and changes nothing.
+            gc: also deletes all unneeded files of any age, as :meth:`gc` does with a minimum age of
+                0. No job and no reader may be active. Without it the old files still contain the
+                subject, and the search finds them.
+            on_progress: called with the number of searched bytes and the total.
 
         Returns:
-            What was removed, and what the search found.
+            The removed rows and the findings of the search.
 
         Raises:
-            StateNotFoundError: when no state has such columns.
-            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins``.
-            CorruptionError: when a file is not what was written.
-            CommitConflictError: when another writer commits first.
-            StorageError: when the store cannot be read or written.
+            StateNotFoundError: if no state has these columns.
+            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
         """
         return forget_command.forget(
             self._store.deriver(),
@@ -616,18 +614,18 @@ class StoreMaintenance:
     def find_subject(
         self, columns: Mapping[str, Any], *, on_progress: Progress | None = None
     ) -> KeySearch:
-        """Return which files of the store still hold a subject; see :meth:`find_key`.
+        """Search all files of the store for a subject; see :meth:`find_key`.
 
         Args:
             columns: as in :meth:`forget`.
             on_progress: as in :meth:`find_key`.
 
         Returns:
-            What was searched and found.
+            The searched files and the findings.
 
         Raises:
-            StateNotFoundError: when no state has such columns.
-            StorageError: when the store cannot be read.
+            StateNotFoundError: if no state has these columns.
+            StorageError: if the store cannot be read.
         """
         values = _values_of(columns)
         return search_store(
@@ -648,30 +646,29 @@ class StoreMaintenance:
     ) -> CopiedCheckpoint:
         """Copy a checkpoint, or a savepoint by its name, to another store.
 
-        The copy gets the next id there. When it is copied again, the first copy is found. What the
-        target has already is not copied, so a copy that was killed continues. Tables have the
-        target's format.
+        The copy gets the next id there. If it is copied again, the first copy is found. Files that
+        the target already has are not copied, so a killed copy can resume. Tables have the target's
+        format.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
-            to: a store that is open, or the path or URL of one. It is created if there is none.
-                Then it remembers the table format and layout that it was opened with, else this
-                store's.
-            as_savepoint: the name of the savepoint there. By default a savepoint keeps its name,
-                and another checkpoint gets none.
-            storage_options: options for fsspec, where ``to`` is a path or URL.
-            dry_run: only says what would be copied.
-            on_progress: is called with the number of bytes that are copied, and of all.
+            to: an open store, or the path or URL of one. It is created if it does not exist. A new
+                store records the table format and layout that it was opened with, or this store's.
+            as_savepoint: the name of the savepoint in the target. By default a savepoint keeps its
+                name, and other checkpoints get none.
+            storage_options: options for fsspec, if ``to`` is a path or URL.
+            dry_run: reports what would be copied, and changes nothing.
+            on_progress: called with the number of copied bytes and the total.
 
         Returns:
-            What was copied.
+            The copied checkpoint.
 
         Raises:
-            CheckpointNotFoundError: when there is no such checkpoint.
-            InvalidArgumentError: for this store itself, for a savepoint that is another checkpoint
-                there, or for a table format that is not the target's.
-            ParallelismError or SchemaMismatchError: for other keys there.
-            MissingFileError or DamagedFileError: for a file here that is not what was written.
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            InvalidArgumentError: for this store itself, for a savepoint name that the target uses
+                for another checkpoint, or for a table format that is not the target's.
+            ParallelismError or SchemaMismatchError: for a state with another key in the target.
+            MissingFileError or DamagedFileError: for a missing or damaged file of this store.
             CommitConflictError or StorageError: the copy can be run again.
         """
         if isinstance(to, str):
@@ -699,10 +696,10 @@ class StoreMaintenance:
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> CopiedCheckpoint:
-        """Make a new store that begins with a checkpoint of this one, sharing its files.
+        """Make a new store that starts with a checkpoint of this one and shares its files.
 
         On one file system nothing is copied: a file has a name in each store, and is deleted when
-        both have released it. From and to a bucket, and to another disk, files are copied.
+        both stores have released it. Files are copied to and from a bucket, and to another disk.
 
         Args:
             to: the path or URL of the new store.
@@ -712,11 +709,11 @@ class StoreMaintenance:
             on_progress: as in :meth:`copy`.
 
         Returns:
-            What was copied or shared.
+            The copied or shared files.
 
         Raises:
-            InvalidArgumentError: when there is a store at ``to``.
-            StateStoreError: as :meth:`copy`.
+            InvalidArgumentError: if a store exists at ``to``.
+            StateStoreError: the errors of :meth:`copy`.
         """
         storage = open_storage(to, storage_options, of_store=True)
         return fork_command.fork(
@@ -729,7 +726,7 @@ class StoreMaintenance:
         )
 
     def _beside(self, storage: Storage) -> OpenStore:
-        """Return another store, whose files are written as this one's."""
+        """Return another store that writes files with this one's options."""
         return OpenStore.on(storage, parquet=self._store.parquet)
 
 

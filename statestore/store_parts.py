@@ -1,4 +1,4 @@
-"""A store that was opened: its storages, its fence, its clock, and what commands are made of."""
+"""The parts of an opened store: its storages, its fence, its clock, and helpers for commands."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["OpenStore", "Opened"]
 
 @dataclass(frozen=True)
 class OpenStore:
-    """What :class:`StateStore`, its ``inspect`` and its ``maintenance`` share.
+    """The parts that :class:`StateStore`, its ``inspect`` and its ``maintenance`` share.
 
-    ``data`` is the storage as snapshots and restores see it, with the local cache, if there is one.
-    ``table_format`` and ``layout`` are those that the store was opened with.
+    ``data`` is the storage for snapshots and restores, including the local cache if there is one.
+    ``table_format`` and ``layout`` are the arguments that the store was opened with.
     """
 
     storage: Storage
@@ -55,7 +55,7 @@ class OpenStore:
         table_format: str | None = None,
         layout: str | None = None,
     ) -> OpenStore:
-        """Return a store on a storage, with a fence of its own and this machine's clock."""
+        """Return a store on a storage, with its own fence and this machine's clock."""
         listeners = Listeners(storage.url)
         return cls(
             storage,
@@ -72,27 +72,30 @@ class OpenStore:
         )
 
     def catalog(self) -> Catalog:
-        """Return its checkpoints. Raises StoreNotFoundError."""
+        """Return the store's catalog. Raises StoreNotFoundError."""
         return Catalog.open(self.data, create=False)
 
     def deriver(self) -> Deriver:
-        """Return what makes new checkpoints out of kept ones. Raises StoreNotFoundError."""
+        """Return a factory for new checkpoints derived from kept ones.
+
+        Raises StoreNotFoundError.
+        """
         return self.deriver_of(self.catalog())
 
     def deriver_of(self, catalog: Catalog) -> Deriver:
-        """Return what makes new checkpoints in a catalog of this store."""
+        """Return a factory for derived checkpoints in a catalog of this store."""
         return Deriver(catalog, self.fence, self.parquet, __version__, self.listeners)
 
     def to_write(self) -> tuple[Catalog, StateTable]:
-        """Return the checkpoints, of a new store if there is none, and the backend of its tables.
+        """Return the catalog and the table backend, and create the store if necessary.
 
-        Raises InvalidArgumentError for another table format than the store has.
+        Raises InvalidArgumentError for another table format than the store's.
         """
         try:
             catalog = Catalog.open(self.data, create=False, committed=self.committed)
         except StoreNotFoundError:
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
-            open_table(chosen, self.data)  # what it refuses makes no store
+            open_table(chosen, self.data)  # an invalid format must not create a store
             catalog = Catalog.open(
                 self.data,
                 create=True,
@@ -106,11 +109,11 @@ class OpenStore:
 
 @runtime_checkable
 class Opened(Protocol):
-    """A :class:`StateStore`."""
+    """An open store, such as a :class:`StateStore`."""
 
     @property
     def parts(self) -> OpenStore:
-        """What commands on it are made of."""
+        """The parts that commands on it use."""
 
 
 def _now_ms() -> int:
