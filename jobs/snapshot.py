@@ -137,7 +137,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _settle_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> None:
-    """Carry or drop states that the settings do not write; LeftOutStateError if any is left."""
+    """Carry or drop states that the settings do not write.
+
+    Raises LeftOutStateError, before any row is read, if the checkpoint would lose a state.
+    """
     for state in settings.drop:
         checkpoint.drop(state.uid, state.name)
     if settings.others == "carry":

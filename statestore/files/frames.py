@@ -1,6 +1,6 @@
-"""Results as frames: whatever has ``to_arrow()`` is a pandas or Polars DataFrame in one call.
+"""Converts results to pandas or Polars DataFrames, for any class with ``to_arrow()``.
 
-A class has the two others by naming them: ``to_pandas, to_polars = as_pandas, as_polars``.
+A class gets both conversions with ``to_pandas, to_polars = as_pandas, as_polars``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["RowStream", "Tabular", "as_pandas", "as_polars", "pandas_of", "polar
 
 
 class Tabular(Protocol):
-    """What is a table."""
+    """A result that can be returned as an Arrow table."""
 
     def to_arrow(self) -> pa.Table:
-        """Return it as an Arrow table."""
+        """Return the result as an Arrow table."""
 
 
 def as_pandas(result: Tabular) -> pd.DataFrame:
-    """Return what ``to_arrow()`` returns as a pandas DataFrame.
+    """Return the result of ``to_arrow()`` as a pandas DataFrame.
 
-    Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not NaN.
+    Its columns are ``pandas.ArrowDtype``: a long next to a null stays a long, and null is not NaN.
 
     Raises:
         MissingDependencyError: without pandas.
@@ -38,7 +38,7 @@ def as_pandas(result: Tabular) -> pd.DataFrame:
 
 
 def as_polars(result: Tabular) -> pl.DataFrame:
-    """Return what ``to_arrow()`` returns as a Polars DataFrame.
+    """Return the result of ``to_arrow()`` as a Polars DataFrame.
 
     Raises:
         MissingDependencyError: without Polars.
@@ -63,7 +63,7 @@ def polars_of(table: pa.Table) -> pl.DataFrame:
 
 
 def table_of(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> pa.Table:
-    """Return rows as a table of columns, whose types are given by Arrow's short names."""
+    """Return rows as a table; ``columns`` has the columns' types as Arrow's short names."""
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
     values = [*zip(*rows, strict=True)] or [()] * len(columns)
     arrays = [pa.array(one, field.type) for one, field in zip(values, schema, strict=True)]
@@ -71,10 +71,10 @@ def table_of(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> pa.Ta
 
 
 class RowStream:
-    """Rows as a stream of Arrow batches: a ``pyarrow.RecordBatchReader``, with all that it can, and
-    the rows that are left as one frame.
+    """Rows as a stream of Arrow batches.
 
-    They are read as they are taken, once. What takes a stream of Arrow's takes this.
+    It has all methods of a ``pyarrow.RecordBatchReader``, and can return the remaining rows as one
+    DataFrame. Rows are read on demand, once. Every function that takes an Arrow stream accepts it.
     """
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
@@ -82,7 +82,7 @@ class RowStream:
         self._reader = reader
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows that are left as one table."""
+        """Return the remaining rows as one table."""
         return self._reader.read_all()
 
     to_pandas, to_polars = as_pandas, as_polars

@@ -1,8 +1,8 @@
-"""Rows as callers give them, turned once into what can be read again.
+"""Prepares rows from callers so that they can be read again.
 
-A stream can be read once: an Arrow reader, a generator of batches or of dictionaries. Whoever looks
-at its columns first would have no rows to write then, and nobody would be told. A stream that fits
-in memory becomes a table. A longer one stays a stream, :class:`StreamedRows`, which is written as
+A stream can be read only once: an Arrow reader, or a generator of batches or dictionaries. If its
+columns were inspected first, its rows would be silently lost for the writer. A stream that fits in
+memory becomes a table. A longer one stays a stream, :class:`StreamedRows`, which is written while
 it is read.
 """
 
@@ -51,24 +51,24 @@ __all__ = [
 ]
 
 
-# pandas' frames as Arrow tables: every column as it is, and nothing that is none.
+# pandas DataFrames as Arrow tables, with every column unchanged and no additional column.
 #
-# NaN in a column of floats is NaN. In a column of objects pandas writes NaN for what is missing, so
-# there it is null, as None, NaT and NA are everywhere, unless the column holds floats. The index is
-# no column: one that is more than row numbers is refused.
+# NaN in a float column stays NaN. In an object column, pandas uses NaN for missing values. It then
+# becomes null, unless the column holds floats; None, NaT and NA always become null. The index does
+# not become a column: an index other than row numbers is refused.
 
 
 def is_pandas(rows: Any) -> bool:
-    """Return whether the value is a pandas frame; pandas is not loaded for it."""
+    """Return whether the value is a pandas DataFrame, without importing pandas."""
     kind = type(rows)
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
 def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
-    """Return a frame as a table.
+    """Return a DataFrame as a table.
 
-    InvalidArgumentError names ``subject`` for an index that is more than row numbers, names of
-    columns that are no strings or come twice, or values that do not form one type.
+    Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, for
+    column names that are not strings or not unique, and for values without a common type.
     """
     _refuse_index(frame.index, subject)
     names = list(frame.columns)
@@ -118,22 +118,22 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-# pandas' frames as columns of known types: each value comes out equal, or is refused.
+# pandas DataFrames as columns of known types: each value stays equal, or is refused.
 #
-# In a column of objects, or of a numpy type, NaN is how pandas says that a value is missing: there
-# it is null, unless the type of the column has a NaN. A float that stands for a whole number may
-# have been one that it cannot hold: pandas makes floats of whole numbers beside a missing one.
+# In a column of objects, or of a numpy type, pandas uses NaN for a missing value. It becomes null,
+# unless the column's type has NaN. A float that represents an integer may have been rounded: pandas
+# converts integers to floats if a value is missing.
 
 
 def arrow_frame(rows: pa.Table) -> pd.DataFrame:
-    """Return rows as a frame of Arrow's types, also rows with column names that come twice.
+    """Return rows as a DataFrame of Arrow types, even if column names are repeated.
 
     Args:
         rows: The rows.
 
     Returns:
-        A frame whose columns are ``pandas.ArrowDtype``, which :func:`pandas_as_stored` turns into
-        equal rows.
+        A DataFrame whose columns are ``pandas.ArrowDtype``; :func:`pandas_as_stored` converts it
+        back to equal rows.
     """
     import pandas as pd
 
@@ -144,18 +144,18 @@ def arrow_frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.Table:
-    """Return a frame's columns in stored types. Its index is left out.
+    """Return a DataFrame's columns in stored types, without its index.
 
     Args:
-        frame: A pandas frame that has each column of ``schema`` once.
+        frame: A pandas DataFrame that has each column of ``schema`` once.
         schema: The columns, of types that :func:`statestore.files.types.arrow_schema` returns.
-        subject: How messages name the rows.
+        subject: The name of the rows in messages.
 
     Returns:
         The columns of ``schema``, in its order.
 
     Raises:
-        InvalidArgumentError: For a value that does not come out equal; it names ``subject``, the
+        InvalidArgumentError: For a value that would not stay equal; it names ``subject``, the
             column, the row and the value.
     """
     columns = [_as_stored(frame[field.name], field, subject) for field in schema]
@@ -183,7 +183,7 @@ def _as_stored(series: Any, field: pa.Field, subject: str) -> pa.ChunkedArray:
 
 
 def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> None:
-    """Refuse floats so large that whole numbers next to each other are the same float."""
+    """Refuse floats so large that they cannot represent every integer."""
     end = 2.0 ** (53 if column.type.bit_width == 64 else 24)
     at = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
     if at >= 0:
@@ -196,15 +196,15 @@ def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> N
 
 
 _read: WeakSet[Any] = WeakSet()
-"""Streams that gave us their rows: given again, they would be taken for no rows at all."""
+"""Streams that were already read: if passed again, they would look like no rows at all."""
 
 
 def settled(rows: Any) -> Any:
-    """Return rows as they are if they can be read again, else a list or an Arrow table of them.
+    """Return rows unchanged if they can be read again; otherwise as a list or an Arrow table.
 
-    An iterator becomes the list of what it yields, record batches become a table, and a lazy Polars
-    frame is computed. What speaks Arrow is left to :func:`read_stream`. InvalidArgumentError for an
-    iterator that was read before.
+    An iterator becomes a list, record batches become a table, and a lazy Polars DataFrame is
+    computed. :func:`read_stream` handles rows with the Arrow interface. Raises InvalidArgumentError
+    for an iterator that was already read.
     """
     if isinstance(rows, Iterator) and not hasattr(rows, "__arrow_c_stream__"):
         _mark_read(rows)
@@ -218,7 +218,7 @@ def settled(rows: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class StreamedRows:
-    """Rows that are too many for memory and can be read once, as tables of one schema."""
+    """Rows that do not fit in memory and can be read once, as tables of one schema."""
 
     schema: pa.Schema
     tables: Iterator[pa.Table]
@@ -228,7 +228,7 @@ class StreamedRows:
         return self.map(lambda table: table.select(names))
 
     def map(self, change: Callable[[pa.Table], pa.Table]) -> StreamedRows:
-        """Return the rows with each table changed, also an empty one."""
+        """Return the rows with a function applied to each table, including empty ones."""
         return StreamedRows(change(self.schema.empty_table()).schema, map(change, self.tables))
 
     def read_all(self) -> pa.Table:
@@ -237,11 +237,13 @@ class StreamedRows:
 
 
 def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
-    """Return a stream as a table if its rows have at most ``most_bytes``, else as StreamedRows; an
-    iterator of anything but record batches as a list, and other rows as they are.
+    """Return a stream as a table if it has at most ``most_bytes``, or as StreamedRows.
 
-    InvalidArgumentError for a stream that was read before, or that fails; SchemaMismatchError for
-    batches of unlike columns. An error of the caller's own iterator comes out as it is.
+    An iterator of anything but record batches becomes a list. Other rows are returned unchanged.
+
+    Raises InvalidArgumentError for a stream that was already read, or that fails, and
+    SchemaMismatchError for batches with different columns. An error of the caller's own iterator is
+    raised unchanged.
     """
     if isinstance(rows, pa.Table) or is_pandas(rows) or is_lazy(rows):
         return rows
@@ -270,7 +272,7 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
 
 
 def _emptied(held: deque[pa.Table]) -> Iterator[pa.Table]:
-    while held:  # nothing holds a table once it was yielded
+    while held:  # a yielded table is not kept in memory
         yield held.popleft()
 
 
@@ -313,15 +315,15 @@ def _reading(rows: Any, subject: str) -> Iterator[None]:
 
 
 def is_lazy(rows: Any) -> bool:
-    """Return whether the value is a lazy Polars frame, which speaks Arrow once it is computed."""
+    """Return whether the value is a lazy Polars DataFrame, which must be computed first."""
     kind = type(rows)
     return kind.__module__.startswith("polars.") and kind.__name__ == "LazyFrame"
 
 
 def read_stream(rows: Any, subject: str) -> pa.Table:
-    """Return the rows of what speaks Arrow as a table; pandas' as told below.
+    """Return rows with the Arrow interface as a table; for pandas, see :func:`table_of_pandas`.
 
-    InvalidArgumentError for a stream that was read before, or that fails.
+    Raises InvalidArgumentError for a stream that was already read, or that fails.
     """
     if isinstance(rows, Iterator):
         _mark_read(rows)
@@ -332,8 +334,10 @@ def read_stream(rows: Any, subject: str) -> pa.Table:
 
 
 def without_empty_chunks(rows: pa.Table) -> pa.Table:
-    """Return rows without chunks that have none of them: Arrow cannot join the empty batches of a
-    sliced stream, which begin behind the end of their buffers.
+    """Return rows without empty chunks.
+
+    Arrow cannot concatenate the empty batches of a sliced stream, since they begin after the end of
+    their buffers.
     """
     if all(len(chunk) for column in rows.columns for chunk in column.chunks):
         return rows
@@ -358,7 +362,7 @@ def _mark_read(stream: Any) -> None:
             )
         _read.add(stream)
     except TypeError:
-        return  # some iterators, of a list for one, leave no trace
+        return  # some iterators, such as a list's, do not support weak references
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
@@ -370,28 +374,28 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
         ) from error
 
 
-# The store's own column among rows that a caller gives back: the key group of each, as a restore
-# told it. It is checked where the key groups are computed, and not stored again.
+# The store's own column in rows that a caller passes back: the key group of each row, as returned
+# by a restore. It is checked when the key groups are computed, and not stored again.
 
 
 def beside(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
-    """Return some columns, and the store's own if the rows have it."""
+    """Return some column names, and the store's own if the rows have it."""
     return (*names, KEY_GROUP) if KEY_GROUP in among else tuple(names)
 
 
 def without_groups(schema: Schema) -> Schema:
-    """Return the columns that are the caller's."""
+    """Return the caller's columns, without the store's own."""
     return schema.select(name for name in schema.names if name != KEY_GROUP)
 
 
 def with_groups(schema: Schema, among: Iterable[str]) -> Schema:
-    """Return the columns of a state, and the store's own if the rows have it."""
+    """Return the columns of a state, and the store's own column if the rows have it."""
     own = (Field(KEY_GROUP, "integer"),) if KEY_GROUP in among else ()
     return Schema((*schema.fields, *own))
 
 
 def given_groups(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
-    """Return the store's own column as whole numbers, None where the rows have none."""
+    """Return the store's own column as integers, or None if the rows lack it."""
     if KEY_GROUP not in rows.schema.names:
         return None
     given = rows.column(KEY_GROUP)
@@ -404,9 +408,9 @@ def given_groups(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
 
 
 def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedState) -> None:
-    """Refuse rows whose own column says another key group than their key has; nulls say none.
+    """Refuse rows whose own column has another key group than their key; nulls are accepted.
 
-    InvalidArgumentError names the first such row's key, and both.
+    Raises InvalidArgumentError with the key of the first such row, and both key groups.
     """
     given = given_groups(rows, state)
     if given is None:

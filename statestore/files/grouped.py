@@ -1,8 +1,8 @@
-"""Rows that come in order of key group, one key group after the other: an engine like Arrow's.
+"""An engine for rows that arrive in order of key group, one key group after another.
 
-Savepoints of Flink have rows in this order. They are read without having all of them in memory, and
-several ranges of key groups at the same time. The key group that each table comes with is compared
-with the one that follows from its keys.
+Flink's savepoints have rows in this order. They are read without having all of them in memory, and
+several ranges of key groups are read in parallel. The key group of each table is compared with the
+key group that is computed from its keys.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Tables = Iterator[pa.Table]
 
 @dataclass(frozen=True, eq=False)
 class GroupedRows:
-    """Rows by key group, ascending. ``groups`` yields the rows of a range of key groups; those of a
-    large key group may come in several tables.
+    """Rows by key group, ascending.
 
-    ``schema`` has their columns, without the key group. At most so many ``threads`` ask for a range
-    each, and write it: each has its share of the memory for sorting. ``estimated_rows`` is about
-    how many rows there are, None if unknown.
+    ``groups`` yields the rows of a range of key groups; the rows of a large key group may be in
+    several tables. ``schema`` has their columns, without the key group. At most ``threads`` threads
+    read and write one range each; each has its share of the memory for sorting. ``estimated_rows``
+    is the approximate number of rows, None if unknown.
     """
 
     schema: pa.Schema
@@ -73,26 +73,26 @@ def schema_of(rows: GroupedRows) -> Schema:
 def key_types(
     rows: GroupedRows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Return per key column the type whose hash is taken, None in ``wanted`` for its own."""
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type."""
     return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
 
 
 def rows_known(rows: GroupedRows) -> int | None:
-    """Return the estimated number of rows: they were not read yet."""
+    """Return the estimated number of rows, since they were not read yet."""
     return rows.estimated_rows
 
 
 def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
-    """Refuse to have all rows in memory."""
+    """Refuse to load all rows into memory."""
     raise UnsupportedTypeError("rows by key group are a whole state, and no changes of one")
 
 
 def refuse_narrowing(rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
-    """Do nothing: each value is looked at."""
+    """Do nothing: this engine checks each value when it is written."""
 
 
 def ungrouped(rows: GroupedRows) -> GroupedRows:
-    """Return the rows as they are: the key group is none of their columns."""
+    """Return the rows unchanged: they have no key-group column."""
     return rows
 
 
@@ -112,8 +112,8 @@ def write_keyed(
 ) -> tuple[KeyedStateHandle, ...]:
     """Write a keyed state; return its handles in order of key group.
 
-    Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key that belongs to
-    another key group than it comes with, and what reading the rows raises.
+    Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key in a key group
+    that it does not belong to, and the errors of reading the rows.
     """
     options = target.options
     memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
@@ -127,7 +127,8 @@ def write_keyed(
 def write_against(
     rows: GroupedRows, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-    """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
+    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
+
     Return the handles, and the number and digest of all these rows.
     """
     seen: list[Seen] = []
@@ -150,11 +151,11 @@ def _written(
     target: KeyedTarget,
     made: Callable[[Tables, KeyGroupRange], Tables],
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write what is ``made`` of the rows, ranges of key groups at the same time; return the handles
-    in order of key group.
+    """Write the tables that ``made`` returns for the rows, ranges of key groups in parallel.
 
-    Of several errors that of the first range is raised, as with one thread: those behind one that
-    failed are left, and those before it go on. Nothing stays of what was written until then.
+    Return the handles in order of key group. If several ranges fail, the error of the first range
+    is raised, as with one thread: later ranges are abandoned, and earlier ones continue. All files
+    that were written until then are deleted.
     """
     threads = _threads(rows, state)
     share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
@@ -178,7 +179,7 @@ def _written(
             under_way += (pool.submit(write, number) for number in range(threads))
             return tuple(handle for one in under_way for handle in one.result())
         except BaseException as error:
-            failed.append(-1)  # all are left
+            failed.append(-1)  # all ranges are abandoned
             written = WrittenFiles(target.storage)
             for one in under_way:
                 if one.exception() is None:
@@ -192,11 +193,11 @@ def _threads(rows: GroupedRows, state: KeyedState) -> int:
 
 
 class _LeftError(Exception):
-    """Ends a range behind one that failed; nobody sees it."""
+    """Ends a range after an earlier one failed; it is never raised to callers."""
 
 
 def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
-    """Yield key groups until they are of no more use; raise _LeftError then."""
+    """Yield key groups; raise _LeftError as soon as they are no longer needed."""
     for one in groups:
         if is_left():
             raise _LeftError
@@ -206,7 +207,7 @@ def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
 def _placed(
     groups: Groups, key_groups: KeyGroupRange, state: KeyedState, table_bytes: int
 ) -> Tables:
-    """Yield the rows with their key group as a column, small tables together."""
+    """Yield the rows with their key group as a column; small tables are combined."""
     tables: list[pa.Table] = []
     size = 0
     last = key_groups.first

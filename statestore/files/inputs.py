@@ -1,7 +1,8 @@
-"""How many bytes a batch input has, file by file, without reading its rows and without Spark.
+"""The number of bytes of a batch input, file by file, without reading its rows and without Spark.
 
-What a job needs to choose its own parallelism before it starts. A Delta table's files are those
-of its newest version, by its log; any other folder's are all that Spark would read as data.
+A job needs it to choose its parallelism before it starts. A Delta table's files are the files of
+its newest version, according to its log. In any other folder, they are all files that Spark would
+read as data.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _SHORTEST = 12  # the magic twice, and the length of the footer
 class InputFiles:
     """The bytes of each data file of an input.
 
-    ``missing`` names what a Delta table lacks of the state that it shows, as its description says;
-    None if that says nothing.
+    ``missing`` is the part of the state that a Delta table lacks according to its description; None
+    if the description mentions no such part.
     """
 
     sizes: tuple[int, ...]
@@ -43,13 +44,17 @@ class InputFiles:
 def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> InputFiles:
     """Return the data files of a Parquet file, a folder of them, or a Delta table.
 
-    In order of path; below a folder, files and folders that begin with ``_`` or ``.`` are not data
-    (a folder ``_x=1`` is a partition). A Delta table without rows gives none.
+    The files are in order of path. In a folder, files and folders that begin with ``_`` or ``.``
+    are not data (a folder ``_x=1`` is a partition). A Delta table without rows returns none.
 
-    Costs one short read per file, of a Delta table its log alone. Raises NotFoundError when there
-    is nothing at ``url``, InvalidArgumentError for a folder without data files, a file that is not
-    Parquet and a Delta table on a path that delta-rs takes for another one, CorruptionError for a
-    Delta log that delta-rs cannot read, and StorageError when reading fails.
+    It costs one short read per file; for a Delta table, only its log is read.
+
+    Raises:
+        NotFoundError: there is nothing at ``url``.
+        InvalidArgumentError: a folder has no data files, a file is not Parquet, or delta-rs would
+            unescape the path of a Delta table.
+        CorruptionError: delta-rs cannot read a Delta log.
+        StorageError: reading fails.
     """
     storage = open_storage(url, storage_options)
     path = storage.native_path("")
@@ -80,7 +85,7 @@ def _single(url: str, storage_options: Mapping[str, Any] | None) -> tuple[int, .
 
 
 def _is_data(name: str) -> bool:
-    """Whether Spark reads a file as data, by its name and those of the folders above it."""
+    """Return whether Spark reads a file as data, by its name and the names of its folders."""
     return not any(
         part.startswith(".") or (part.startswith("_") and "=" not in part)
         for part in name.split("/")

@@ -48,23 +48,23 @@ __all__ = [
 ]
 
 
-# Keyed state out of files by key group, each file opened once.
+# Keyed state from files by key group, each file opened once.
 #
-# Whoever compares or repairs wants some key groups of a file and not their neighbours. Only row
-# groups that hold rows of a wanted key group are read, front to back; one batch is in memory.
+# Comparison and repair need some key groups of a file and not their neighbors. Only row groups with
+# rows of a wanted key group are read, in order; one batch is in memory.
 
 
 Rows = list[pa.RecordBatch]
 Groups = Generator[tuple[int, pa.RecordBatch]]
-"""Key groups with rows of theirs, ascending. A large key group comes in several batches."""
+"""Key groups with their rows, ascending. A large key group is yielded in several batches."""
 
-# What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
+# Arrow's errors for bytes that it cannot parse. An OSError with an errno is a disk error.
 _DAMAGED = (DamagedFileError, pa.ArrowException, LookupError, OSError, ValueError)
 _Errors = tuple[type[Exception], ...]
 
 
 def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
-    """Yield (key group, rows, digest) of those key groups of a file that have rows, in order."""
+    """Yield (key group, rows, digest) of the key groups of a file that have rows, in order."""
     if handle.index is None:
         yield handle.key_groups.first, handle.rows, handle.digest
         return
@@ -76,7 +76,7 @@ def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
 
 
 def _stored(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
-    """Yield what the files of a part have of the wanted key groups, ascending."""
+    """Yield the rows of the wanted key groups in a part's files, ascending."""
     for handle in part.handles:
         if any(group in wanted for group, _, _ in group_digests(handle)):
             with open_data(storage, part.table.path, handle) as file:
@@ -86,7 +86,7 @@ def _stored(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Group
 def _stored_intact(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
     """Yield wanted key groups of files that may be damaged, as :func:`_intact_groups` found them.
 
-    Raises DamagedFileError after a key group that is not what was written any more.
+    Raises DamagedFileError after a key group that no longer matches its digest.
     """
     for handle in part.handles:
         digests = {group: own for group, *own in group_digests(handle) if group in wanted}
@@ -112,10 +112,10 @@ def _stored_intact(storage: Storage, part: KeyedEntry, wanted: Container[int]) -
 def _intact_groups(
     storage: Storage, part: KeyedEntry, wanted: Container[int], unread: Container[str]
 ) -> frozenset[int]:
-    """Return the wanted key groups of files that may be damaged whose rows are what was written.
+    """Return the wanted key groups that are intact, from files that may be damaged.
 
-    A key group is passed over when a page of it fails its checksum, or the rows have another digest
-    than the manifest says.
+    A key group is skipped if one of its pages fails its checksum, or if its rows do not have the
+    digest in the manifest.
     """
     intact: set[int] = set()
     for handle in part.handles:
@@ -131,9 +131,10 @@ def _intact_groups(
 
 
 def intact_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
-    """Return the elements of an operator state whose file may be damaged, with ``subtask`` and
-    ``position``, None unless all of them are what was written. Raises StorageError when it could
-    not be read.
+    """Return the elements of an operator state whose file may be damaged; None unless all match.
+
+    The table includes ``subtask`` and ``position``. Raises StorageError when the file could not be
+    read.
     """
     schema = stored_schema(entry.state.schema)
     pieces: Rows = []
@@ -152,10 +153,10 @@ def intact_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
 
 @contextmanager
 def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile | None]:
-    """Open a file that may be damaged; None when it is missing, or nothing of it can be read.
+    """Open a file that may be damaged; None when it is missing or unreadable.
 
-    Arrow seeks and reads by itself: over some damaged footers, which have no checksum in manifests
-    of older releases, it aborts the process when it is asked where a row group lies.
+    Arrow seeks and reads by itself. Manifests of older releases have no checksum of the footer.
+    Arrow may abort the process when it locates a row group by a damaged footer.
     """
     name = entry.table.name_of(handle)
     with named("read", f"{storage.url}/{name}"), ExitStack() as stack:
@@ -168,7 +169,7 @@ def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile |
 
 
 def _opened(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
-    """Return the file, if it is as long as it was, and its footer is that of the handle."""
+    """Return the file if its length and its footer match the handle, or None."""
     try:
         if file.seek(0, 2) != handle.size_bytes:
             return None
@@ -184,13 +185,13 @@ def _opened(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
 
 
 def _refuse_unread(error: Exception) -> None:
-    """Raise what the disk says, which is no damage; what Arrow says of the bytes is."""
+    """Raise a disk error again; Arrow's other errors mean that the bytes are damaged."""
     if isinstance(error, OSError) and error.errno:
         raise error
 
 
 def rows_and_digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Return how many rows there are, and their digest."""
+    """Return the number of rows, and their digest."""
     count, digest = 0, 0
     for batch in batches:
         count += batch.num_rows
@@ -200,7 +201,7 @@ def rows_and_digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the rows of the key groups of a file lie: those of ``groups[i]`` end at ``ends[i]``."""
+    """The positions of a file's key groups: the rows of ``groups[i]`` end at ``ends[i]``."""
 
     groups: list[int]
     ends: list[int]
@@ -214,7 +215,7 @@ class _Places:
         return self.ends[place - 1] if place else 0
 
     def within(self, first_row: int, stop_row: int) -> range:
-        """Return the places of the key groups that have rows there."""
+        """Return the places of the key groups with rows in a range of rows."""
         first = bisect_right(self.ends, first_row)
         last = bisect_right(self.ends, stop_row - 1)
         return range(first, min(last + 1, len(self.ends)))
@@ -227,9 +228,9 @@ def _groups(
     wanted: Container[int],
     tolerated: _Errors | None,
 ) -> Groups:
-    """Yield the wanted key groups of an open file; with ``tolerated`` what raises is passed over.
+    """Yield the wanted key groups of an open file; errors in ``tolerated`` are skipped.
 
-    Then a key group may lack rows.
+    If an error was skipped, a key group may lack rows.
     """
     places = _Places.of(handle)
     for begin, batch in _batches(file, places, wanted, entry, tolerated):
@@ -247,7 +248,7 @@ def _batches(
     entry: KeyedEntry,
     tolerated: _Errors | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of the row groups that hold wanted key groups, each batch with its place."""
+    """Yield the rows of row groups with wanted key groups, each batch with its position."""
     schema, metadata = arrow_schema(entry.state.schema), file.parquet.metadata
     sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     begins = [0, *accumulate(sizes)]
@@ -273,7 +274,7 @@ def _batches(
 def _readable(
     file: DataFile, number: int, begin: int, schema: pa.Schema, tolerated: _Errors
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the batches of a row group up to the first that cannot be read."""
+    """Yield the batches of a row group up to the first one that cannot be read."""
     batches = file.batches([number], schema)
     while True:
         try:
@@ -287,22 +288,22 @@ def _readable(
         begin += batch.num_rows
 
 
-# Keyed state by key group, with its changes: what is known of a group, and its rows.
+# Keyed state by key group, including its changes: the digests of a group, and its rows.
 #
-# Without changes the manifest has the digest of a key group. With them it has those of the parts
-# that the group consists of: the same parts in the same order are the same rows, and other parts
-# say nothing before they are merged.
+# Without changes, the manifest has the digest of a key group. With changes, it has the digests of
+# the group's parts. The same parts in the same order have the same rows. Different parts can only
+# be compared after they are merged.
 
 
 Parts = tuple[tuple[int, int], ...]
 """Rows and digest of a key group in the base, then in each layer that changes it, oldest first.
 
-One item: the group has no changes, and these are its rows and its digest.
+With one item, the group has no changes: the item has the group's rows and digest.
 """
 
 
 def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Collection[int]]]:
-    """Yield the base and each layer of a state, with those key groups whose rows in it count."""
+    """Yield the base and each layer of a state, with the key groups that are live in it."""
     base, *_ = entry.parts
     yield base, range(entry.state.max_parallelism)
     for layer in entry.layers:
@@ -310,7 +311,7 @@ def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Collection[int]]
 
 
 def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
-    """Return the parts of each key group that has rows or changes; nothing is read."""
+    """Return the parts of each key group that has rows or changes, without reading files."""
     found: dict[int, Parts] = {}
     for number, (part, live) in enumerate(live_parts(entry)):
         none = ((0, 0),) if number else ()
@@ -322,8 +323,9 @@ def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
 
 
 def group_rows(entry: KeyedEntry) -> dict[int, int]:
-    """Return how many rows that count the files of a state have per key group, base and changes
-    together; those of the state may be less.
+    """Return the number of live stored rows per key group, in the base and all changes.
+
+    The state may have fewer rows.
     """
     return {group: sum(rows for rows, _ in found) for group, found in group_parts(entry).items()}
 
@@ -336,17 +338,17 @@ def read_groups(
     damaged: Literal["raise", "skip"] = "raise",
     unread: Container[str] = (),
 ) -> Groups:
-    """Yield the rows of each wanted key group that has rows or changes, in ascending order, as
-    stored columns, with the changes put over them: a batch without rows where these left none.
+    """Yield the rows of each wanted key group that has rows or changes, in ascending order.
 
-    A batch has rows of one key group; a large key group comes in several batches. Of base and
-    layers files without a wanted key group are not opened. Raises MissingFileError or
+    The rows are stored columns with the changes applied. If no rows are left, a batch without rows
+    is yielded. A batch has rows of one key group; a large key group is yielded in several batches.
+    Base and layer files without a wanted key group are not opened. Raises MissingFileError or
     DamagedFileError.
 
-    With ``skip`` wanted key groups are read twice: first all digests are checked, and a key group
-    of which base or a layer is not what was written is passed over. Without a layer it would be an
-    older state than it says. Files named in ``unread`` are then taken for damaged. StorageError is
-    raised for a file that could not be read.
+    With ``skip``, wanted key groups are read twice. First all digests are checked, and a key group
+    is skipped if its base or a layer is damaged: without a layer it would be an older state than
+    declared. Files named in ``unread`` count as damaged. StorageError is raised for a file that
+    could not be read.
     """
     read = _stored
     if damaged == "skip":
@@ -360,9 +362,7 @@ def read_groups(
 def intact_groups(
     storage: Storage, entry: KeyedEntry, wanted: Container[int], unread: Container[str] = ()
 ) -> frozenset[int]:
-    """Return the wanted key groups, of those that have rows or changes, of which base and layers
-    are what was written.
-    """
+    """Return the wanted key groups with rows or changes whose base and layers are all intact."""
     intact = {group for group in group_parts(entry) if group in wanted}
     for part, live in live_parts(entry):
         own = frozenset(
@@ -407,16 +407,16 @@ def _merged_groups(
 def _with_groups(
     state: KeyedState, groups: Iterable[tuple[int, pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of key groups with their key group as first column."""
+    """Yield the rows of key groups with their key group as the first column."""
     schema = restored_schema(state.schema)
     for group, rows in groups:
         yield placed(rows, group, schema)
 
 
 def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -> Groups:
-    """Yield the wanted key groups as :func:`read_groups` does that skips what is damaged.
+    """Yield the wanted key groups as :func:`read_groups` does, skipping damaged ones.
 
-    Raises DamagedFileError after them when one is not what was written, or StorageError.
+    Raises DamagedFileError after all intact key groups if one is damaged, or StorageError.
     """
     left = group_parts(entry).keys() & set(wanted)
     for group, rows in read_groups(storage, entry, wanted, damaged="skip"):
@@ -432,10 +432,10 @@ def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -
 def aligned_groups(
     a: tuple[KeyedState, Groups], b: tuple[KeyedState, Groups]
 ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """Yield the rows that two states with the same key groups have of each of them.
+    """Yield the rows of each key group in two states with the same key groups.
 
-    A large key group comes in several pieces; rows of one identity are in one piece. ``key_group``
-    is the first column of the tables.
+    A large key group is yielded in several pieces; rows of one identity are in one piece.
+    ``key_group`` is the first column of the tables.
     """
     states = [state for state, _ in (a, b)]
     streams = [

@@ -1,8 +1,8 @@
-"""Keyed state into files: rows by key group in, one file per key group, or per range of them, out.
+"""Writes keyed state to files: one file per key group, or per range of key groups.
 
 The rows of a writer arrive in order of key group. They are sorted by the state's identity columns
 in bounded memory (:mod:`statestore.files.sorting`), and one file is open at a time. Null keys and
-duplicate entries stop the writer. Then its files are deleted; they were never visible.
+duplicate entries stop the writer. Its files are then deleted; they were never visible.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ _SYNC_FILES = 16
 
 @dataclass(frozen=True)
 class KeyedTarget:
-    """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker.
+    """The target of a keyed state in one checkpoint, and its options; can be pickled to a worker.
 
-    ``co_located`` says that the rows of a DataFrame are where they belong already, ``logged`` that
-    a log wants the files' statistics. With ``synced_later`` the files are not durable when they are
-    written: the caller syncs them before a manifest names them, together with others.
+    ``co_located`` means that a DataFrame's rows are already in the right Spark partitions.
+    ``logged`` means that a log needs the files' statistics. With ``synced_later`` the files are not
+    durable when they are written: the caller syncs them, together with others, before a manifest
+    names them.
     """
 
     storage: Storage
@@ -66,7 +67,7 @@ class KeyedTarget:
     def of(
         cls, storage: Storage, entry: KeyedEntry, checkpoint_id: int, options: ParquetOptions
     ) -> KeyedTarget:
-        """Return where more files of a state that is stored already are written."""
+        """Return the target for additional files of a state that is already stored."""
         logged = entry.table.format == "delta"
         path, state = entry.table.path, entry.state
         return cls(storage, path, checkpoint_id, state, options, logged=logged)
@@ -77,10 +78,10 @@ def write_grouped(
 ) -> tuple[KeyedStateHandle, ...]:
     """Write rows that are in order of ``key_group``; return a handle per file.
 
-    The rows of a key group may come in any number of batches or tables, in any order.
+    The rows of a key group may arrive in any number of batches or tables, in any order.
 
     Raises NullKeyError with the number of rows, DuplicateKeyError with the entry,
-    InvalidArgumentError for a key group that comes back or a row that is too large, or
+    InvalidArgumentError for a key group that occurs again or a row that is too large, or
     StorageError.
     """
     options = target.options
@@ -89,9 +90,9 @@ def write_grouped(
 
 
 def write_pieces(pieces: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
-    """Write pieces that ascend, as :mod:`statestore.files.sorting` makes them.
+    """Write ascending pieces, as :mod:`statestore.files.sorting` produces them.
 
-    Raises what :func:`write_grouped` raises.
+    Raises the errors of :func:`write_grouped`.
     """
     writer = _GroupWriter(target)
     try:
@@ -107,10 +108,10 @@ def write_pieces(pieces: Iterable[pa.Table], target: KeyedTarget) -> tuple[Keyed
 
 
 class _GroupWriter:
-    """The file under way, what is known of its key groups, and the handles of those that are done.
+    """The open file, the row counts of its key groups, and the handles of finished files.
 
-    Partitioned, a file has one key group, which its folder names. Ranged, it goes on until it is
-    large, and every row says its key group itself.
+    In the partitioned layout a file has one key group, which its folder names. In the ranged layout
+    a file grows until it is large, and every row has its key group as a column.
     """
 
     def __init__(self, target: KeyedTarget) -> None:
@@ -119,18 +120,18 @@ class _GroupWriter:
         self._schema = file_schema(target.state)
         self._stored = target.state.schema.names
         self._bounded = statistics_columns(target.state)
-        # New for every attempt: a retried task never meets the files of the one before it.
+        # New for every attempt: a retried task never collides with files of an earlier attempt.
         self._token = uuid.uuid4().hex[:16]
         self._file: FileWriter | None = None
         self._groups: dict[int, tuple[int, int]] = {}
         self._handles: list[KeyedStateHandle] = []
         self._syncer = _Syncer(target.storage)
         self._encodings = Encodings()
-        # Where copies lie is of use to who places subtasks; without copies it says nothing.
+        # The location of local copies helps to place subtasks. Without a local cache it is useless.
         self._host = socket.gethostname() if isinstance(target.storage, CachedStorage) else ""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows, which are in their order, of one key group or several."""
+        """Write sorted rows of one or several key groups."""
         groups = np.asarray(batch.column(KEY_GROUP))
         starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
         digests = np.add.reduceat(_hashes(batch.select(self._stored)), starts)
@@ -150,10 +151,10 @@ class _GroupWriter:
     def _stop_of_write(
         self, file: FileWriter, starts: npt.NDArray[np.int64], first: int, size_bytes: int
     ) -> int:
-        """Return the number of the key group before which a write that begins with ``first`` ends.
+        """Return the index of the key group before which a write that begins at ``first`` ends.
 
-        Many small key groups are written at once: a call for each would cost more than its rows.
-        Files are the same, since no row group or file may end between these key groups.
+        Many small key groups are written together: a call for each would cost more than its rows.
+        The resulting files are the same, since no row group or file may end between them.
         """
         if not self._ranged or not file.has_room_for(size_bytes):
             return first + 1
@@ -173,7 +174,7 @@ class _GroupWriter:
             self._groups[group] = (known + rows, (known_digest + digest) % 2**64)
 
     def _file_of(self, key_group: int) -> FileWriter:
-        """Return the file that the next rows of a key group are written to."""
+        """Return the file for the next rows of a key group."""
         if self._file is None or key_group not in self._groups:
             self._file = self._begin(key_group)
         return self._file
@@ -193,7 +194,7 @@ class _GroupWriter:
         written.delete(reason)
 
     def _begin(self, key_group: int) -> FileWriter:
-        """Open the file of a new key group, or go on with that of the one before it."""
+        """Open the file of a new key group, or continue with the previous key group's file."""
         options = self._target.options
         if self._file is not None and self._ranged:
             self._file.end_group()
@@ -230,7 +231,7 @@ class _GroupWriter:
 
 
 class _Syncer:
-    """Makes files durable while the next ones are written, some at a time."""
+    """Makes files durable while the next ones are written, in batches."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -244,8 +245,8 @@ class _Syncer:
             self._submit()
 
     def finish(self) -> None:
-        """Return when all files are durable; StorageError when one cannot be."""
-        if not self._under_way:  # a thread for the only files costs more than it saves
+        """Return when all files are durable; StorageError if one cannot be synced."""
+        if not self._under_way:  # a thread for one batch of files costs more than it saves
             self._storage.sync(self._names)
             return
         self._submit()
@@ -264,7 +265,7 @@ class _Syncer:
 
 
 def file_schema(state: KeyedState) -> pa.Schema:
-    """Return the columns of the state's files: ranged, the key group before the stored ones."""
+    """Return the columns of the state's files; the ranged layout adds the key group first."""
     stored = arrow_schema(state.schema)
     if state.layout is Layout.PARTITIONED:
         return stored
@@ -272,8 +273,9 @@ def file_schema(state: KeyedState) -> pa.Schema:
 
 
 def _hashes(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the hash of every row, a few rows at a time: hashing takes several times their bytes,
-    which then stay in the processor's cache.
+    """Return the hash of every row, computed for a few rows at a time.
+
+    Hashing needs several times the memory of the rows, which then stays in the CPU cache.
     """
     row_bytes = batch.nbytes // batch.num_rows + 1
     step = max(min(_DIGEST_ROWS, _DIGEST_BYTES // row_bytes), 1)

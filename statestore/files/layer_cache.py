@@ -1,8 +1,8 @@
-"""Small layers of changes, decoded once for all subtasks that a process restores.
+"""A cache of small layers of changes, decoded once for all subtasks that a process restores.
 
 Opening a small layer and decoding its row groups costs about the same for a few rows as for all of
-them. So the first subtask that reads a small layer decodes all of it, and every subtask gets a
-slice.
+them. The first subtask that reads a small layer therefore decodes all of it, and every subtask gets
+a slice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LayerCache", "Read"]
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
 
 SHARED_BYTES = 32 * 2**20
-"""The most bytes of decoded layers that one cache holds."""
+"""The maximum number of bytes of decoded layers in one cache."""
 
 _TINY_BYTES, _SMALL_BYTES = 128 * 2**10, 4 * 2**20
 _LEAST_PART = 8
@@ -33,21 +33,21 @@ class LayerCache:
     """Holds decoded layers of one restored state, at most ``limit_bytes``; thread-safe."""
 
     def __init__(self, limit_bytes: int = SHARED_BYTES) -> None:
-        """Begin with no layers."""
+        """Start with no layers."""
         self._limit = self._left = limit_bytes
         self._tables: dict[tuple[str, ...], pa.Table | None] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[LayerCache], tuple[int]]:
-        """Begin with no layers in another process: it reads those that it needs itself."""
+        """Start with no layers in another process, which reads the layers that it needs itself."""
         return type(self), (self._limit,)
 
     def rows_of(self, layer: LayerReads, read: Read) -> pa.Table | None:
         """Return all rows of a layer, sorted.
 
         Args:
-            layer: what a subtask reads of the layer.
-            read: reads slices of a layer's files. Its errors are raised, and nothing is kept.
+            layer: the slices of the layer that a subtask reads.
+            read: reads slices of a layer's files. Its errors are raised, and nothing is cached.
 
         Returns:
             The rows; None if the subtask should read its own slices: the layer is not small, the

@@ -1,4 +1,4 @@
-"""The rows of keys: one key by one file, many keys in a pass, a subtask's as it asks for them."""
+"""Lookups by key: one key in one file, many keys in one pass, or a subtask's keys on demand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# One key's rows, from at most one data file: a point lookup without scanning the state.
+# The rows of one key, from at most one data file: a point lookup without a scan of the state.
 
 
 def rows_of_key(
@@ -65,9 +65,9 @@ def rows_of_key(
     verify: bool = False,
     now_ms: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
+    """Return a key's rows as dictionaries, in stored order; empty when the state lacks the key.
 
-    Else as :func:`table_of_key`.
+    Otherwise the same as :func:`table_of_key`.
     """
     table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
     return dictionaries(table, str(entry.state))
@@ -83,10 +83,10 @@ def table_of_key(
 ) -> pa.Table:
     """Return the rows of a key, in stored order and columns.
 
-    ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
-    the key's group, and of each layer of changes one, in it only row groups whose bounds admit the
-    key; with ``verify`` the whole file, to check its SHA-256. With a clock, ``now_ms``, rows that
-    have expired are left out where the state says so. Raises InvalidArgumentError when the value
+    ``key`` is a value, or for several key columns a tuple or a dictionary. This reads the file of
+    the key's group, and one file of each layer of changes, but only row groups whose bounds include
+    the key. With ``verify`` it reads the whole file to check its SHA-256. If ``now_ms`` is given,
+    expired rows are left out if the state hides them. Raises InvalidArgumentError when the value
     does not fit the key's type.
     """
     wanted = key_batch(entry.state, key)
@@ -112,7 +112,7 @@ def _rows_of(
         with open_data(storage, entry.table.path, part.handle, verify=verify) as file:
             metadata = file.parquet.metadata
             own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
-            # What a footer without checksum says of bounds is not believed: it could hide rows.
+            # Bounds in a footer without a checksum are not trusted: they could hide rows.
             known = part.handle.footer is not None
             for index in _row_groups(metadata, wanted, own) if known else own:
                 for batch in file.batches([index], schema):
@@ -125,8 +125,9 @@ def _rows_of(
 def key_group_of(
     state: KeyedState, wanted: pa.RecordBatch, max_parallelism: int | None = None
 ) -> int:
-    """Return the key group of a key, as :func:`key_batch` returns it, of the stored ones or of
-    another ``max_parallelism``.
+    """Return the key group of a key that :func:`key_batch` returned.
+
+    It is one of the stored key groups, or of ``max_parallelism`` key groups.
     """
     return int(key_groups_of(wanted, state, max_parallelism)[0])
 
@@ -192,7 +193,7 @@ def _key_text(state: KeyedState) -> str:
 
 
 def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int]:
-    """Return those row groups whose bounds admit the key; all of them where bounds say nothing."""
+    """Return the row groups whose bounds include the key, or that have no bounds."""
     positions = positions_of(metadata)
     kept = []
     for group in among:
@@ -227,24 +228,25 @@ def _admits(statistics: Any, value: int | bytes | None) -> bool:
     return bool(statistics.min_raw <= value <= statistics.max_raw)
 
 
-# The rows of many keys: what a micro-batch needs of a state, in a pass over their key groups.
+# The rows of many keys, for a micro-batch, in one pass over their key groups.
 #
-# Files never change, so what was read of one may be kept: :class:`RowCache` holds decoded files
-# with the hashes of their keys, up to a number of bytes, and a lookup in it reads nothing.
+# Files never change, so their contents can be cached: :class:`RowCache` holds decoded files with
+# the hashes of their keys, up to a number of bytes. A lookup of cached files reads nothing.
 
 
 U64Array = npt.NDArray[np.uint64]
 
 _STALE = 32
-"""Lookups after which what was not asked for makes room."""
+"""Slices that were not used in this many lookups are evicted."""
 _SMALL = 4
-"""A file decoded is seldom larger than so many times its bytes."""
+"""A decoded file is seldom larger than this multiple of its size."""
 
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys that are looked for, in order of key group: their columns, and of each its hash, in
-    order within a key group, and its key group.
+    """Keys to look up, in order of key group: their columns, hashes and key groups.
+
+    Within a key group the hashes are in order.
     """
 
     rows: pa.Table
@@ -253,11 +255,10 @@ class WantedKeys:
 
     @classmethod
     def of(cls, rows: Any, state: KeyedState) -> WantedKeys:
-        """Return the keys in the key columns of a table, a frame that speaks Arrow or dictionaries,
-        with repetitions or without.
+        """Return the keys in the key columns of a table, an Arrow-compatible frame or dictionaries.
 
-        InvalidArgumentError when a key column is missing, or has a value that is no key, as
-        :func:`key_batch` says of one; NullKeyError.
+        Keys may be repeated. Raises InvalidArgumentError when a key column is missing, or has a
+        value that :func:`key_batch` would refuse; NullKeyError for a null key.
         """
         rows = settled(rows)
         if is_dicts(rows):
@@ -280,7 +281,7 @@ class WantedKeys:
         return cls(keys.take(pa.array(order)), hashes[order], groups[order])
 
     def of_reads(self, reads: ReadSlices) -> WantedKeys:
-        """Return the keys in key groups of which something is read."""
+        """Return the keys whose key groups are in these reads."""
         lies = np.zeros(len(self.groups), np.bool_)
         for part in reads.slices:
             lies[self._in(part)] = True
@@ -288,7 +289,7 @@ class WantedKeys:
         return WantedKeys(self.rows.take(pa.array(at)), self.hashes[at], self.groups[at])
 
     def hashes_in(self, part: KeyedStateSlice) -> U64Array:
-        """Return the hashes of the keys in the key groups of a slice, each once, in order."""
+        """Return the distinct hashes of the keys in the key groups of a slice, in order."""
         hashes = self.hashes[self._in(part)]
         if len(part.key_groups) > 1:
             hashes = np.sort(hashes)
@@ -296,8 +297,9 @@ class WantedKeys:
         return hashes[np.append(~again, True)] if again.any() else hashes
 
     def values_in(self, part: KeyedStateSlice) -> dict[str, pa.ChunkedArray]:
-        """Return, of the key columns whose values Arrow finds as we do, those that the keys in the
-        key groups of a slice have.
+        """Return the key values in the key groups of a slice, for simple key columns.
+
+        These are the columns whose values Arrow compares exactly as this module does.
         """
         own = self._in(part)
         own = self.rows.slice(own.start, own.stop - own.start)
@@ -305,7 +307,7 @@ class WantedKeys:
         return {name: own.column(name) for name, kind in kinds if _comparable(kind)}
 
     def match(self, rows: pa.Table) -> pa.Table:
-        """Return those rows that have one of the keys: hashes may lie, values do not."""
+        """Return the rows that have one of the keys; hashes may collide, values do not."""
         places, _ = found(rows.select(self.rows.column_names), self.rows)
         return rows if len(places) == rows.num_rows else taken(rows, places)
 
@@ -315,15 +317,15 @@ class WantedKeys:
 
 
 class RowCache:
-    """Decoded slices of files with hashes of their keys, up to a number of bytes.
+    """A cache of decoded slices of files with hashes of their keys, up to a number of bytes.
 
-    Each lookup asks for about the same slices. So what is held stays while it is in use, and what
-    finds no room is read each time: to let the least lately used one go would, with one slice more
-    than there is room for, let each go right before it is asked for.
+    Each lookup needs about the same slices. Cached slices therefore stay while they are in use, and
+    slices that do not fit are read each time. With LRU eviction, one slice too many would evict
+    each slice right before it is needed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Hold at most so many bytes."""
+        """Start an empty cache of at most ``limit_bytes``."""
         self._limit, self._size = limit_bytes, 0
         self._lookup, self._lookups = "", 0
         self._held: dict[tuple[str, int, int, int], _Held] = {}
@@ -331,11 +333,11 @@ class RowCache:
 
     @property
     def size_bytes(self) -> int:
-        """What is held now."""
+        """The number of bytes in the cache."""
         return self._size
 
     def begin(self, lookup: str) -> None:
-        """Say of which lookup the next questions are; what was not asked for in many goes."""
+        """Start a lookup; evict slices that were not used in many lookups."""
         with self._lock:
             if lookup == self._lookup:
                 return
@@ -345,7 +347,7 @@ class RowCache:
                     self._size -= self._held.pop(name).indexed.size
 
     def find(self, part: KeyedStateSlice) -> Indexed | None:
-        """Return a slice if it is held."""
+        """Return a slice if it is in the cache."""
         with self._lock:
             held = self._held.get(_name(part))
             if held is None:
@@ -354,11 +356,11 @@ class RowCache:
             return held.indexed
 
     def takes(self, size_bytes: int) -> bool:
-        """Return whether there may be room for so many bytes of files."""
+        """Return whether there may be room for this many bytes of files."""
         return size_bytes * _SMALL <= self._limit - self._size
 
     def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
-        """Hold a slice if there is room."""
+        """Cache a slice if there is room."""
         with self._lock:
             if _name(part) not in self._held and self._size + indexed.size <= self._limit:
                 self._held[_name(part)] = _Held(indexed, self._lookups)
@@ -367,7 +369,7 @@ class RowCache:
 
 @dataclass(frozen=True)
 class Indexed:
-    """Rows with the hashes of their keys, in order, and the places of these."""
+    """Rows with the sorted hashes of their keys, and the rows' positions in hash order."""
 
     rows: pa.Table
     hashes: U64Array
@@ -382,11 +384,11 @@ class Indexed:
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """The number of bytes in memory."""
         return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
 
     def like(self, wanted: U64Array) -> pa.Table:
-        """Return the rows whose keys have one of the hashes, in their order."""
+        """Return the rows whose keys have one of the hashes, in the rows' order."""
         first = np.searchsorted(self.hashes, wanted, "left")
         counts = np.searchsorted(self.hashes, wanted, "right") - first
         ends = np.cumsum(counts)
@@ -403,7 +405,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Search:
-    """A lookup of some keys in the files of a state, through a cache if there is one."""
+    """A lookup of some keys in the files of a state, with a cache if there is one."""
 
     storage: Storage
     wanted: WantedKeys
@@ -440,8 +442,8 @@ class _Search:
         pieces = [restored_schema(entry.state.schema).empty_table()]
         values = self.wanted.values_in(part)
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
-            # Nearly all rows go by here, so that few are hashed; one column of some types tells it
-            # all. Of two each may have all of its values among those that are wanted.
+            # Filter by value first: this removes nearly all rows, so few need hashes. For a single
+            # simple key column it is exact; with several, each value may occur in another key.
             for name, wanted in values.items():
                 batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
             if not len(values) == len(self.state.key) == 1:
@@ -455,7 +457,7 @@ class _Search:
 def bytes_to_read(
     per_subtask: Sequence[ReadSlices], wanted: WantedKeys, cache: RowCache | None
 ) -> int:
-    """Return how many bytes of files the rows of some keys are in that a cache does not hold."""
+    """Return the number of bytes of the files that some keys need and a cache does not hold."""
     groups = np.unique(wanted.groups)
     return sum(
         part.size_bytes
@@ -466,7 +468,7 @@ def bytes_to_read(
 
 
 def _has_any(part: KeyedStateSlice, groups: npt.NDArray[np.int32]) -> bool:
-    """Return whether some of the key groups, in order, are in a slice."""
+    """Return whether some of the sorted key groups are in a slice."""
     first, after = np.searchsorted(groups, (part.key_groups.first, part.key_groups.last + 1))
     return bool(first < after)
 
@@ -480,11 +482,11 @@ def rows_of_keys(
     *,
     verify: bool = False,
 ) -> pa.Table:
-    """Return the rows that these keys have in the given parts of a state, ``key_group`` first.
+    """Return the rows of these keys in the given parts of a state, ``key_group`` first.
 
-    In order of key group. Only files with key groups of the keys are read, each once; without a
-    cache a row group is in memory, and what is found. With ``verify`` the SHA-256 of a file that is
-    read is checked first. Raises MissingFileError or DamagedFileError.
+    The rows are in order of key group. Only files with key groups of the keys are read, each once.
+    Without a cache, only one row group and the result are in memory. With ``verify`` the SHA-256 of
+    each file is checked first. Raises MissingFileError or DamagedFileError.
     """
     search = _Search(storage, wanted, cache, verify, entry.state)
     base = search.rows_in(entry, reads.base)
@@ -495,7 +497,7 @@ def rows_of_keys(
 
 
 def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
-    """Return the key columns that dictionaries have; of none, all of them."""
+    """Return the key columns that occur in dictionaries; without dictionaries, all of them."""
     names = [name for name in state.key if any(name in row for row in rows) or not rows]
     keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
     keys = with_uuids(keys, uuid_columns(state))
@@ -506,18 +508,18 @@ def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
     return part.handle.sha256, part.key_groups.first, part.first_row, part.rows
 
 
-# A subtask's state fetched as it is asked for: a lookup reads one key group, not all.
+# A subtask's state that is fetched on demand: a lookup reads one key group, not all of them.
 #
-# What disaggregated state does: whoever restores may begin at once, and pays for what it touches.
+# As with disaggregated state, a restored subtask can begin immediately, and reads state on demand.
 
 
 @checked_methods
 class LazySubtask:
-    """The key groups of one subtask, each read when a key of it is asked for.
+    """The key groups of one subtask, each read when one of its keys is looked up.
 
-    Up to ``limit_bytes`` of decoded key groups are held; the least recently used are evicted first.
-    A larger key group is not held: each lookup reads the row groups that may have the key. Not for
-    several threads.
+    Up to ``limit_bytes`` of decoded key groups are cached; the least recently used are evicted
+    first. A larger key group is not cached: each lookup reads the row groups that may have the key.
+    Not thread-safe.
     """
 
     def __init__(
@@ -531,7 +533,7 @@ class LazySubtask:
         verify: bool = False,
         now_ms: int | None,
     ) -> None:
-        """Take what the subtask owns; nothing is read yet."""
+        """Take the subtask's key groups; nothing is read yet."""
         self.key_groups = own
         self._storage, self._entry, self._max = storage, entry, max_parallelism
         self._limit, self._verify, self._now_ms = limit_bytes, verify, now_ms
@@ -541,13 +543,13 @@ class LazySubtask:
 
     @property
     def fetched(self) -> tuple[int, ...]:
-        """The key groups that are held, ascending."""
+        """The key groups in the cache, ascending."""
         return tuple(sorted(self._held))
 
     def get(self, key: Any) -> list[dict[str, Any]]:
-        """Return the rows of one key, [] for none. Its key group is read, and held if it fits.
+        """Return the rows of one key, [] for none; its key group is read, and cached if it fits.
 
-        Raises InvalidArgumentError for a value that is no key, or one that another subtask owns,
+        Raises InvalidArgumentError for an invalid key, or one that another subtask owns,
         MissingFileError or DamagedFileError.
         """
         batch = key_batch(self._entry.state, key)
@@ -567,9 +569,9 @@ class LazySubtask:
         return dictionaries(rows.select(state.schema.names), str(state))
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
-        """Read key groups that are not held, by default all; return how many are held then.
+        """Read key groups into the cache, by default all; return the number of cached ones.
 
-        A key group that is larger than the limit is not held.
+        A key group that is larger than the limit is not cached.
         """
         for group in self.key_groups if key_groups is None else key_groups:
             if group in self.key_groups:
@@ -577,7 +579,7 @@ class LazySubtask:
         return len(self._held)
 
     def _group(self, group: int) -> Indexed | None:
-        """Return a key group, which is held from now on; None if it is larger than the limit."""
+        """Return a key group and cache it; None if it is larger than the limit."""
         held = self._held.get(group)
         if held is None:
             if group in self._too_large:

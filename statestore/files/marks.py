@@ -1,8 +1,8 @@
-"""What a row of changes says: that it comes, or which rows go. Here alone is its mark read.
+"""The mark of a change: an upsert, or a delete with its width. Only this module interprets marks.
 
-On disk a mark is 0 for a row that comes, else how many columns of the identity a delete names
-(:data:`~statestore.format.layers.MARK`). Until it is stored a delete may be *cleared*: rows that it
-names may come in the same checkpoint. Its mark is below zero then.
+On disk a mark is 0 for an upsert, and for a delete the number of identity columns that it names
+(:data:`~statestore.format.layers.MARK`). Before it is stored, a delete may be *cleared*: the same
+checkpoint may have upserts of rows that it names. Its mark is then negative.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 @dataclass(frozen=True)
 class Deletion:
-    """Rows that go: those that have the first ``width`` columns of the identity in common with what
-    is deleted. If they are ``cleared``, the same checkpoint may bring rows of them.
+    """A delete of all rows that have the same first ``width`` identity columns.
+
+    If it is ``cleared``, the same checkpoint may upsert such rows.
     """
 
     width: int
@@ -49,14 +50,14 @@ class Deletion:
 
 
 def mark_of(deletion: Deletion | None) -> int:
-    """Return the mark of rows that go so, None for rows that come."""
+    """Return the mark of rows with this deletion; None stands for upserts."""
     if deletion is None:
         return 0
     return -deletion.width if deletion.cleared else deletion.width
 
 
 def named_columns(deletion: Deletion | None, state: KeyedState) -> Sequence[str]:
-    """Return the columns that rows have that go so, None for rows that come: these have all."""
+    """Return the columns that a deletion names; None stands for upserts, which name all."""
     return state.schema.names if deletion is None else state.identity[: deletion.width]
 
 
@@ -66,38 +67,39 @@ def are_changes(state: KeyedState) -> bool:
 
 
 def comes(changes: pa.RecordBatch | pa.Table) -> Flags:
-    """Return which of some changes come."""
+    """Return which changes are upserts."""
     come: Flags = np.asarray(changes.column(MARK)) == 0  # a null is NaN here
     return come
 
 
 def coming(changes: T) -> T:
-    """Return those of some changes that come."""
+    """Return the upserts of some changes."""
     return changes.filter(pa.array(comes(changes)))
 
 
 def deletes(changes: pa.Table, *, cleared: bool = True) -> pa.Table:
-    """Return those of some changes that are deletes, on request without the cleared ones."""
+    """Return the deletes of some changes, optionally without cleared ones."""
     test = pc.not_equal if cleared else pc.greater
     return changes.filter(test(changes.column(MARK), 0))
 
 
 def widths_of(changes: pa.Table, state: KeyedState) -> npt.NDArray[np.int64]:
-    """Return of how many columns of the identity each change speaks: one that comes of all."""
+    """Return the number of identity columns that each change names; an upsert names all."""
     widths = np.abs(np.asarray(changes.column(MARK)).astype(np.int64))
     return np.where(widths == 0, len(state.identity), widths)
 
 
 def unknown(changes: pa.RecordBatch, state: KeyedState) -> int:
-    """Return how many stored changes neither come nor name what they delete; ``state`` is that of
-    changes, whose identity has the mark too.
+    """Return the number of stored changes with an invalid mark.
+
+    ``state`` is the state of the changes, whose identity includes the mark.
     """
     marks = np.asarray(pc.fill_null(changes.column(MARK), -1))
     return int(((marks < 0) | (marks >= len(state.identity))).sum())
 
 
 def as_stored(changes: pa.Table) -> pa.Table:
-    """Return changes as they are stored, which says no more whether a delete was cleared."""
+    """Return changes in their stored form, in which cleared deletes are ordinary deletes."""
     return _with_marks(changes, pc.abs(changes.column(MARK)))
 
 
@@ -107,11 +109,11 @@ def as_cleared(changes: pa.Table) -> pa.Table:
 
 
 def cleared_where(changes: pa.Table, gone: Flags, state: KeyedState) -> pa.Table:
-    """Return changes of which some that come are deletes of their identity now, cleared."""
+    """Return changes in which the ``gone`` upserts become cleared deletes of their identity."""
     places = pa.array(np.arange(changes.num_rows), mask=gone)
     for name in state.values:
         at = changes.column_names.index(name)
-        kept = changes.column(name).take(places)  # a null for those that go
+        kept = changes.column(name).take(places)  # null for the new deletes
         changes = changes.set_column(at, changes.field(name), kept)
     mark = mark_of(Deletion(len(state.identity), cleared=True))
     return _with_marks(changes, pc.if_else(pa.array(gone), mark, changes.column(MARK)))

@@ -1,10 +1,9 @@
-"""Base and changes merged: the rows of a state, in one pass over its files, in order of key group.
+"""Merges base and changes: yields a state's rows in key-group order, in one pass over its files.
 
 Base and layers are read in aligned pieces (:mod:`statestore.files.aligned`), so memory does not
 depend on the size of a key group. In memory are a piece of each layer and of the base, and two more
-pieces of the base, which a thread decodes. Of the changes of a piece those that newer ones replace
-are left out. The others are then looked up in the base. Only rows that are new to the base are
-sorted.
+pieces of the base, which a thread decodes. Within a piece, changes that newer ones replace are
+dropped. The others are looked up in the base. Only rows that are new to the base are sorted.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ __all__ = [
 ]
 
 
-# Rows of another max parallelism than the stored one: which are kept, and their new key groups.
+# Rows at another max parallelism than the stored one: which rows to keep, and their key groups.
 
 
 T = TypeVar("T", pa.RecordBatch, pa.Table)
@@ -71,7 +70,8 @@ T = TypeVar("T", pa.RecordBatch, pa.Table)
 def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     """Return the rows whose new key group is kept, with it as ``key_group``; all without ``kept``.
 
-    Of fewer key groups the new one is what is left of the stored one; of more, the key is hashed.
+    For fewer key groups, the new key group is the stored one modulo their number; for more, the key
+    is hashed again.
     """
     if kept is None:
         return rows
@@ -86,7 +86,7 @@ def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     return renumbered if own.all() else renumbered.filter(pa.array(own))
 
 
-# Expired rows, found a column at a time: what a restore leaves out, and what compaction drops.
+# Expired rows, found column by column: a restore hides them, and compaction drops them.
 
 
 _LONG_MAX = np.iinfo(np.int64).max
@@ -94,24 +94,25 @@ _MICROS = 1000
 
 
 def clock_ms(now_ms: int | None) -> int:
-    """Return a caller's clock, in ms since 1970, or else that of this machine."""
+    """Return the caller's clock, in ms since 1970, or this machine's clock if it is None."""
     return time.time_ns() // 1_000_000 if now_ms is None else check_time(now_ms)
 
 
 def hides(state: KeyedState, now_ms: int | None) -> bool:
-    """Return whether a restore at that time leaves rows out: None is a restore without a clock."""
+    """Return whether a restore at this time hides expired rows; None stands for no clock."""
     return now_ms is not None and state.ttl is not None and state.ttl.hides
 
 
 def unexpired(rows: T, state: KeyedState, now_ms: int | None) -> T:
-    """Return the rows that a restore at that time hands over: all without a clock, or if the
-    state's time to live does not hide expired ones.
+    """Return the rows that a restore at this time returns.
+
+    These are all rows without a clock, or if the state's TTL does not hide expired rows.
     """
     return rows if not hides(state, now_ms) else not_cleaned_up(rows, state, now_ms)
 
 
 def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
-    """Return the rows that compaction at that time leaves, whatever may be seen of expired ones."""
+    """Return the rows that compaction at this time keeps, even if expired rows stay visible."""
     if now_ms is None or state.ttl is None:
         return rows
     gone = expired_rows(rows, state, now_ms)
@@ -119,10 +120,10 @@ def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
 
 
 def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> pa.Table:
-    """Return changes in which the rows that come and have expired are deletes of their identity.
+    """Return changes in which expired upserts are replaced by deletes of their identity.
 
-    Leaving them out would bring back the older rows that they stand in front of. They are cleared:
-    rows may come again.
+    If they were only dropped, the older rows that they replace would reappear. The deletes are
+    cleared: rows of the identity may be upserted again.
     """
     if now_ms is None or state.ttl is None:
         return changes
@@ -133,14 +134,14 @@ def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
     """Return which rows have expired, by the rule of :func:`statestore.format.state.expired`.
 
-    A row without a time, which only foreign hands can have written, has not.
+    A row without a time, which only another program can have written, has not expired.
     """
     assert state.ttl is not None
     column = rows.column(state.ttl.column)
     known = np.asarray(column.is_valid())
     times = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
     if pa.types.is_timestamp(column.type):
-        times = times // _MICROS  # rounded down, before 1970 too
+        times = times // _MICROS  # rounded down, also before 1970
     duration = np.int64(state.ttl.duration_ms)
     left = np.where(times > 0, np.minimum(_LONG_MAX - np.maximum(times, 0), duration), duration)
     return known & (times + left <= now_ms)
@@ -155,14 +156,14 @@ def time_column(kind: str, rows: int, now_ms: int) -> pa.Array:
 
 
 def check_instant(now_ms: int) -> int:
-    """Return a time that a timestamp can hold; InvalidArgumentError for one that none can."""
+    """Return the time if a timestamp can hold it; otherwise raise InvalidArgumentError."""
     if abs(now_ms) > _LONG_MAX // _MICROS:
         raise InvalidArgumentError(f"no timestamp is {now_ms} ms after 1970; give another now_ms")
     return now_ms
 
 
 MERGED_BYTES = 4 * RUN_BYTES
-"""About so many bytes of each stream are merged at a time: a merge has fixed costs."""
+"""About this many bytes of each stream are merged at a time, since a merge has fixed costs."""
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
@@ -196,11 +197,13 @@ def read_state(
 ) -> Generator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
-    With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
-    Without changes one batch is in memory. With changes about ``run_bytes`` of each layer and three
-    times as much of the base are. Single rows may be larger.
-    With ``wanted`` no more is read. Reads of the same state, all without ``wanted``, may share a
-    ``cache``. Raises MissingFileError or DamagedFileError, naming file, state and operator.
+    If ``now_ms`` is given, rows that have expired by then are left out if the state hides them.
+    Without changes, one batch is in memory. With changes, about ``run_bytes`` of each layer and
+    three times as much of the base are in memory. Single rows may be larger.
+
+    ``wanted`` limits the columns and row groups that are read. Reads of the same state, all without
+    ``wanted``, may share a ``cache``. Raises MissingFileError or DamagedFileError with the names of
+    file, state and operator.
     """
     base = partial(read_slices, storage, verify=verify)
     layer = base
@@ -217,8 +220,8 @@ def read_pieces(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a subtask, sorted, in tables of about ``piece_bytes``; SHA-256 is checked.
 
-    No row of a table belongs after a row of the next one: floats are in the order of a new file.
-    Raises MissingFileError or DamagedFileError.
+    The tables are in ascending order, with floats in the order of newly written files. Raises
+    MissingFileError or DamagedFileError.
     """
     batches = read_state(storage, entry, reads, verify=True, run_bytes=piece_bytes)
     return sorted_tables(batches, entry.state, piece_bytes)
@@ -226,26 +229,25 @@ def read_pieces(
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a state: some columns, and some row groups of the files of its base.
+    """The wanted part of a state: some columns, and some row groups of its base files.
 
-    All row groups of the layers are read: a change hides older rows, whatever it holds itself. One
-    whose older row is not read counts as a new row.
+    All row groups of the layers are read, because any change may hide an older row. A change whose
+    older row is not read counts as a new row.
     """
 
     columns: Collection[str]
     row_groups: RowGroups
 
     def of(self, entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
-        """Return a state, and what is read of it, as if its files had no other columns than these,
-        and those that tell rows apart or say when they expire.
+        """Return a state and its reads, reduced to these columns.
+
+        The identity columns and the TTL's column are kept too.
         """
         return _with_columns(entry, reads, self.columns)
 
 
 def identities_of(entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
-    """Return a state, and what is read of it, as if it had only the columns that tell rows apart,
-    or say when they expire.
-    """
+    """Return a state and its reads, reduced to the identity columns and the TTL's column."""
     return _with_columns(entry, reads, ())
 
 
@@ -312,11 +314,9 @@ def _ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
 def merged_batches(
     base: Iterator[pa.RecordBatch], layers: Sequence[Iterator[pa.RecordBatch]], entry: KeyedEntry
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a base with the changes of all layers of a state, oldest first, put over
-    them.
+    """Yield the rows of a base with the changes of a state's layers applied, oldest first.
 
-    The batches are in stored order, with ``key_group`` first; of layers only live changes are
-    given.
+    The batches are in stored order, with ``key_group`` first. ``layers`` have only live changes.
     """
     state = entry.state
     changes = [
@@ -336,8 +336,8 @@ def merged_changes(
 ) -> Iterator[pa.Table]:
     """Yield the rows of some layers, oldest first, merged into one layer, sorted.
 
-    All changes of an identity are in one table. Deletes are cleared: the rows that they name may
-    come again in another of the layers.
+    All changes of an identity are in one table. Deletes are cleared: a newer layer may upsert rows
+    that they name.
     """
     read = partial(read_slices, storage, verify=True)
     streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
@@ -346,10 +346,10 @@ def merged_changes(
 
 
 def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -> pa.Table:
-    """Return rows of a base with changes of some layers, oldest first, put over them.
+    """Return rows of a base with changes of some layers, oldest first, applied to them.
 
-    All of them are of the same key groups, or of the same keys, and that are all there are;
-    ``key_group`` is their first column. Of layers only what counts may be given.
+    All tables must have the complete rows of the same key groups, or of the same keys, with
+    ``key_group`` as their first column. ``layers`` must have only live changes.
     """
     return _applied(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
 
@@ -360,8 +360,9 @@ def _layer_changes(
     table_bytes: int = MERGED_BYTES,
     cache: LayerCache | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``, or in one
-    table if they are cached.
+    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``.
+
+    If they are cached, they are one table.
     """
     cached = None if cache is None else cache.rows_of(layer, read)
     tables: Iterable[pa.Table] = (
@@ -376,7 +377,7 @@ def _layer_changes(
 
 
 def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
-    """Return those of a layer's rows, which are in order of key group, that count."""
+    """Return the live rows of a layer, whose rows are in order of key group."""
     groups = np.asarray(rows.column(KEY_GROUP))
     bounds = np.array([(one.first, one.last + 1) for one in layer.live], groups.dtype)
     spans = np.searchsorted(groups, bounds).tolist()
@@ -390,7 +391,7 @@ def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
 
 
 def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
-    """Yield the changes of some layers, oldest first, as those of one layer, sorted."""
+    """Yield the changes of some layers, oldest first, merged into one sorted layer."""
     if len(layers) == 1:
         yield from layers[0]
         return
@@ -404,7 +405,7 @@ def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> I
 def _merged(
     base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a state, as restored: a base with the changes of layers, oldest first."""
+    """Yield a state's rows: a base with the changes of its layers applied, oldest first."""
     empty = restored_schema(state.schema).empty_table()
     opened = [_OpenDeletes(state) for _ in layers]
     # Layers first: while they are decoded here, a thread decodes the base.
@@ -414,7 +415,7 @@ def _merged(
 
 
 def _changes_of(piece: Piece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
-    """Return the changes of a piece, of each layer that has some; the layers are its first rows."""
+    """Return a piece's changes of each layer that has some; the layers come first in its rows."""
     layers = zip(opened, piece.rows, strict=False)
     parts = [each.extended(rows, piece) for each, rows in layers]
     return [part for part in parts if part is not None]
@@ -431,8 +432,8 @@ class _Changes:
 class _OpenDeletes:
     """Carries the deletes of one sorted stream of changes into later pieces.
 
-    A delete may name the first columns of the identity only, such as a key. It comes before all
-    rows that it names, and these may be in many pieces.
+    A delete may name only the first identity columns, such as a key. It sorts before all rows that
+    it names, and these may be in many pieces.
     """
 
     def __init__(self, state: KeyedState) -> None:
@@ -441,8 +442,9 @@ class _OpenDeletes:
         self._has_prefixes = len(delete_widths(state)) > 1
 
     def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes | None:
-        """Return the changes of a piece together with earlier deletes that reach rows of it; None
-        if there are neither.
+        """Return a piece's changes together with earlier deletes that may apply to its rows.
+
+        None if there are neither.
         """
         if not self._has_prefixes:
             return None if changes is None else _Changes(changes)
@@ -454,7 +456,7 @@ class _OpenDeletes:
         return _Changes(rows, earlier)
 
     def _open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
-        """Return the deletes that name rows from a bound on."""
+        """Return the deletes that may apply to rows after a bound."""
         if following is None:
             return None
         widths = widths_of(changes, self._state)
@@ -465,7 +467,7 @@ class _OpenDeletes:
 
 
 def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
-    """Return the changes of some layers, oldest first, as those of one layer, sorted.
+    """Return the changes of some layers, oldest first, merged into one sorted layer.
 
     Deletes of earlier pieces are not returned again.
     """
@@ -484,7 +486,7 @@ def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
 
 
 def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
-    """Return the changes of some layers, oldest first, and which of them no newer one replaces."""
+    """Return the changes of some layers, oldest first, and which are not replaced by newer ones."""
     rows = pa.concat_tables([part.rows for part in parts])
     is_newest = np.ones(rows.num_rows, np.bool_)
     if len(parts) == 1:
@@ -508,8 +510,9 @@ def _distinct(widths: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
-    """Return the rows of a piece with the changes of some layers, oldest first, put over them, in
-    order of identity.
+    """Return a piece's rows with the changes of some layers applied, in order of identity.
+
+    The layers are given oldest first.
     """
     if not parts:
         return rows
@@ -531,11 +534,11 @@ def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa
 def _new_places(
     rows: pa.Table, changes: pa.Table, new: Places, state: KeyedState
 ) -> tuple[Places, Places]:
-    """Return the places of new rows in their order, and before which row each of them belongs.
+    """Return the positions of new rows in sorted order, and before which row each one belongs.
 
-    The rows are in order. So a few of them, far apart, say between which two of these a new row
-    lies, and only what lies there is put in order with it: in all the fewest rows if as many are
-    looked at first as then.
+    The rows are sorted. A sample of them, at equal distances, determines the block that each new
+    row belongs to. Only rows of these blocks are then sorted together with the new rows. The
+    distance is chosen so that the two steps sort the fewest rows in total.
     """
     far = max(isqrt(rows.num_rows // len(new)), 1)
     names = [KEY_GROUP, *state.identity]
@@ -549,7 +552,7 @@ def _new_places(
 
     _, block = in_order(np.arange(0, rows.num_rows, far))
     meets = np.zeros(rows.num_rows // far + 2, np.bool_)
-    meets[block] = True  # those of block 0 come before all rows
+    meets[block] = True  # block 0 has the new rows that come before all rows
     among = np.flatnonzero(np.repeat(meets[1:], far)[: rows.num_rows])
     order, count = in_order(among)
     return new[order], np.concatenate(([0], among + 1))[count]
@@ -558,8 +561,9 @@ def _new_places(
 def _replaced(
     rows: pa.Table, changes: pa.Table, is_newest: Flags, state: KeyedState
 ) -> tuple[Places, Places]:
-    """Return the places of the rows that the newest changes replace or delete, ascending, and the
-    places of these changes.
+    """Return the positions of rows that the newest changes replace or delete, ascending.
+
+    Also return the positions of these changes.
     """
     widths = widths_of(changes, state)
     by = np.full(rows.num_rows, -1, np.intp)

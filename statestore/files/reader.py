@@ -1,9 +1,9 @@
-"""Parquet data files, read: a row group at a time, each file checked against its handle.
+"""Reads Parquet data files, one row group at a time, and checks each file against its handle.
 
-Size, footer and counts are always checked when a file is opened, so that a truncated, damaged or
-replaced file is named instead of restored (I7), and the checksum of every page and the number of
-rows when it is read; on request also the SHA-256 of the file's bytes, before the first row is
-handed over.
+Size, footer and counts are always checked when a file is opened. A truncated, damaged or replaced
+file is therefore reported instead of restored (I7). The checksum of every page and the number of
+rows are checked while the file is read. On request the SHA-256 of the file's bytes is checked
+before the first row is returned.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ __all__ = [
 
 BATCH_ROWS = 2**16
 BATCH_BYTES = 16 * 2**20
-"""The most rows and about the most bytes of a batch; a larger row is a batch of its own."""
+"""The maximum rows and approximate bytes of a batch; a larger row is a batch of its own."""
 
 _ASKED_AT_ONCE = 16
 
 
 def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
-    """Raise MissingFileError or DamagedFileError unless a file is as long as its handle says."""
+    """Raise MissingFileError or DamagedFileError unless a file has the length in its handle."""
     where = f"{storage.url}/{name}"
     with _naming(where):
         check_length(where, storage.size(name), handle)
@@ -72,11 +72,11 @@ def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
 def check_sizes(
     storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
 ) -> None:
-    """Check the size of every file of some states, except the files in ``but``, which are known to
-    be there (I5); errors as of :func:`check_size`. A list of files that is known is not read.
+    """Check the size of every file of some states, except the files in ``but``.
 
-    The storage is asked for several files at once, unless they are few and the storage is local:
-    then a thread takes longer than its answer.
+    The files in ``but`` are known to exist (I5). Raises the errors of :func:`check_size`. A list of
+    files in ``but`` is not read. Several files are checked in parallel, unless they are few and the
+    storage is local: a thread would then take longer than its answer.
     """
     files: list[tuple[str, Handle | FileList]] = []
     for part in (part for entry in entries for part in entry.parts):
@@ -97,7 +97,7 @@ def check_sizes(
 
 @dataclass(frozen=True)
 class DataFile:
-    """An open data file: Arrow's view of it, and what that reads from."""
+    """An open data file: Arrow's reader, and the source that it reads from."""
 
     parquet: pq.ParquetFile
     source: Source
@@ -106,9 +106,9 @@ class DataFile:
     def batches(self, row_groups: Iterable[int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some row groups, which are in ascending order; no batch spans two.
 
-        Only the columns of ``schema`` are read. On an object store those that come next are under
-        way meanwhile. Raises DamagedFileError when a row group has other columns or other numbers
-        of rows than the file says.
+        Only the columns of ``schema`` are read. On an object store the next row groups are
+        prefetched meanwhile. Raises DamagedFileError when a row group has other columns or another
+        number of rows than the file's footer says.
         """
         numbers = [*row_groups]
         found = self.parquet.schema_arrow
@@ -119,8 +119,8 @@ class DataFile:
             for number in numbers:
                 yield from self._batches_of(number, names)
             return
-        # Of a whole file in memory no place is asked for: Arrow aborts the process over some
-        # damaged footers when it is asked where a column lies, and not when it reads it.
+        # A whole file in memory needs no column positions. Arrow may abort the process when it
+        # locates a column by a damaged footer, but not when it reads the column.
         columns = range(self.parquet.metadata.num_columns) if whole else _places(found, schema)
         metadata = self.parquet.metadata
         spans = [_spans(metadata.row_group(number), columns) for number in numbers]
@@ -130,18 +130,18 @@ class DataFile:
             self.source.free(max((span.stop for span in own), default=0))
 
     def _batches_of(self, number: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
-        # One by one: a batch of two row groups would need both in memory, and be copied.
+        # One by one: a batch across two row groups would need both in memory, and a copy.
         found = 0
         for batch in self.parquet.iter_batches(
             self._rows_at_once(number), row_groups=[number], columns=names, use_threads=False
         ):
             found += batch.num_rows
-            # A path may name more than is meant: the column "a.b", and "b" of the column "a".
+            # A path may match too much: the column "a.b", and "b" of the column "a".
             yield batch if names is None else batch.select(names)
         check_rows(self.where, found, self.parquet.metadata.row_group(number).num_rows)
 
     def _rows_at_once(self, number: int) -> int:
-        """Return how many rows of a row group a batch of about ``BATCH_BYTES`` has."""
+        """Return the number of rows in a batch of about ``BATCH_BYTES`` of a row group."""
         row_group = self.parquet.metadata.row_group(number)
         fitting: int = BATCH_BYTES * row_group.num_rows // max(row_group.total_byte_size, 1)
         return max(min(fitting, BATCH_ROWS), 1)
@@ -160,10 +160,10 @@ def open_data(
 ) -> Iterator[DataFile]:
     """Open a data file and check it against its handle: size and rows, with ``verify`` SHA-256 too.
 
-    With a local cache its copy there is opened instead, if that still has the SHA-256; with
-    ``copy`` one is made. ``whole`` says that all of the file will be read, ``begun`` is what was
-    asked for before (:class:`statestore.files.fetch.Begun`). Raises MissingFileError or
-    DamagedFileError, naming the file, also while it is being read.
+    If a local cache has a copy with the right SHA-256, the copy is opened instead. With ``copy``
+    one is made. ``whole`` means that all of the file will be read. ``begun`` is the file if it was
+    already requested (:class:`statestore.files.fetch.Begun`). Raises MissingFileError or
+    DamagedFileError with the file's name, also while it is being read.
     """
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
@@ -175,8 +175,8 @@ def open_data(
         pq.ParquetFile(
             source,
             metadata=read_footer(source, where, handle),
-            # What comes next is known here, and asked for. Arrow would do so in threads of its own,
-            # and wait for them for ever when the program ends before they do.
+            # The next reads are known here, and prefetched. Arrow would prefetch in threads of its
+            # own, and wait for them for ever if the program ends before they do.
             pre_buffer=False,
             page_checksum_verification=True,
         ) as parquet,
@@ -185,7 +185,7 @@ def open_data(
 
 
 RowGroups = Callable[[DataFile, Handle], Iterable[int]]
-"""Says which row groups of a file are wanted."""
+"""Selects the wanted row groups of a file."""
 
 
 def read_batches(
@@ -201,8 +201,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held.
 
-    ``rows`` is the part of the file that is wanted; only row groups that hold some of it are read.
-    With ``row_groups`` only those of them, and nothing is fetched that is not read.
+    ``rows`` is the wanted range of rows; only row groups that overlap it are read. ``row_groups``
+    limits the row groups further, and only bytes that are read are fetched.
     """
     wanted = range(handle.rows) if rows is None else rows
     whole = len(wanted) == handle.rows and row_groups is None
@@ -230,8 +230,10 @@ def read_batches(
 def _left_out(
     metadata: pq.FileMetaData, rows: range, numbers: Sequence[int]
 ) -> tuple[int, int, dict[int, int]]:
-    """Return, of some row groups, the place of their first row, how many of the rows they hold, and
-    behind which place the next of theirs is another one.
+    """Return the position of the first row of some row groups, and how many ``rows`` they have.
+
+    Also return the gaps between them: the position after a row group, with the position of the next
+    one.
     """
     sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     starts = [0, *accumulate(sizes)]
@@ -242,9 +244,9 @@ def _left_out(
 
 
 def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
-    """Return which row groups hold any of these rows of a file, and the place of their first row.
+    """Return the row groups that overlap a range of rows, and the position of their first row.
 
-    An empty range of rows has none.
+    For an empty range the result is empty.
     """
     ends = [*accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))]
     if not rows:
@@ -255,7 +257,7 @@ def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into an error that names it."""
+    """Turn an error while a file is read into an error that names the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -266,7 +268,7 @@ def _naming(where: str) -> Iterator[None]:
     except StateStoreError:
         raise
     except (pa.ArrowException, LookupError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno:  # not what the file holds: reading it failed
+        if isinstance(error, OSError) and error.errno:  # reading failed: the file may be intact
             raise StorageError(f"cannot read {where}: {error}") from error
         raise DamagedFileError(
             f"{where} cannot be read: {error}; restore an older checkpoint, or bring the file back "
@@ -275,14 +277,14 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _places(found: pa.Schema, wanted: pa.Schema) -> list[int]:
-    """Return where in a row group the leaves of some columns of a file stand."""
+    """Return the positions of the leaves of some columns within a row group."""
     ends = [*accumulate(len(leaf_paths(pa.schema([field]))) for field in found)]
     numbers = sorted(found.get_field_index(name) for name in wanted.names)
     return [leaf for at in numbers for leaf in range(ends[at - 1] if at else 0, ends[at])]
 
 
 def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]:
-    """Return where some leaves of a row group lie in its file; those side by side are one span."""
+    """Return the byte ranges of some leaves of a row group; adjacent ranges are joined."""
     spans = []
     for column in (row_group.column(place) for place in places):
         start = (
@@ -292,11 +294,11 @@ def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]
     return joined(spans)
 
 
-# Keyed state out of files: the rows of some slices, file by file, each opened once (I8).
+# Keyed state from files: the rows of some slices, file by file, each opened once (I8).
 
 
 def restored_schema(schema: Schema) -> pa.Schema:
-    """Return what a restored state looks like in Arrow: ``key_group``, then the stored columns."""
+    """Return the Arrow schema of a restored state: ``key_group``, then the stored columns."""
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(schema)])
 
 
@@ -310,8 +312,8 @@ def read_slices(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the slices, in the given order; with ``verify`` SHA-256 is checked first.
 
-    With ``row_groups`` those of some row groups, and of no other column than those of the entry.
-    Raises MissingFileError or DamagedFileError, naming file, state and operator.
+    ``row_groups`` selects the row groups, and only the entry's columns are read. Raises
+    MissingFileError or DamagedFileError with the names of file, state and operator.
     """
     stored, restored = arrow_schema(entry.state.schema), restored_schema(entry.state.schema)
     ranged = entry.state.layout is Layout.RANGED
@@ -331,7 +333,7 @@ def read_slices(
 
 @contextmanager
 def _noting(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
-    """Note on an error which state and key groups were being restored."""
+    """Add a note to errors with the state and key groups that were being restored."""
     try:
         yield
     except StateStoreError as error:
@@ -342,7 +344,7 @@ def _noting(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
 
 
 def _rows_of(part: KeyedStateSlice) -> range | None:
-    """The place of its rows in a file of several key groups, None for all of them."""
+    """Return a slice's range of rows in its file, None for all rows."""
     return None if part.is_whole else range(part.first_row, part.first_row + part.rows)
 
 

@@ -1,4 +1,4 @@
-"""Rows in order of key group, on their way to files: in runs of whole key groups, sorted, checked.
+"""Sorts and checks rows, in runs of whole key groups, before they are written to files.
 
 Small key groups are sorted, checked and digested together: with thousands of them, a call for each
 would cost more than its rows.
@@ -44,19 +44,19 @@ __all__ = [
 Places = npt.NDArray[np.intp]
 
 RUN_BYTES = 2**20
-"""A run ends with a key group once it has about so many bytes."""
+"""A run ends with a key group once it has about this many bytes."""
 
 ONE_ARRAY_BYTES = 2**30
-"""Rows of so many bytes are not put into one array: offsets of text end at 2 GiB."""
+"""Larger rows are not combined into one array: Arrow's text offsets end at 2 GiB."""
 
 FLOAT_ORDER = (False, False)
-"""How written files sort floats: -0.0 is not after 0.0, and NaN is not first but last."""
+"""The order of floats in written files: -0.0 is not after 0.0, and NaN is last, not first."""
 
 
 def key_groups_of(
     rows: pa.RecordBatch | pa.Table, state: KeyedState, max_parallelism: int | None = None
 ) -> npt.NDArray[np.int32]:
-    """Return the key group of each row by its key; with a ``max_parallelism`` among so many."""
+    """Return each row's key group, computed from its key; ``max_parallelism`` is optional."""
     return key_groups(
         [rows.column(name) for name in state.key],
         max_parallelism=max_parallelism or state.max_parallelism,
@@ -66,10 +66,10 @@ def key_groups_of(
 
 
 def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
-    """Sort the rows of each piece and yield them as they are stored.
+    """Sort the rows of each piece and yield them in their stored form.
 
-    Pieces ascend; the rows of a key group may be in several of them. Raises DuplicateKeyError at
-    the first duplicate entry, and NullKeyError after counting all null keys.
+    The pieces are in ascending order; the rows of a key group may be in several of them. Raises
+    DuplicateKeyError at the first duplicate entry, and NullKeyError after counting all null keys.
     """
     stored = pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(state.schema)])
     nulls = 0
@@ -101,9 +101,7 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
 
 
 def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
-    """Return whether rows are in their order and no two equal; False where that is not plain to
-    see.
-    """
+    """Return whether rows are strictly ascending; False if a simple comparison cannot tell."""
     if rows.column(0).num_chunks != 1:
         return False
     undecided = np.ones(rows.num_rows - 1, bool)
@@ -136,7 +134,7 @@ def combined(rows: pa.Table) -> pa.Table:
 
 
 def taken(rows: pa.Table, places: Places) -> pa.Table:
-    """Return the rows at some places. Large rows are not copied: one array has at most 2 GiB."""
+    """Return the rows at some positions, without a copy of large rows (see :func:`combined`)."""
     if rows.nbytes < ONE_ARRAY_BYTES:
         return rows.take(pa.array(places))
     ends = np.flatnonzero(np.diff(places, append=-1) != 1) + 1
@@ -146,20 +144,21 @@ def taken(rows: pa.Table, places: Places) -> pa.Table:
 
 
 def sort_leaves(column: pa.Array) -> list[pa.Array]:
-    """Return the plain columns by which the values of an identity column are sorted, nulls first:
-    the fields of structs, lists as bytes, and floats as ranks.
+    """Return the plain columns that sort the values of an identity column, nulls first.
+
+    They are the fields of structs, lists as bytes, and floats as ranks.
     """
     leaves = leaf_columns(column)
     return [as_bytes(one) if pa.types.is_nested(one.type) else _ranked(one) for one in leaves]
 
 
 def _ranked(leaf: pa.Array) -> pa.Array:
-    # 0.0 and -0.0 compare equal, yet are two keys, and NaN equals no value.
+    # 0.0 and -0.0 compare equal but are two keys, and NaN equals no value.
     return _ranks(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
 
 
 def first_descent(rows: pa.RecordBatch) -> int | None:
-    """Return the place of the first row that belongs after the next one, None for sorted rows."""
+    """Return the position of the first row that is greater than the next; None if sorted."""
     undecided = np.ones(max(rows.num_rows - 1, 0), np.bool_)
     for leaf in compared_columns(rows.columns):
         if not undecided.any():
@@ -177,7 +176,7 @@ def first_descent(rows: pa.RecordBatch) -> int | None:
 
 
 def order_of(rows: pa.Table, state: KeyedState) -> Places:
-    """Return the places of the rows of some key groups in order of key group and identity."""
+    """Return the positions of rows in order of key group and identity."""
     batches = rows.select(state.identity).to_batches()
     pieces = zip(*(map(_ranked, compared_columns(batch.columns)) for batch in batches), strict=True)
     columns = [pa.chunked_array(chunks) for chunks in pieces]
@@ -186,13 +185,13 @@ def order_of(rows: pa.Table, state: KeyedState) -> Places:
     order = np.asarray(pc.sort_indices(by, sort_keys=keys))
     groups = np.asarray(rows.column(KEY_GROUP))
     if (groups != groups[0]).any():
-        # Few small numbers: numpy sorts them by radix, and keeps the order within each.
+        # For small integers, numpy uses a radix sort, which is stable within each key group.
         order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
     return order.astype(np.intp)
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
-    """Return the error for rows without a key; it carries their number as ``rows``."""
+    """Return the error for rows without a key; it has their number as ``rows``."""
     columns = ", ".join(state.key)
     some = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
     wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
@@ -204,8 +203,8 @@ def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
 
 
 def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
-    """Return how many rows have no key: a null in a key column, where that is not a key itself."""
-    if state.hash_scheme == "flink-sql":  # there NULL is an ordinary key
+    """Return the number of rows with a null in a key column, unless null is a valid key."""
+    if state.hash_scheme == "flink-sql":  # in this scheme NULL is an ordinary key
         return 0
     leaves = []
     for name, kind in zip(state.key, state.key_types, strict=True):
@@ -220,10 +219,10 @@ def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
 
 
 def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
-    """A list has no element without a position, and no timer is without a time."""
+    """Refuse list elements without a position, and timers without a time."""
     if state.kind not in (StateKind.LIST, StateKind.TIMERS):
         return
-    if are_changes(state):  # what goes may be named by its key alone
+    if are_changes(state):  # a delete may have only a key
         batch = coming(batch)
     for name in state.entry:
         if batch.column(name).null_count:
@@ -236,7 +235,7 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
 def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
     if state.ttl is None or not batch.column(state.ttl.column).null_count:
         return
-    if are_changes(state):  # what goes has no values
+    if are_changes(state):  # a delete has no values
         batch = coming(batch)
     nulls = batch.column(state.ttl.column).null_count
     if nulls:
@@ -248,7 +247,7 @@ def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
 
 
 def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
-    """Compare each row with the next: sorted rows have their duplicates side by side."""
+    """Compare each row with the next one: in sorted rows, duplicates are adjacent."""
     rows = batch.num_rows - 1
     same = np.ones(rows, bool)
     for column in compared_columns(batch.select([KEY_GROUP, *state.identity]).columns):
@@ -263,12 +262,12 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
     )
 
 
-# Whether rows are sorted as docs/FORMAT.md says, seen batch after batch; one batch is in memory.
+# Checks whether rows are sorted as docs/FORMAT.md says, batch after batch, with one in memory.
 #
-# Sorted means: by some total order of distinct values, nulls first, column after column. Of floats
-# the format leaves two things to the writer, on which side of ``0.0`` lies ``-0.0``, and on which
-# side of all numbers lies NaN; a file has to keep to one choice. In any such order equal rows lie
-# side by side, so that neighbours show all duplicates.
+# Sorted means: by some total order of distinct values, nulls first, column after column. For floats
+# the format leaves two choices to the writer: whether ``-0.0`` is before or after ``0.0``, and
+# whether NaN is before or after all numbers. Each file must keep to one choice. In any such order
+# equal rows are adjacent, so comparing neighbors finds all duplicates.
 
 
 Flags = npt.NDArray[np.bool_]
@@ -277,23 +276,23 @@ _LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 class RowOrder:
-    """Looks at the rows of one file in turn; ``is_sorted`` and ``duplicates`` say what it saw."""
+    """Checks the rows of one file in turn; see ``is_sorted`` and ``duplicates``."""
 
     def __init__(self, columns: Sequence[str]) -> None:
-        """Compare rows by these columns, the first one first."""
+        """Compare rows by these columns, in this order."""
         self._columns = tuple(columns)
         self._last: pa.RecordBatch | None = None
-        # Which of the choices fit all rows so far: (is -0.0 after 0.0?, is NaN first?).
+        # The choices that fit all rows so far: (is -0.0 after 0.0?, is NaN first?).
         self._choices = {*product((False, True), (False, True))}
         self.duplicates = 0
 
     @property
     def is_sorted(self) -> bool:
-        """Whether every row so far is at its place."""
+        """Whether all rows so far are sorted."""
         return bool(self._choices)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Compare each row with the one before it, also with the last one of the batch before."""
+        """Compare each row with the previous one, also across batches."""
         if batch.num_rows == 0:
             return
         rows = batch.select(self._columns)
@@ -335,7 +334,7 @@ def _compare(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
 
 
 def _ranks(leaf: pa.Array, choice: tuple[bool, bool]) -> pa.Array:
-    """Return numbers that stand to each other as the floats do, 0.0 and -0.0 apart, NaN as one."""
+    """Return numbers in the same order as the floats; 0.0 and -0.0 differ, NaN is one value."""
     minus_zero_after, nan_first = choice
     values = np.array(pc.fill_null(leaf.cast(pa.float64()), 0.0))
     bits = values.view(np.int64)

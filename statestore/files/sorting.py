@@ -1,8 +1,9 @@
-"""Rows of a state sorted by key group and identity in bounded memory.
+"""Sorts the rows of a state by key group and identity in bounded memory.
 
-Rows that fit the budget are sorted in memory. More rows are an external merge sort: sorted runs are
-written to a temporary folder as Arrow IPC streams, then merged. The folder is made when the first
-run is written, and deleted at the end; :mod:`statestore.storage.temporary` says when after a kill.
+Rows that fit the budget are sorted in memory. Otherwise an external merge sort is used: sorted runs
+are written to a temporary folder as Arrow IPC streams, then merged. The folder is created with the
+first run, and deleted at the end. If the process is killed, it is deleted later; see
+:mod:`statestore.storage.temporary`.
 
 A *piece* is a table of bounded size. Pieces *ascend* if no row of a piece belongs after a row of
 the next piece. Within a piece, rows may be in any order.
@@ -44,17 +45,17 @@ __all__ = [
 ]
 
 MEMORY_BYTES = 256 * 2**20
-"""Memory that one writer may use to sort rows, unless it is set."""
+"""The default memory in which one writer may sort rows."""
 
 ROW_BYTES = 2**29
-"""The most bytes of one row. Arrow's arrays of text and Parquet's pages end at 2 GiB, and a reader
-must be able to put a row beside another one."""
+"""The maximum size of one row in bytes. Arrow's text arrays and Parquet's pages are limited to
+2 GiB, and a reader must be able to hold two rows in one array."""
 
 _COPIES = 4
-"""Rows that are sorted are in memory this many times: gathered, as sort keys, and in order."""
+"""The number of copies of sorted rows in memory: gathered rows, sort keys, and ordered rows."""
 
 _FAN_IN = 64
-"""The most runs that are merged at a time: each one has an open file and a part of the budget."""
+"""The maximum number of runs in a merge: each one has an open file and a part of the budget."""
 
 
 def key_group_pieces(
@@ -72,10 +73,10 @@ def key_group_pieces(
         memory_bytes: the memory to use. A key group that does not fit is sorted on disk.
 
     Yields:
-        Whole key groups in any order of their rows, or sorted pieces of large key groups.
+        Whole key groups with rows in any order, or sorted pieces of large key groups.
 
     Raises:
-        InvalidArgumentError: if a key group comes back after a later one, or a row is too large.
+        InvalidArgumentError: if a key group occurs again after a later one, or a row is too large.
         StorageError: if the temporary folder cannot be written.
     """
     with ExternalSort(state, memory_bytes) as sort:
@@ -97,7 +98,7 @@ def key_group_pieces(
 def sorted_pieces(
     rows: Iterable[pa.RecordBatch | pa.Table], state: KeyedState, memory_bytes: int = MEMORY_BYTES
 ) -> Iterator[pa.Table]:
-    """Yield rows that come in any order, with a column ``key_group``, as sorted pieces.
+    """Yield rows that arrive in any order, with a column ``key_group``, as sorted pieces.
 
     Raises InvalidArgumentError for a row that is too large, and StorageError if the temporary
     folder cannot be written.
@@ -116,7 +117,7 @@ class ExternalSort:
     def __init__(self, state: KeyedState, memory_bytes: int) -> None:
         """Use about ``memory_bytes`` of memory."""
         self.limit = min(max(memory_bytes // _COPIES, 1), ONE_ARRAY_BYTES)
-        # While a piece is merged, the one before it is written.
+        # While a piece is merged, the previous one is still being written.
         self._merged_bytes = self.limit // 3
         self._state = state
         self._held: list[pa.Table] = []
@@ -128,7 +129,7 @@ class ExternalSort:
         self.total = 0
 
     def __enter__(self) -> ExternalSort:
-        """Return it."""
+        """Return the sort itself."""
         return self
 
     def __exit__(
@@ -154,7 +155,7 @@ class ExternalSort:
         self.total += rows.nbytes
 
     def finish(self) -> Iterator[pa.Table]:
-        """Yield all rows that were added as pieces that ascend; then rows can be added again.
+        """Yield all added rows as ascending pieces; rows can be added again afterwards.
 
         Rows that are not on disk are one piece, not sorted yet.
         """
@@ -181,7 +182,7 @@ class ExternalSort:
         self._runs.append(self._written_run([taken(rows, order_of(rows, self._state))]))
 
     def _written_run(self, pieces: Iterable[pa.Table]) -> _Run:
-        """Write sorted rows as a run, in batches of which each merged run can hold one."""
+        """Write sorted rows as a run, in batches small enough to hold one of each merged run."""
         if self._folder is None:
             self._folder = self._stack.enter_context(temporary_folder("sort"))
         path = self._folder / f"{self._written}.arrow"
@@ -202,7 +203,7 @@ class ExternalSort:
                 yield taken(rows, places)
 
     def _whole_entries(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Keep changes of one entry in one piece: its deletes and the row that comes."""
+        """Keep all changes of one entry in one piece: its deletes and its upsert."""
         if not are_changes(self._state):
             yield from pieces
             return
@@ -220,7 +221,7 @@ class ExternalSort:
 
 @dataclass(frozen=True)
 class _Run:
-    """A file of sorted rows; ``batch_bytes`` are those of its largest batch."""
+    """A file of sorted rows; ``batch_bytes`` is the size of its largest batch."""
 
     path: Path
     batch_bytes: int
@@ -261,7 +262,7 @@ class _Run:
 
 
 Step = tuple[pa.Table, Places, npt.NDArray[np.intp]]
-"""Rows of several sorted streams; the places of those that come next, sorted; and the number of the
+"""Rows of several sorted streams, the positions of the next rows, sorted, and the number of the
 stream that each of them is from."""
 
 
@@ -270,16 +271,16 @@ def merge_steps(
 ) -> Iterator[Step]:
     """Merge streams of sorted tables, in steps that each have the next rows of all streams.
 
-    Rows of one key group and identity are in one step, but for duplicates within a stream. About
-    ``memory_bytes`` of rows are in memory: half of it is for streams that wait for others. All
-    streams are read ahead before a step, so that many streams need few steps, unlike
-    :func:`statestore.files.aligned.aligned`, which suits few ones.
+    Rows of one key group and identity are in one step, except duplicates within a stream. About
+    ``memory_bytes`` of rows are in memory, half of them for streams that wait for others. All
+    streams are read ahead before a step, so that many streams need few steps. For few streams,
+    :func:`statestore.files.aligned.aligned` is more suitable.
     """
     share = memory_bytes // (2 * max(len(streams), 1))
     heads = [_Head(number, stream) for number, stream in enumerate(streams)]
     while heads := [head for head in heads if head.fill(share)]:
-        # Where streams follow each other, as runs of rows that come in order do, few of them have
-        # rows of a step. Sorting the others, too, would multiply the time by their number.
+        # If streams follow each other, as runs of ordered rows do, few of them have rows in a
+        # step. Sorting the others as well would multiply the time by their number.
         overlapping = _overlapping(heads, state)
         for head in overlapping:
             head.fill(memory_bytes // len(overlapping))
@@ -287,7 +288,7 @@ def merge_steps(
         rows = pa.concat_tables([head.rows for head in overlapping])
         order = order_of(rows, state)
         ends = np.cumsum([head.rows.num_rows for head in overlapping])
-        # Rows after the last row of a head may belong after rows of its stream not read yet.
+        # Rows after the last row of a head may belong after unread rows of its stream.
         unread = [end - 1 for end, head in zip(ends, overlapping, strict=True) if not head.at_end]
         stop = _end_of_first(rows, order, unread, state)
         order = order[:stop]
@@ -299,8 +300,9 @@ def merge_steps(
 
 
 def _overlapping(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
-    """Return the heads that have rows of the next step: it ends at the first row that is the last
-    one of a head whose stream goes on.
+    """Return the heads that have rows in the next step.
+
+    The step ends at the first last row of any head whose stream has more rows.
     """
     names = [KEY_GROUP, *state.identity]
     rows = pa.concat_tables(
@@ -314,8 +316,9 @@ def _overlapping(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
 
 
 def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: KeyedState) -> int:
-    """Return how many sorted rows there are up to the first of some bounds, which are places of
-    rows, and the rows that equal it; all without bounds.
+    """Return the number of sorted rows up to the first of some bounds, including equal rows.
+
+    The bounds are positions of rows. Without bounds it is the number of all rows.
     """
     if not bounds:
         return len(order)
@@ -341,9 +344,9 @@ class _Head:
         self.at_end = False
 
     def fill(self, most_bytes: int) -> bool:
-        """Read on if less than half of ``most_bytes`` are at hand; False without any rows.
+        """Read more if less than half of ``most_bytes`` are buffered; False without any rows.
 
-        Then all streams have about as many rows, and most of them are in the next step.
+        All streams then have about as many rows, and most of them are in the next step.
         """
         tables, size = ([self.rows], self.rows.nbytes) if self.rows.num_rows else ([], 0)
         while not self.at_end and (not tables or 2 * size < most_bytes):
@@ -360,7 +363,7 @@ class _Head:
         return bool(self.rows.num_rows)
 
     def drop(self, count: int) -> None:
-        """Leave out the first rows."""
+        """Remove the first rows."""
         self.rows = self.rows.slice(count)
 
 
@@ -374,7 +377,7 @@ def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
         part = rows.slice(start, step)
         if part.num_rows == 1 or part.nbytes <= 2 * most_bytes:
             yield part
-        else:  # rows of unlike size
+        else:  # the rows differ in size
             half = part.num_rows // 2
             for some in (part.slice(0, half), part.slice(half)):
                 yield from slices_of(some, most_bytes)
@@ -383,7 +386,7 @@ def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 def _limited(
     rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
 ) -> Iterator[pa.Table]:
-    """Yield tables with rows, of which none has more than ``limit`` bytes, but of one row."""
+    """Yield nonempty tables of at most ``limit`` bytes, or of one row."""
     for some in rows:
         table = pa.Table.from_batches([some]) if isinstance(some, pa.RecordBatch) else some
         if not table.num_rows:
@@ -417,15 +420,16 @@ def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
 
 
 def last_difference(rows: pa.Table, names: Sequence[str]) -> int:
-    """Return the place after the last row that differs from the next one in some columns."""
+    """Return the position after the last row that differs from the next one in some columns."""
     same = equal_leaves(rows.slice(0, rows.num_rows - 1), rows.slice(1), names)
     different = np.flatnonzero(~same)
     return int(different[-1]) + 1 if len(different) else 0
 
 
 def equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return which rows equal those at the same place of another table in some columns, where a
-    null struct is one of nulls: so rows are sorted first.
+    """Return which rows equal the row at the same position of another table in some columns.
+
+    A null struct equals a struct of nulls, as in the sort order.
     """
     same = np.ones(left.num_rows, np.bool_)
     for name in names:

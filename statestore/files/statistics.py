@@ -91,20 +91,20 @@ def file_statistics(metadata: pq.FileMetaData, columns: tuple[Field, ...]) -> st
 
 
 def positions_of(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Return where in the footer each column stands.
+    """Return the position of each column in the footer.
 
-    A path that two have is left out: the column ``a.b`` and the field ``b`` of the struct ``a``
-    look the same.
+    A path that two columns share is left out: the column ``a.b`` and the field ``b`` of the struct
+    ``a`` have the same path.
     """
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
 
 
 def _bounds(chunks: list[Any], data_type: DataType) -> Bounds | None:
-    """Return bounds of a column as JSON holds them, from the statistics of its column chunks.
+    """Return bounds of a column in JSON form, from the statistics of its column chunks.
 
     Returns:
-        None if a chunk has none, or if JSON has no value for a bound.
+        None if a chunk has no bounds, or if JSON has no value for a bound.
     """
     known = (chunk and chunk.has_min_max and chunk.has_null_count for chunk in chunks)
     if not chunks or not all(known):

@@ -1,9 +1,9 @@
-"""The port: a state's table. Two backends keep it, under one conformance suite.
+"""The interface of a state's table, with two backends that pass the same conformance tests.
 
-``parquet`` is data files and nothing else. ``delta`` is the same files and a Delta log that names
-those of the newest checkpoint, so that any Delta reader sees the state as a table. Files come from
-Spark tasks, from Arrow, from any process that returns handles: :meth:`StateTable.publish` takes
-them all.
+``parquet`` consists only of data files. ``delta`` has the same files and a Delta log that names the
+files of the newest checkpoint, so that any Delta reader sees the state as a table. Files come from
+Spark tasks, from Arrow, or from any process that returns handles: :meth:`StateTable.publish`
+accepts all of them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class StateTable(Protocol):
     ) -> TableRef:
         """Make the entry's files the table's content, if the format keeps a log; return the table.
 
-        Doing it again for the same checkpoint and files changes nothing and returns the same
-        version. If the format has a place for it, the table says which part of the state is in
+        Repeating it for the same checkpoint and files changes nothing and returns the same version.
+        If the format supports it, the table's description mentions the parts of the state in
         ``left_out``, which the checkpoint lacks. Raises CommitConflictError when another writer
-        changed the table meanwhile.
+        changed the table in the meantime.
         """
 
 
@@ -52,19 +52,19 @@ class ParquetTable:
     def publish(
         self, entry: Entry, checkpoint_id: int, left_out: Sequence[LeftOutState] = ()
     ) -> TableRef:
-        """Return the table as the entry names it."""
+        """Return the table that the entry names."""
         return entry.table
 
 
 class TablesAsStored:
-    """Each table in the format that it has."""
+    """Publishes each table in its existing format."""
 
     format = "parquet"
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         """Take the storage, which is not used yet, and the checkpoint whose tables are published.
 
-        Raises InvalidArgumentError as :func:`refuse_tables`.
+        Raises the InvalidArgumentError of :func:`refuse_tables`.
         """
         refuse_tables(storage, manifest)
         self._storage = storage
@@ -79,7 +79,7 @@ class TablesAsStored:
 def refuse_tables(storage: Storage, manifest: Manifest) -> None:
     """Refuse a checkpoint whose tables cannot be written here, before the store is claimed.
 
-    Raises InvalidArgumentError as :func:`open_table`.
+    Raises the InvalidArgumentError of :func:`open_table`.
     """
     for table_format in {entry.table.format for entry in manifest.parts}:
         open_table(table_format, storage)
@@ -88,8 +88,8 @@ def refuse_tables(storage: Storage, manifest: Manifest) -> None:
 def open_table(table_format: str, storage: Storage) -> StateTable:
     """Return the backend of a table format.
 
-    Raises InvalidArgumentError for an unknown format, and where no Delta table can be written: at
-    such a path, or in such a process.
+    Raises InvalidArgumentError for an unknown format, and if the path or the process does not allow
+    Delta tables.
     """
     if table_format == "parquet":
         return ParquetTable()

@@ -1,7 +1,7 @@
-"""Text is UTF-8: bytes that are not are refused before they are stored.
+"""Refuses text that is not valid UTF-8 before it is stored.
 
-Arrow and Spark take any bytes as text, and look at them only when somebody asks for the value. Then
-``get``, SQL and JSON fail, for a row that was committed long before.
+Arrow and Spark accept any bytes as text, and only check them when a value is read. ``get``, SQL and
+JSON would then fail, for a row that was committed long before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[st
 
     Args:
         batch: rows that are about to be stored.
-        subject: what the message calls the state.
-        key: the columns by which the message names the row.
+        subject: the name of the state in messages.
+        key: the columns that identify the row in messages.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not _has_text(column.type) or _is_valid(column):
@@ -44,7 +44,7 @@ def _has_text(kind: pa.DataType) -> bool:
 def _is_valid(column: pa.Array) -> bool:
     if _validates(column):
         return True
-    # Of a slice of lists Arrow looks at the values of all of them: a copy has only its own.
+    # For a slice of lists, Arrow validates the values of all lists: a copy has only its own.
     return bool(column.type.num_fields) and _validates(column.take(pa.array(range(len(column)))))
 
 
@@ -57,7 +57,7 @@ def _validates(column: pa.Array) -> bool:
 
 
 def _first_invalid(column: pa.Array) -> int:
-    """Return the first row whose value is not valid; there is one."""
+    """Return the first row whose value is invalid; at least one must be."""
     first, stop = 0, len(column)
     while stop - first > 1:
         middle = (first + stop) // 2
@@ -69,7 +69,7 @@ def _first_invalid(column: pa.Array) -> int:
 
 
 def _shown(value: pa.Array) -> str:
-    """Return a value as text, of text that cannot be decoded its bytes."""
+    """Return a value as text; undecodable text is shown as bytes."""
     if _is_valid(value):
         text = repr(value.to_pylist()[0])
     elif value.type.num_fields:

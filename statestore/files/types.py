@@ -1,4 +1,4 @@
-"""Column types between the manifest's notation and Arrow's."""
+"""Conversions of column types between the manifest's notation and Arrow's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type of a stored type; timestamps are microseconds, UTC where zoned."""
+    """Return the Arrow type of a stored type; timestamps are in microseconds, zoned ones in UTC."""
     if isinstance(data_type, str):
         parts = decimal_parts(data_type)
         return pa.decimal128(*parts) if parts else _ARROW[data_type]
@@ -65,9 +65,9 @@ def arrow_type(data_type: DataType) -> pa.DataType:
 
 
 def schema_of_arrow(schema: pa.Schema) -> Schema:
-    """Return how the columns of an Arrow table are stored.
+    """Return the stored schema of an Arrow table's columns.
 
-    Raises UnsupportedTypeError naming the column for types that Delta and Spark do not have.
+    Raises UnsupportedTypeError, which names the column, for types that Delta and Spark lack.
     """
     return Schema(tuple(Field(field.name, _stored(field.type, field.name)) for field in schema))
 
@@ -124,8 +124,8 @@ def _advice(kind: pa.DataType) -> str:
     return next((text for test, text in advice if test(kind)), "cast it to a type that Delta has")
 
 
-# UUIDs as Python has them, in keys that are hashed as UUIDs: there they are the 16 bytes, or the
-# text, that the column holds. Of any other column they are no values.
+# Python UUIDs, in keys that are hashed as UUIDs. They are stored as the 16 bytes or the text that
+# the column holds. Other columns do not accept them.
 
 
 _NAME = "UUID"
@@ -133,12 +133,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def is_uuid(key_type: str | None) -> bool:
-    """Return whether a name, as callers say or as states record it, is that of Java's UUID."""
+    """Return whether a type name, from a caller or from a state, stands for Java's UUID."""
     return (key_type or "").lower().removeprefix("java.util.") == _NAME.lower()
 
 
 def uuid_columns(state: KeyedState) -> dict[str, bool]:
-    """Return the key columns that are hashed as UUIDs, and of each whether it holds text."""
+    """Return the key columns that are hashed as UUIDs, each with whether it holds text."""
     return {
         name: state.schema.type_of(name) == "string"
         for name, kind in zip(state.key, state.key_types, strict=True)
@@ -147,7 +147,7 @@ def uuid_columns(state: KeyedState) -> dict[str, bool]:
 
 
 def with_uuids(rows: Rows, columns: Mapping[str, bool]) -> Rows:
-    """Return dictionaries with the UUIDs of these columns as they are stored."""
+    """Return dictionaries with the UUIDs of these columns in their stored form."""
     if not columns:
         return rows
     return [
@@ -160,7 +160,7 @@ def with_uuids(rows: Rows, columns: Mapping[str, bool]) -> Rows:
 
 
 def uuid_as_stored(value: Any, is_text: bool) -> Any:
-    """Return a UUID as its text or bytes; any other value as it is."""
+    """Return a UUID as its text or bytes; any other value unchanged."""
     if not isinstance(value, UUID):
         return value
     return str(value) if is_text else value.bytes

@@ -1,7 +1,7 @@
-"""Python values into Arrow columns, and back: a value goes in only if it comes out equal.
+"""Converts Python values to Arrow columns, and back; each value must stay equal.
 
-The one way in for dictionaries, lists and scalars, whoever gives them: rows, elements, keys,
-conditions. :mod:`statestore.files.exact` says which values a type has.
+All dictionaries, lists and scalars are converted here: rows, elements, keys and conditions.
+:mod:`statestore.files.exact` defines which values fit a type.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 ROWS = "the rows"
-"""How messages name rows of which nothing else is known."""
+"""The name of rows in messages if nothing else is known about them."""
 
 Place = Callable[[int], str]
-"""How messages name the value at a place of a column."""
+"""Returns the name of a column's value in messages, by its position."""
 
-# Exactly these go in as they are: Arrow looks at their bounds, and there is nothing to lose.
+# Values of exactly these types need no conversion: Arrow checks their bounds, without any loss.
 _PLAIN: dict[pa.DataType, frozenset[type]] = {
     pa.string(): frozenset({str}),
     pa.binary(): frozenset({bytes}),
@@ -59,7 +59,7 @@ _ARROW_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def row_place(at: int) -> str:
-    """Return how messages name a row, counted from 0."""
+    """Return the name of a row in messages, counted from 0."""
     return f"row {at}"
 
 
@@ -71,10 +71,10 @@ def column_of(
     subject: str = ROWS,
     place: Place = row_place,
 ) -> pa.Array:
-    """Return values as a column of a stored type, in which each comes out equal.
+    """Return values as a column of a stored type, in which each stays equal.
 
-    InvalidArgumentError names ``subject``, the column and what is within it, the place, and the
-    first value that does not.
+    Raises InvalidArgumentError for the first value that would not; it names ``subject``, the column
+    and the path within it, the position, and the value.
     """
     found = _plain_column(values, kind)
     if found is not None:
@@ -98,7 +98,7 @@ def column_of(
 
 
 def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return values that are of the type's own in Python, None if one of them is not."""
+    """Return values that have the type's own Python type; None if one of them does not."""
     if not {*map(type, values)} - {type(None)} <= _PLAIN.get(kind, frozenset()):
         return None
     try:
@@ -110,9 +110,9 @@ def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 def guessed_column(
     values: Sequence[Any], *, name: str, subject: str = ROWS, place: Place = row_place
 ) -> pa.Array:
-    """Return values as a column of their one type, in which each comes out equal.
+    """Return values as a column of their common type, in which each stays equal.
 
-    InvalidArgumentError names ``subject``, the column, the place and the value.
+    Raises InvalidArgumentError, which names ``subject``, the column, the position and the value.
     """
     try:
         kind = guessed_kind(values)
@@ -146,11 +146,11 @@ def table_of_dicts(
     subject: str = ROWS,
     place: Place = row_place,
 ) -> pa.Table:
-    """Return dictionaries as a table: of ``schema``, or of every name that one of them has, with
-    the type that Arrow sees in the values. A name that a dictionary lacks is null there.
+    """Return dictionaries as a table with ``schema``, or with all names and their guessed types.
 
-    Raises SchemaMismatchError for a name that ``schema`` lacks, and InvalidArgumentError for a
-    value that does not come out equal, or values without a common type.
+    A name that a dictionary lacks is null there. Raises SchemaMismatchError for a name that
+    ``schema`` lacks, and InvalidArgumentError for a value that would not stay equal, or values
+    without a common type.
     """
     names = _names(rows, subject)
     if schema is None:
@@ -180,10 +180,10 @@ def table_of_dicts(
 
 
 def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: str) -> pa.Table:
-    """Return dictionaries as a table of every name that one of them has: a column that is stored
-    keeps its type where it holds every value, each other one has the type of its values.
+    """Return dictionaries as a table of all names that occur in them.
 
-    Raises InvalidArgumentError for values without a common type.
+    A stored column keeps its type if it can hold every value. Any other column gets the type of its
+    values. Raises InvalidArgumentError for values without a common type.
     """
     names = _names(rows, subject)
     columns = [
@@ -202,7 +202,7 @@ def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
 def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> pa.Array:
     if name in stored.names:
         kind = arrow_schema(stored.select([name])).field(0).type
-        with suppress(InvalidArgumentError):  # what is new here has a type of its own
+        with suppress(InvalidArgumentError):  # new values may need a type of their own
             return column_of(values, kind, name=name, subject=subject)
     return guessed_column(values, name=name, subject=subject)
 
@@ -210,8 +210,8 @@ def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> 
 def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:
     """Return rows as dictionaries.
 
-    InvalidArgumentError names the column with a time that Python has not, outside the years 1 to
-    9999.
+    Raises InvalidArgumentError, which names the column, for a time outside the years 1 to 9999,
+    which Python cannot hold.
     """
     try:
         found: list[dict[str, Any]] = rows.to_pylist()
@@ -225,7 +225,7 @@ def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[d
 
 
 def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows as dictionaries for somebody to look at; see :func:`shown_values`."""
+    """Return rows as dictionaries for display; see :func:`shown_values`."""
     columns = [shown_values(column) for column in rows.columns]
     if not columns:
         return [{} for _ in range(rows.num_rows)]
@@ -235,8 +235,9 @@ def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False) -> list[Any]:
     """Return the values of a column for display.
 
-    All of its times are text if Python lacks one of them: ISO 8601 in the years 1 to 9999, else as
-    DuckDB writes them, such as ``290309-12-22 (BC) 00:00:00``. Times of day are text too.
+    If Python cannot hold one of its times, all of its times are text. They are in ISO 8601 in the
+    years 1 to 9999. Other years have DuckDB's format, such as ``290309-12-22 (BC) 00:00:00``. Times
+    of day are always text.
 
     Args:
         column: The column.
@@ -253,7 +254,7 @@ def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False)
 def _has_times_beyond_python(kind: pa.DataType) -> bool:
     """Return whether Python may change a value of a type without an error.
 
-    Python makes 00:00 of 24:00. Without pandas, it has no nanoseconds.
+    Python turns 24:00 into 00:00. Without pandas, it has no nanoseconds.
     """
     types = pa.types
     if types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
@@ -262,7 +263,7 @@ def _has_times_beyond_python(kind: pa.DataType) -> bool:
 
 
 def _with_numbers(kind: pa.DataType) -> pa.DataType:
-    """Return a type with integers, which Arrow stores, in place of its times."""
+    """Return a type in which times are replaced by the integers that Arrow stores for them."""
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([pa.field(field.name, _with_numbers(field.type)) for field in kind])
@@ -315,15 +316,15 @@ def _time_text(number: int, kind: pa.DataType) -> str:
     day, is_iso = _date_text(days)
     if is_iso:
         clock, _, fraction = _clock_text(rest, unit).partition(".")
-        fraction = f".{fraction:0<6}" if fraction else ""  # as datetime.isoformat() has it
+        fraction = f".{fraction:0<6}" if fraction else ""  # like datetime.isoformat()
         return f"{day}T{clock}{fraction}{'Z' if kind.tz else ''}"
     return f"{day} {_clock_text(rest, unit)}{'+00' if kind.tz else ''}"
 
 
 def _date_text(days: int) -> tuple[str, bool]:
-    """Return the day so many days after 1970-01-01, and whether ISO 8601 has it.
+    """Return the date ``days`` after 1970-01-01 as text, and whether ISO 8601 can represent it.
 
-    These are the proleptic Gregorian calendar's eras of 400 years, each from a March 1.
+    This uses the proleptic Gregorian calendar's eras of 400 years, each from a March 1.
     """
     era, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
@@ -355,25 +356,25 @@ def _unreadable(rows: pa.Table | pa.RecordBatch) -> str:
     raise AssertionError("every column can be read alone")
 
 
-# Arrow columns as columns of stored types: each value comes out equal, or the column is refused.
+# Arrow columns as columns of stored types: each value stays equal, or the column is refused.
 #
-# By type where every value of the one is a value of the other, as of ``int32`` in ``int64``; else
-# by value, in Arrow where its cast refuses what would be lost, in Python where it would not. What
-# goes in is the same as of scalars (:mod:`statestore.files.exact`): nanoseconds go into
-# microseconds where they are whole, and no number is a boolean, no time of day a date.
+# The types alone decide if every value of one type fits the other, such as ``int32`` in ``int64``.
+# Otherwise values are checked: by Arrow if its cast refuses losses, by Python if it does not. The
+# rules are the same as for scalars (:mod:`statestore.files.exact`). Nanoseconds fit microseconds if
+# they are whole microseconds. A number never fits a boolean, and a time of day never fits a date.
 
 
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
-"""Of a signed integer of so many bytes."""
+"""The number of digits of a signed integer, by its bytes."""
 
 
 class _Fit(IntEnum):
-    """How it is known that values of one type are values of another."""
+    """How to determine that values of one type fit another."""
 
-    TYPE = 0  # all of them are
-    CAST = 1  # Arrow's cast refuses those that are not
-    VALUE = 2  # each has to be looked at
-    NEAREST = 3  # double in float, where a Python float, that has no width, is the nearest one
+    TYPE = 0  # all values fit
+    CAST = 1  # Arrow's cast refuses values that do not fit
+    VALUE = 2  # each value has to be checked
+    NEAREST = 3  # double to float: rounded to the nearest float, like Python's floats
     NEVER = 4
 
 
@@ -385,10 +386,12 @@ def fitted_table(
     nearest: bool = True,
     first_row: int = 0,
 ) -> pa.Table:
-    """Return the columns of ``schema``, in its order and types; others are left out. Without
-    ``nearest`` no double is a float. Messages count rows from ``first_row`` on.
+    """Return the columns of ``schema``, in its order and types; other columns are dropped.
 
-    InvalidArgumentError names ``subject``, the column and the first row with another value.
+    Without ``nearest``, doubles do not fit float columns. Messages count rows from ``first_row``.
+
+    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
+    does not fit.
     """
     stored = arrow_schema(schema)
     columns = [
@@ -414,10 +417,13 @@ def fitted(
     nearest: bool = True,
     first_row: int = 0,
 ) -> pa.ChunkedArray:
-    """Return a column as one of a stored type, in which each value comes out equal; of doubles in a
-    float column the nearest floats, as of Python's, unless ``nearest`` is false.
+    """Return a column as a column of a stored type, in which each value stays equal.
 
-    InvalidArgumentError names ``subject``, the column and the first row with another value.
+    Doubles in a float column are rounded to the nearest floats, like Python's floats, unless
+    ``nearest`` is False.
+
+    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
+    does not fit.
     """
     if column.type == kind:
         return column
@@ -444,14 +450,12 @@ def fitted(
 
 
 def fits_by_type(source: DataType, target: DataType) -> bool:
-    """Return whether every value of a stored type is a value of another."""
+    """Return whether every value of one stored type fits another."""
     return _fit(arrow_type(source), arrow_type(target)) is _Fit.TYPE
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
-    """Return what Arrow's cast makes of a column; None where a value does not fit, or Arrow lacks
-    the cast.
-    """
+    """Return Arrow's cast of a column; None if a value does not fit, or Arrow lacks the cast."""
     try:
         return _decoded(column).cast(kind)
     except pa.ArrowException:
@@ -459,9 +463,9 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary column as one of its values, and UUIDs as their bytes.
+    """Return a dictionary column as a column of its values, and UUIDs as their bytes.
 
-    Polars' dictionaries have views, which Arrow cannot take from.
+    Polars' dictionaries have view types, which Arrow's ``take`` does not support.
     """
     if isinstance(column.type, pa.UuidType):
         return column.cast(column.type.storage_type)
@@ -502,8 +506,9 @@ def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
 
 
 def _of_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
-    """Arrow would leave out a field that the target has not, and fill one that the source has
-    not.
+    """Return how one struct type fits another; never if their fields differ.
+
+    Arrow would drop a field that the target lacks, and fill a field that the source lacks.
     """
     names = [field.name for field in source]
     if sorted(names) != sorted(field.name for field in target):
@@ -543,7 +548,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Return a word for types that hold the same values, "" for what cannot be stored."""
+    """Return a name for types with the same values, "" for types that cannot be stored."""
     if is_text(kind):
         return "text"
     if is_binary(kind):

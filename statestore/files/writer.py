@@ -1,6 +1,6 @@
-"""Parquet data files, written: exact counts, digest and checksum of every one.
+"""Writes Parquet data files, with exact counts, a digest and a checksum for each file.
 
-Rows are flushed a row group at a time; what the file's handle needs is known when it is closed.
+Rows are flushed one row group at a time; the values for the file's handle are known at the end.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ __all__ = [
 ]
 
 
-# How the columns of a data file are encoded: by a look at its first rows.
+# The encodings of a data file's columns, chosen from its first rows.
 #
-# Parquet's usual dictionary costs time and bytes where nearly every value is another one, as keys
-# are. Such columns are written without one, numbers and text as differences (Parquet format, "Delta
-# Encoding"), which Spark, DuckDB, Polars and Arrow read.
+# Parquet's default dictionary costs time and bytes if nearly every value is distinct, as in keys.
+# Such columns are written without a dictionary: numbers and text as differences (Parquet format,
+# "Delta Encoding"), which Spark, DuckDB, Polars and Arrow can read.
 
 
 _SAMPLE_ROWS, _ENOUGH_ROWS = 4096, 1024
 
 
 class Encodings:
-    """How the files of one state are encoded: chosen again only while there were few rows to go
-    by.
+    """The encodings for the files of one state.
+
+    They are chosen again for the next file only if the sample was small.
     """
 
     def __init__(self) -> None:
-        """Choose nothing yet."""
+        """Start without a choice."""
         self._chosen: dict[str, str] | None = None
 
     def of(self, first: pa.Table) -> dict[str, str]:
-        """Return :func:`encodings` of a file's first rows, or what was chosen before."""
+        """Return :func:`encodings` for a file's first rows, or the earlier choice."""
         if self._chosen is not None:
             return self._chosen
         chosen = encodings(first)
@@ -64,22 +65,22 @@ class Encodings:
 
 
 def encodings(first: pa.Table) -> dict[str, str]:
-    """Return the encoding of each column that is better off without a dictionary.
+    """Return the encoding of each column that is better written without a dictionary.
 
-    That is one of plain values most of which differ, in a sample of the rows: text in order as
-    differences of neighbours, other text and bytes with their lengths apart, whole numbers, dates
-    and times as differences, floating-point numbers as they are. Nested columns, decimals and
-    booleans keep what Arrow does by default.
+    These are plain columns most of whose values differ in a sample of the rows. Sorted text is
+    encoded as differences of neighbors, other text and bytes with separate lengths. Integers, dates
+    and timestamps are encoded as differences, and floating-point numbers as plain values. Nested
+    columns, decimals and booleans keep Arrow's default.
     """
     sample = first.slice(0, _SAMPLE_ROWS)
-    # A dot would make the name of a column that of a nested one.
+    # A column name with a dot would look like the path of a nested column.
     plain = [name for name in sample.column_names if "." not in name]
     found = {name: _encoding(sample.column(name)) for name in plain}
     return {name: encoding for name, encoding in found.items() if encoding is not None}
 
 
 def leaf_paths(schema: pa.Schema) -> list[str]:
-    """Return the columns as Parquet names them: nested ones by their path, ``a.list.element``."""
+    """Return the columns by their names in Parquet; nested ones have a path: ``a.list.element``."""
     return [path for field in schema for path in _paths(field)]
 
 
@@ -119,51 +120,49 @@ def _paths(field: pa.Field) -> Iterator[str]:
         yield field.name
 
 
-# A row group ends with a key group once it has this part of the rows that it may have: more of
-# them cost footer, fewer make subtasks that share one read it twice.
+# A row group may end with a key group once it has this part of its maximum rows. Smaller row groups
+# would enlarge the footer; larger ones would be read twice by subtasks that share one.
 _GROUPS_PER_ROW_GROUP = 16
 
 
 @dataclass(frozen=True)
 class ParquetOptions:
-    """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
-    small).
+    """Options for data files: maximum rows per row group, zstd level (1 fast, 22 small), and more.
 
-    The four before the last say how much is in memory meanwhile; rows and digests do not depend on
-    them.
+    ``run_bytes`` to ``rekey_bytes`` limit the memory during writing; rows and digests do not depend
+    on them.
     """
 
     row_group_rows: int = 65_536
     row_group_bytes: int = 32 * 1024 * 1024
     zstd_level: int = 1
     file_bytes: int = 128 * 2**20
-    """After so many bytes a ranged file ends at the next key group."""
+    """After this many bytes a ranged file ends at the next key group."""
     run_bytes: int = RUN_BYTES
-    """Key groups are brought into order and digested about so many bytes at a time."""
+    """Key groups are sorted and digested about this many bytes at a time."""
     memory_bytes: int = MEMORY_BYTES
     """The memory in which a process or Spark task sorts the rows that it writes. Rows that do not
     fit are sorted in a temporary folder (``TMPDIR``). Row groups, of ``row_group_bytes``, are in
     memory in addition."""
     block_bytes: int = 8 * 2**20
-    """So much of a table is brought into order of key group at a time: it lies in the processor's
-    cache."""
+    """About this many bytes of a table are sorted by key group at a time, within the CPU cache."""
     driver_bytes: int = 8 * 2**20
-    """Changes in a DataFrame of which no partition has more are written by the driver, and rows of
-    Spark's cache that are no more, if few files hold them: a task for each would cost more than
-    their rows."""
+    """The driver writes changes in a DataFrame if no partition has more bytes. It also writes rows
+    in Spark's cache up to this size if they go into few files: a task for each would cost more than
+    its rows."""
     rekey_bytes: int = 128 * 2**20
-    """Rows under another key or other key groups are sorted about so many bytes at a time."""
+    """Rows with another key or other key groups are sorted about this many bytes at a time."""
     list_bytes: int = 128 * 2**10
-    """Where the list of a state's files is longer, it is a document of its own, which the manifests
-    that follow name again as long as the files stay."""
+    """A longer list of a state's files is a document of its own. Later manifests name it again as
+    long as the files stay the same."""
 
     @property
     def stream_bytes(self) -> int:
-        """The bytes of a stream that is read into memory: they are held a second time, sorted."""
+        """The bytes of a stream that is read into memory: a second, sorted copy is needed."""
         return self.memory_bytes // 2
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgumentError for what is out of bounds."""
+        """Raise InvalidArgumentError for a value that is out of bounds."""
         bounds = {"row_group_rows": 2**31 - 1, "row_group_bytes": 2**31 - 1, "zstd_level": 22}
         for name in [field.name for field in fields(self)]:
             value, most = getattr(self, name), bounds.get(name, 2**63 - 1)
@@ -172,7 +171,7 @@ class ParquetOptions:
 
 
 class FileWriter:
-    """One data file being written; :meth:`close` returns what its handle needs."""
+    """One data file being written; :meth:`close` returns the values for its handle."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class FileWriter:
     ) -> None:
         """Create the file ``name`` of the store; StorageError when that fails.
 
-        ``encodings`` is shared by files of one state, whose columns are alike.
+        Files of one state, which have similar columns, share ``encodings``.
         """
         self.name = name
         self._encodings = encodings or Encodings()
@@ -215,13 +214,14 @@ class FileWriter:
         return max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1)
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether so many bytes fit in the open row group."""
+        """Return whether this many bytes fit in the open row group."""
         return self._pending_bytes + size_bytes < self._options.row_group_bytes
 
     def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
         """Append rows; they are flushed a whole row group at a time.
 
-        ``digest`` is that of the rows without what the store adds to them; by default of all.
+        ``digest`` is the digest of the rows without the store's own columns; by default it is
+        computed from all columns.
         """
         self._digest += rows_digest(batch) if digest is None else digest
         self._rows += batch.num_rows
@@ -237,7 +237,7 @@ class FileWriter:
             batch = batch.slice(part.num_rows)
 
     def _fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the first rows with which the row group has its bytes, or else all."""
+        """Return the first rows that fill the row group, or all rows if they fit."""
         room = self._options.row_group_bytes - self._pending_bytes
         if rows.nbytes <= room:
             return rows
@@ -246,7 +246,7 @@ class FileWriter:
         return rows.slice(0, count + 1)
 
     def end_group(self) -> None:
-        """End a row group here if it has some size: a key group ends, and a reader may begin."""
+        """End a large enough row group at the end of a key group, where a reader may begin."""
         if self._pending_rows >= self._least_rows:
             self._flush()
 
@@ -272,9 +272,9 @@ class FileWriter:
         return file_statistics(self._footers[0], columns)
 
     def abandon(self) -> None:
-        """Leave nothing of the file."""
+        """Remove the file."""
         if self._opened is not None:
-            # Or Arrow would try to write a footer to a closed file when it is collected.
+            # Otherwise Arrow's destructor would try to write a footer to a closed file.
             self._opened.is_open = False
         self._sink.abandon()
 
@@ -288,7 +288,7 @@ class FileWriter:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
-        """Return Arrow's writer; the file's first rows say how its columns are encoded."""
+        """Return Arrow's writer; the file's first rows determine the encodings of its columns."""
         chosen = self._encodings.of(first)
         return pq.ParquetWriter(
             self._sink,
@@ -299,13 +299,13 @@ class FileWriter:
             column_encoding=chosen,
             write_page_checksum=True,
             metadata_collector=self._footers,
-            # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
+            # Spark, Delta and DuckDB read the logical types; Arrow's schema would be useless.
             store_schema=False,
         )
 
 
 class _Sink:
-    """A file that Arrow writes to; it counts and hashes what passes."""
+    """A file that Arrow writes to; it counts and hashes the bytes."""
 
     def __init__(self, raw: NewFile, where: str) -> None:
         self._raw, self._where = raw, where
@@ -316,7 +316,7 @@ class _Sink:
         self.sha256 = hashlib.sha256()
 
     def keep(self) -> None:
-        """Keep what is written from now on, besides: the footer, which comes last."""
+        """Also keep all later bytes in memory: the footer, which is written last."""
         self._keeps = True
 
     @property
@@ -324,7 +324,7 @@ class _Sink:
         return self._raw.closed and not self._abandoned
 
     def write(self, data: bytes) -> int:
-        if self._abandoned:  # Arrow writes a footer to the last
+        if self._abandoned:  # Arrow still tries to write a footer
             return len(data)
         with named("write", self._where):
             self._raw.write(data)

@@ -1,4 +1,4 @@
-"""Files that were written and that nothing names yet: one list of them, deleted after an error."""
+"""Files that were written but are not committed yet, so that they can be deleted after an error."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class WrittenFiles:
     """The names of files in a storage, in the order in which they were written."""
 
     def __init__(self, storage: Storage, names: Iterable[str] = ()) -> None:
-        """Begin with some names, below the storage."""
+        """Start with some names, relative to the storage."""
         self.storage = storage
         self.names = list(names)
 
     def add(self, folder: str, handles: Iterable[Handle]) -> list[str]:
-        """Add the files of some handles, which lie in ``folder``; return their names."""
+        """Add the files of some handles in ``folder``; return their names."""
         names = [f"{folder}/{handle.path}" for handle in handles]
         self.names += names
         return names
 
     def delete(self, reason: BaseException) -> None:
-        """Delete them all; what cannot be deleted is noted on the reason, and left to ``gc``."""
+        """Delete all files; failures are noted on ``reason``, and left to ``gc``."""
         for name in self.names:
             try:
                 self.storage.delete(name)

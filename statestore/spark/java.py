@@ -212,7 +212,7 @@ def _preference(java: JavaHome) -> tuple[int, tuple[int, ...]]:
 
 
 def _apt_version() -> int:
-    """Return 21 if apt no longer has Java 17 (from Debian 13, Ubuntu 24), otherwise 17."""
+    """Return 21 from Debian 13 and Ubuntu 24 on, otherwise 17: older ones may not have 21."""
     release = _os_release()
     newest_with_17 = {"debian": 12, "ubuntu": 23}.get(release.get("ID", ""), 0)
     number = re.match(r"\d+", release.get("VERSION_ID", ""))
