@@ -1,10 +1,10 @@
-"""What the command line says, as values: what is restored for, keys and rows, spans of time.
+"""Parse command-line arguments: restore targets, keys and rows, and durations.
 
-A key of one column is the value itself, ``u17`` or ``42`` or ``2026-01-31``. Of several columns, or
-of a struct, array or map, it is JSON: a list in the order of the key or an object by column name.
-Inside JSON too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex
-digits. Numbers are exact, and :mod:`statestore.parsing` says which ones a double takes. A span of
-time is ``90s``, ``15min``, ``2h`` or ``7d``.
+A key of one column is the value itself: ``u17``, ``42`` or ``2026-01-31``. A key of several
+columns, or of a struct, array or map, is JSON: a list in the order of the key or an object by
+column name. Inside JSON too, dates and times are ISO 8601 strings, decimals may be strings, and
+bytes are hex digits. Numbers are exact; :mod:`statestore.parsing` defines which ones a double
+accepts. A duration is ``90s``, ``15min``, ``2h`` or ``7d``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ _MOST_ROWS = 1000
 
 
 def target_options(function: F) -> F:
-    """Give a verb ``--parallelism``, ``--bytes-per-task``, ``--graph``, ``--max-parallelism`` and
+    """Add the options that define a restore target.
+
+    These are ``--parallelism``, ``--bytes-per-task``, ``--graph``, ``--max-parallelism`` and
     ``--balance``.
     """
     for option in reversed(_target_options()):
@@ -68,7 +70,10 @@ def target_options(function: F) -> F:
 
 
 def graph_of(path: str | None) -> JobGraph | None:
-    """Return the job graph in a TOML file; SettingsError or InvalidArgumentError name the place."""
+    """Read the job graph from a TOML file.
+
+    Raises SettingsError or InvalidArgumentError with the place in the file.
+    """
     if path is None:
         return None
     if not Path(path).exists():
@@ -81,7 +86,7 @@ def graph_of(path: str | None) -> JobGraph | None:
 
 
 def limit_option(function: F) -> F:
-    """Give a verb ``--limit``, how many rows of an answer it shows."""
+    """Add ``--limit``, the number of result rows to show."""
     option = click.option(
         "--limit",
         type=click.IntRange(min=0),
@@ -93,7 +98,7 @@ def limit_option(function: F) -> F:
 
 
 def query_limit_options(*, seconds: float | None, memory: str | None) -> Callable[[F], F]:
-    """Return a decorator that gives a verb ``--time-limit`` and ``--memory-limit`` for SQL.
+    """Return a decorator that adds ``--time-limit`` and ``--memory-limit`` for SQL.
 
     Args:
         seconds: The default time limit; None for no limit.
@@ -156,7 +161,7 @@ class Parallelism(click.ParamType[Any]):
     name = "parallelism"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["auto"]:
-        """Return it; a usage error when it is neither."""
+        """Convert the argument. Raises a usage error if it is neither."""
         if value == AUTO:
             return AUTO
         try:
@@ -171,7 +176,7 @@ class Bytes(click.ParamType[Any]):
     name = "size"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the number; a usage error when it is none."""
+        """Convert the argument. Raises a usage error if it is not a number of bytes."""
         try:
             return bytes_of(value)
         except InvalidArgumentError as error:
@@ -183,7 +188,7 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
 
     Raises:
         InvalidArgumentError: The text is not a key of the state. The message names the key's
-            columns and, of a value that does not fit, the column and the reason.
+            columns and, for a value that does not fit, the column and the reason.
     """
     types = {name: state.schema.type_of(name) for name in state.key}
     try:
@@ -198,7 +203,7 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
 
 
 def parse_value(text: str, kind: DataType, name: str) -> Any:
-    """Return the value of a column, as ``--key COLUMN=VALUE`` gives it.
+    """Parse the value of a column from ``--key COLUMN=VALUE``.
 
     A value of a struct, array or map is JSON.
 
@@ -209,21 +214,21 @@ def parse_value(text: str, kind: DataType, name: str) -> Any:
 
 
 def key_value(values: tuple[Any, ...]) -> Any:
-    """Return a key as a lookup takes it: of one column its value, of several all of them."""
+    """Convert a key for a lookup: the value of a single column, or all values of several."""
     return values[0] if len(values) == 1 else values
 
 
 def key_of(text: str) -> Callable[[KeyedState], Any]:
-    """Return what reads a key for a state, as a lookup takes it."""
+    """Return a function that parses the key for a state and converts it for a lookup."""
     return lambda state: key_value(parse_key(text, state))
 
 
 def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
-    """Return a row from a JSON object by column.
+    """Parse a row from a JSON object by column.
 
     Raises:
         InvalidArgumentError: The text is not a row of the state. The message names the columns and,
-            of a value that does not fit, the column and the reason.
+            for a value that does not fit, the column and the reason.
     """
     try:
         row = parse_json(text)
@@ -238,7 +243,7 @@ def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
 
 
 def span_seconds(text: str) -> float:
-    """Return a span in seconds; ValueError names the forms that there are."""
+    """Return a duration in seconds. Raises ValueError, which lists the accepted forms."""
     if text == "0":
         return 0
     match = _SPAN.fullmatch(text)
@@ -265,7 +270,7 @@ SPAN = _Span()
 
 
 def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return a key of several columns by column."""
+    """Return a key of several columns as a mapping by column."""
     if isinstance(value, dict) and set(value) == set(names):
         return value
     if isinstance(value, list) and len(value) == len(names):
@@ -283,10 +288,11 @@ def _no_key(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
 
 
 def _converted(value: Any, kind: DataType, place: str) -> Any:
-    """Return a value of :func:`parse_json` as one of its column's type.
+    """Convert a value from :func:`parse_json` to its column's type.
 
-    Values that JSON has itself (null, booleans, numbers of whole-number and decimal columns) are
-    checked against the type where rows are made. ValueError names ``place`` and the reason.
+    Values with a JSON type of their own (null, booleans, numbers of whole-number and decimal
+    columns) are checked later, when rows are built. Raises ValueError with ``place`` and the
+    reason.
     """
     if value is None:
         return None
@@ -310,7 +316,7 @@ def _converted(value: Any, kind: DataType, place: str) -> Any:
 
 
 def _entry(pair: Any, kind: Mapping[str, Any], place: str) -> tuple[Any, Any]:
-    """Return the entry of a map, given as a list of its key and its value."""
+    """Convert a map entry that is given as a list of its key and value."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise ValueError(f"{place!r} is an entry of a map: give a list [key, value]")
     key, value = pair
@@ -329,7 +335,7 @@ def _converted_scalar(value: Any, kind: str, place: str) -> Any:
             return read_number(value)
     except ValueError as error:
         raise ValueError(f"{place!r} is {kind}: {error}") from None
-    # Objects and lists, and numbers where no number belongs.
+    # Objects and lists, and numbers for a type without numbers.
     if isinstance(value, bool) and kind == "boolean":
         return value
     shown = json.dumps(value, default=str)
@@ -337,17 +343,17 @@ def _converted_scalar(value: Any, kind: str, place: str) -> Any:
 
 
 def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
-    """Return what makes of a number one of a numeric type; None for types without numbers."""
+    """Return the converter of numbers for a numeric type; None for types without numbers."""
     if kind.startswith("decimal"):
         return Decimal
     return _NUMBERS.get(kind)
 
 
 def _read_text(text: str, kind: str) -> Any:
-    """Return the value that a text says; ValueError if the type does not have it."""
+    """Parse a value from text. Raises ValueError if the type cannot represent it."""
     if kind in _TEXTS:
         return _TEXTS[kind](text)
-    # Python's own floats, as ``--output json`` prints them.
+    # Python's own floats, as printed by ``--output json``.
     if kind in ("double", "float") and _NOT_FINITE.fullmatch(text.strip()):
         return float(text)
     read_number = _number_reader(kind)
@@ -363,7 +369,7 @@ def _boolean(text: str) -> bool:
 
 
 def _moment(text: str) -> datetime:
-    """Return the time in an ISO 8601 text; Python drops digits below the microsecond."""
+    """Parse a time in ISO 8601; Python drops digits below the microsecond."""
     if _BELOW_MICROSECONDS.search(text):
         raise ValueError(f"{text!r:.80} has digits below the microsecond, which would be lost")
     return datetime.fromisoformat(text)

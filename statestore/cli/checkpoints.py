@@ -1,4 +1,4 @@
-"""How a checkpoint and its plan are shown, as JSON and text: layers, figures, subtasks as bars."""
+"""Show a checkpoint and its plan as JSON and text: layers, metrics, and subtasks as bars."""
 
 from __future__ import annotations
 
@@ -65,25 +65,26 @@ GAP = 2
 
 
 def error_document(error: StateStoreError | None) -> dict[str, Any] | None:
-    """Return why a checkpoint cannot be read; None when it can."""
+    """Return the reason why a checkpoint cannot be read, or None."""
     return None if error is None else {"kind": error.kind, "message": str(error)}
 
 
 def pin_document(pin: Pin) -> dict[str, Any]:
-    """Return a pin: its token, what it keeps, for whom, and for how long."""
+    """Return a pin's token, checkpoint, holder and lease."""
     known = {"token": pin.token, "id": pin.checkpoint_id, "holder": pin.holder}
     return known | {"until_ms": pin.until_ms}
 
 
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:
-    """Write a line for all state that a checkpoint lacks of its source; nothing if it is whole."""
+    """Write one line about the state that a checkpoint lacks of its source, or nothing."""
     for record in records:
         page.line(f"{indent}left out  {record}")
 
 
 def layers_document(entry: KeyedEntry) -> dict[str, Any]:
-    """Return the member ``changes`` of a state in ``show``, and ``merged`` if it is known; nothing
-    of one without changes.
+    """Return the members ``changes`` and, if known, ``merged`` of a state in ``show``.
+
+    The result is empty for a state without changes.
     """
     if not entry.layers:
         return {}
@@ -105,19 +106,19 @@ def layers_document(entry: KeyedEntry) -> dict[str, Any]:
 
 
 def changed_rows_document(manifest: Manifest) -> dict[str, Any]:
-    """Return the member ``changed_rows`` of a checkpoint, nothing of one without changes."""
+    """Return the member ``changed_rows`` of a checkpoint; empty without changes."""
     changed = _changed_rows(manifest)
     return {"changed_rows": changed} if changed else {}
 
 
 def amplification_document(plan: RestorePlan | OperatorPlan) -> dict[str, Any]:
-    """Return the member ``read_amplification``, nothing when no changes are read."""
+    """Return the member ``read_amplification``; empty if no changes are read."""
     amplification = plan.read_amplification
     return {} if amplification is None else {"read_amplification": round(amplification, 4)}
 
 
 def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
-    """Return what ``show`` says of a state with changes; ``base`` is what it says of its base."""
+    """Return the lines of ``show`` about a state with changes; ``base`` describes its base."""
     parts = [layer.entry for layer in entry.layers]
     changed = sum(part.size_bytes for part in parts)
     files = sum(part.files for part in parts)
@@ -138,14 +139,14 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
 
 
 def rows_text(manifest: Manifest) -> str:
-    """Return the rows of a checkpoint, those of changes apart."""
+    """Return the number of rows of a checkpoint, with rows of changes listed separately."""
     changed = _changed_rows(manifest)
     rows = count(manifest.rows - changed)
     return f"{rows} + {count(changed)}" if changed else rows
 
 
 def held_text(manifest: Manifest) -> str:
-    """Return what a checkpoint holds, rows of changes named apart."""
+    """Return the content of a checkpoint, with rows of changes listed separately."""
     changed = _changed_rows(manifest)
     rows = counted(manifest.rows - changed, "row")
     more = f" and {counted(changed, 'row')} of changes" if changed else ""
@@ -157,8 +158,9 @@ def _changed_rows(manifest: Manifest) -> int:
 
 
 def metrics_document(manifest: Manifest) -> dict[str, Any]:
-    """Return the member ``metrics`` of a checkpoint, nothing of one that has none: as in the
-    manifest, and with sums.
+    """Return the member ``metrics`` of a checkpoint: the manifest's metrics, with sums.
+
+    The result is empty if it has no metrics.
     """
     metrics = manifest.metrics
     if metrics is None:
@@ -171,7 +173,7 @@ def metrics_document(manifest: Manifest) -> dict[str, Any]:
 
 
 def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return what ``show`` says of a checkpoint's figures, nothing when it has none."""
+    """Return the lines of ``show`` about a checkpoint's metrics; empty if it has none."""
     metrics = manifest.metrics
     if metrics is None:
         return []
@@ -183,7 +185,7 @@ def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def share(changed: float | None) -> str:
-    """Return a changed share in percent, two digits of it; ``-`` for none."""
+    """Format a changed share as a percentage with two digits, or ``-`` if it is unknown."""
     return "-" if changed is None else f"{changed * 100:.2g}%" if changed < 1 else f"{changed:.0%}"
 
 
@@ -198,7 +200,7 @@ def _written(metrics: CheckpointMetrics) -> str:
 
 
 def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, Any]]:
-    """Return how each operator's parallelism was chosen; none when it was given."""
+    """Return how each operator's parallelism was chosen; empty if it was given."""
     return [
         {
             "operator": choice.uid,
@@ -214,7 +216,7 @@ def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, A
 
 
 def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
-    """Write how a parallelism was chosen from the bytes of the key groups."""
+    """Write how a parallelism was chosen from the sizes of the key groups."""
     page.line(f"parallelism {parallelism} is chosen by bytes:", "bold")
     for choice in choices:
         how = choice.decision
@@ -228,7 +230,7 @@ def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelis
 
 
 def write_key_groups(page: Page, plan: RestorePlan) -> None:
-    """Write, for every max parallelism in the plan, its key groups cut for both parallelisms."""
+    """Draw, for each max parallelism in the plan, its key groups divided for both parallelisms."""
     parallelisms = tuple(dict.fromkeys((plan.old_parallelism, plan.parallelism)))
     known = {operator.max_parallelism for operator in plan.operators}
     for max_parallelism in sorted(number for number in known if number is not None):
@@ -249,7 +251,7 @@ def write_key_groups(page: Page, plan: RestorePlan) -> None:
 def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     """Write what each subtask reads, with a bar for its rows.
 
-    On a terminal many subtasks are summed up in at most 64 lines; elsewhere each has its line.
+    On a terminal, many subtasks are summarized in at most 64 lines; elsewhere each has its line.
     """
     subtasks = operator.subtasks
     parts = spans(len(subtasks), MOST_LINES if page.terminal else len(subtasks))
@@ -297,7 +299,10 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) -> str:
-    """Return one line, numbers to the right, the drawing before cell ``at``; rich is slow at it."""
+    """Format one line, with right-aligned numbers and the drawing before cell ``at``.
+
+    This avoids rich's tables, which are slow.
+    """
     parts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
     parts.insert(at, drawing)
     return (" " * GAP).join(parts)
@@ -324,7 +329,7 @@ def _columns(part: Sequence[SubtaskPlan], page: Page) -> dict[str, str]:
 
 
 def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
-    """Say how uneven the rows are: the slowest subtask decides how long a restore takes."""
+    """Write how uneven the rows are, because the slowest subtask determines the restore time."""
     rows = [subtask.rows for subtask in subtasks]
     if len(subtasks) < 2 or not any(rows):
         return
@@ -339,7 +344,7 @@ def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
 def write_placements(
     page: Page, placements: Sequence[OperatorPlacement], plan: RestorePlan
 ) -> None:
-    """Write the host of each slot, and what of each operator lies there, by slot sharing group."""
+    """Write the host of each slot with its local state, by slot sharing group."""
     groups: dict[str, list[OperatorPlacement]] = {}
     for one in placements:
         groups.setdefault(one.slot_group, []).append(one)
@@ -366,7 +371,7 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
 
 
 def skew_document(skew: RangeSkew) -> dict[str, Any]:
-    """Return the numbers of a skew: ``even`` and ``balanced`` have one of each subtask."""
+    """Return the numbers of a skew; ``even`` and ``balanced`` have one number per subtask."""
     return {
         "operator": skew.uid,
         "by": skew.by.value,
@@ -381,9 +386,9 @@ def skew_document(skew: RangeSkew) -> dict[str, Any]:
 
 
 def write_skew(page: Page, skew: RangeSkew) -> None:
-    """Write the subtasks of an operator with even ranges, and beside them with balanced ones.
+    """Draw an operator's subtasks with even ranges next to its subtasks with balanced ranges.
 
-    On a terminal a line stands for several subtasks when there are many, for the largest of them.
+    On a terminal with many subtasks, a line stands for several and shows the largest of them.
     """
     number = len(skew.even)
     parts = spans(number, MOST_LINES if page.terminal else number)
@@ -423,5 +428,5 @@ def _weight_text(by: Weight, value: int) -> str:
 
 
 def _bar_width(room: int) -> int:
-    """Return how long bars are drawn where there is ``room``: 8 to 30."""
+    """Return the length of bars, 8 to 30, for the available ``room``."""
     return min(max(room, 8), 30)

@@ -1,9 +1,9 @@
-"""How a verb becomes a command: the options that every verb has, settings, store, and help.
+"""Build commands from verbs, with common options, settings, the store, and help.
 
-``--store``, ``--output`` and ``--config`` may stand before or after the verb; after it wins.
-Nothing is opened before a verb asks for it. The help says what a verb prints, shows examples and
-knows close names; what an exit status means is read off the error classes, so that it is written
-once.
+``--store``, ``--output`` and ``--config`` may be given before or after the verb; the latter wins.
+Nothing is opened before a verb asks for it. The help describes a verb's output, shows examples and
+suggests similar names. The meaning of an exit status is taken from the error classes, so that it is
+defined once.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 INTERRUPTED = 130
-CLOSED_PIPE = 141  # as the shell says of a tool that SIGPIPE has ended
+CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
 
 
 class Invocation:
-    """The arguments given so far, and what follows from them."""
+    """The arguments given so far, with the settings and the store that follow from them."""
 
     def __init__(self) -> None:
         """Start with no arguments."""
@@ -59,7 +59,7 @@ class Invocation:
 
     @cached_property
     def resolved(self) -> ResolvedSettings:
-        """The settings in effect; SettingsError when one is wrong."""
+        """The effective settings. Raises SettingsError if one is invalid."""
         given = {name: value for name, value in self.arguments.items() if name != "config"}
         return resolve_settings(
             config=self.arguments.get("config"), environment=os.environ, arguments=given
@@ -71,8 +71,9 @@ class Invocation:
         return self.resolved.settings
 
     def store(self, spark: Any = None) -> StateStore:
-        """Open the store, with a Spark session if given; a usage error when none is named."""
-        from statestore.store import StateStore  # takes longer than all that a help needs
+        """Open the store, with a Spark session if given. Raises a usage error if none is named."""
+        # this import takes longer than everything that --help needs
+        from statestore.store import StateStore
 
         url = self.settings.store
         if not url:
@@ -92,7 +93,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 def common_options() -> list[click.Parameter]:
-    """Return the options of the command and of every verb."""
+    """Return the common options of the command and of every verb."""
     outputs = get_args(get_type_hints(Settings)["output"])
     return [
         _option("--store", metavar="URL", help="Path or URL of the store. [STATESTORE_URI]"),
@@ -106,9 +107,7 @@ def common_options() -> list[click.Parameter]:
 
 
 def checkpoint_argument(function: Any) -> Any:
-    """Give a verb the argument CHECKPOINT: a number, the name of a savepoint, or ``latest``, which
-    is the default.
-    """
+    """Add the argument CHECKPOINT: a number, a savepoint's name, or ``latest``, the default."""
     decorate = click.argument(
         "checkpoint",
         default="latest",
@@ -119,21 +118,21 @@ def checkpoint_argument(function: Any) -> Any:
 
 
 def state_options(function: Any) -> Any:
-    """Give a verb ``--operator`` and ``--state``, which narrow what it is about."""
+    """Add ``--operator`` and ``--state``, which restrict a verb to some states."""
     return operator_option("Only this operator.")(
         state_option("Only this state of the operator.")(function)
     )
 
 
 def one_state_options(function: Any) -> Any:
-    """Give a verb ``--operator`` and ``--state``, both required: the keyed state it is about."""
+    """Add ``--operator`` and ``--state``, both required, which select one keyed state."""
     return operator_option("Its operator.", required=True)(
         state_option("The keyed state.", required=True)(function)
     )
 
 
 def operator_option(text: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return a decorator that gives a verb ``--operator``, with this text in the help."""
+    """Return a decorator that adds ``--operator`` with this help text."""
     return click.option(
         "--operator",
         "uid",
@@ -145,7 +144,7 @@ def operator_option(text: str, *, required: bool = False) -> Callable[[F], F]:
 
 
 def state_option(text: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return a decorator that gives a verb ``--state``, with this text in the help."""
+    """Return a decorator that adds ``--state`` with this help text."""
     return click.option(
         "--state",
         "name",
@@ -157,18 +156,18 @@ def state_option(text: str, *, required: bool = False) -> Callable[[F], F]:
 
 
 class Verb(click.Command):
-    """A command whose help says what it prints, and shows examples."""
+    """A command whose help describes its output and shows examples."""
 
     def __init__(
         self, *args: Any, prints: str = "", examples: Sequence[str] = (), **attributes: Any
     ) -> None:
-        """Take what click takes, and the two more parts of the help."""
+        """Take click's arguments, and the two additional parts of the help."""
         super().__init__(*args, **attributes)
         self.prints, self.examples = prints, tuple(examples)
         self.params.extend(common_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; of what is too much the message says how a store is named."""
+        """Parse as click does; for a surplus argument, the message explains how to name a store."""
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
@@ -180,7 +179,7 @@ class Verb(click.Command):
         return rest
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what stands below the options."""
+        """Write the part of the help below the options."""
         _write_sections(formatter, self.prints, self.examples)
         formatter.write_paragraph()
         formatter.write_text("What an exit status means: statestore --help")
@@ -204,14 +203,14 @@ class KeyVerb(Verb):
 
 
 class LazyVerb(NamedTuple):
-    """A verb that is not imported yet: its module and name, and what it does, in a sentence."""
+    """A verb that is not imported yet: its module, its name, and its description."""
 
     place: str
     does: str
 
 
 class Root(click.Group):
-    """The command itself: knows its verbs, and a close one for a name that is none."""
+    """The root command: it knows all verbs, and suggests similar names for an unknown one."""
 
     examples: tuple[str, ...] = ()
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {}
@@ -223,7 +222,7 @@ class Root(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Make the context as click does; it has an invocation, also while a shell completes."""
+        """Create the context with an invocation, which shell completion needs too."""
         context = super().make_context(info_name, args, parent, **extra)
         context.ensure_object(Invocation)
         return context
@@ -233,7 +232,7 @@ class Root(click.Group):
         return sorted(name for verbs in self.sections.values() for name in verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb; None when there is no such verb."""
+        """Import a verb; return None for an unknown name."""
         for verbs in self.sections.values():
             if cmd_name in verbs:
                 module, name = verbs[cmd_name].place.split(":")
@@ -242,7 +241,7 @@ class Root(click.Group):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs under their headings, each with all of its sentence."""
+        """Write the verbs under their headings, each with its complete description."""
         width = max(map(len, self.list_commands(ctx)))
         for title, verbs in self.sections.items():
             with formatter.section(title):
@@ -251,7 +250,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb; a usage error with close names when there is no such verb."""
+        """Return the verb. Raises a usage error with similar names for an unknown verb."""
         name = args[0]
         if ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
@@ -261,14 +260,14 @@ class Root(click.Group):
         raise click.UsageError(f"no command '{name}'; {hint}", ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what stands below the verbs."""
+        """Write the part of the help below the verbs."""
         _write_sections(formatter, "", self.examples)
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), text) for code, text in exit_statuses().items()])
 
 
 def exit_statuses() -> dict[int, str]:
-    """Return what every exit status means, in ascending order."""
+    """Return the meaning of every exit status, in ascending order."""
     meanings = {0: "success", StateStoreError.exit_code: "a failure without a class of its own"}
     for error in _with_own_code(StateStoreError):
         meanings[error.exit_code] = f"{error.kind}: {_summary(error)}"

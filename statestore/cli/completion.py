@@ -1,8 +1,7 @@
-"""What a shell completes from the store: operators, states, checkpoints and savepoints.
+"""Complete operators, states, checkpoints and savepoints in a shell, from the store.
 
-Click asks these functions while the user types. The store is the one that ``--store``, a settings
-file or the environment names so far. A shell has no place for an error, so a store that cannot be
-read completes nothing.
+Click calls these functions while the user types. The store is named by ``--store``, a settings file
+or the environment. A shell cannot show an error, so an unreadable store completes nothing.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ def _states(store: StateStore, context: click.Context) -> list[str]:
 
 
 def _manifest(store: StateStore, context: click.Context) -> Manifest:
-    """Return the checkpoint that an option names so far; the newest one for a wrong name.
+    """Return the checkpoint that an option has named so far, or the newest one.
 
-    Click parses arguments last, so a checkpoint that is an argument is not known yet.
+    Click parses arguments last, so a checkpoint given as an argument is not known yet.
     """
     try:
         return store.manifest(context.params.get("checkpoint") or LATEST)

@@ -1,7 +1,7 @@
-"""Drawings in text: key groups cut for a parallelism, bars, and numbers as people read them.
+"""Draw in text: key groups divided for a parallelism, bars, and formatted numbers.
 
-All of it is pure, in Unicode or ASCII, and numbers are as :mod:`statestore.display` writes them.
-Programs get them exact, from ``--output json``.
+All functions are pure, and draw in Unicode or ASCII. Numbers are formatted as in
+:mod:`statestore.display`. Programs get exact numbers from ``--output json``.
 
 ::
 
@@ -41,7 +41,7 @@ NARROWEST = 20
 
 @dataclass(frozen=True)
 class Pen:
-    """The characters to draw with: ``parts`` are the eighths of a cell, the last one is full."""
+    """The characters to draw with; ``parts`` are the eighths of a cell, the last one is full."""
 
     line: str
     dash: str
@@ -60,10 +60,10 @@ def key_group_bars(
     pen: Pen,
     others: Sequence[tuple[str, Sequence[KeyGroupRange]]] = (),
 ) -> list[str]:
-    """Return the ruler of key groups, and below it one line for each parallelism, and one for each
-    of ``others``: a label, and ranges that are not Flink's even ones.
+    """Return a ruler of key groups, and below it one line per parallelism.
 
-    A parallelism that has too many subtasks to draw in ``width`` is summarised in one segment.
+    ``others`` adds lines with a label and ranges that differ from Flink's even ones. A parallelism
+    with too many subtasks for ``width`` is summarized in one segment.
     """
     cuts = [(f"parallelism {one}", _even(max_parallelism, one)) for one in parallelisms]
     cuts += others
@@ -76,7 +76,7 @@ def key_group_bars(
 
 
 def bar(value: float, maximum: float, *, width: int, pen: Pen) -> str:
-    """Return a bar whose length is to ``width`` as value is to maximum; seen whenever value > 0."""
+    """Return a bar of length ``width`` * value / maximum; it is visible if value > 0."""
     if value <= 0 or maximum <= 0:
         return ""
     steps = len(pen.parts)
@@ -86,14 +86,17 @@ def bar(value: float, maximum: float, *, width: int, pen: Pen) -> str:
 
 
 def range_text(key_groups: KeyGroupRange | None, pen: Pen) -> str:
-    """Return a range of key groups, closed: ``0–31``, or ``5`` for one; nothing for none."""
+    """Format a range of key groups, both ends included: ``0–31``, or ``5`` for one key group.
+
+    Returns an empty text for None.
+    """
     if key_groups is None:
         return ""
     return span_text(key_groups.first, key_groups.last, pen)
 
 
 def span_text(first: int, last: int, pen: Pen) -> str:
-    """Return ``first–last``, or one number when both are the same."""
+    """Return ``first–last``, or a single number if both are equal."""
     return str(first) if first == last else f"{first}{pen.dash}{last}"
 
 

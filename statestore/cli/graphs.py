@@ -1,4 +1,4 @@
-"""A job graph, and which operator of it finds which state, as JSON and drawn.
+"""Show a job graph, and the state that each of its operators finds, as JSON and as a drawing.
 
 ::
 
@@ -59,7 +59,10 @@ def graph_document(manifest: Manifest, graph: JobGraph) -> dict[str, Any]:
 
 
 def matching_document(matching: Matching | None) -> dict[str, Any] | None:
-    """Return what each operator finds, what is dropped and how to keep it; None without a graph."""
+    """Return the state that each operator finds, the unclaimed state and how to keep it.
+
+    Returns None without a graph.
+    """
     if matching is None:
         return None
     return {
@@ -100,7 +103,7 @@ def _stored(stored: StoredOperator) -> dict[str, Any]:
 
 
 def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
-    """Draw which operators chain to which job vertex, what state each holds, and the edges."""
+    """Draw the job vertices with their chained operators, each operator's state, and the edges."""
     ids = operator_ids(graph)
     vertices = job_vertices(graph, ids)
     number = {name: at for at, v in enumerate(vertices, 1) for name in v.in_order}
@@ -125,7 +128,7 @@ def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
 
 
 def write_matching(page: Page, matching: Matching) -> None:
-    """Write what each operator of the new job finds, what would be lost, and how to keep it."""
+    """Write the state that each operator of the new job finds, and how to keep the rest."""
     page.line()
     page.line("state of the operators", "bold")
     width = max(len(found.node.name) for found in matching.nodes) if matching.nodes else 0

@@ -1,7 +1,7 @@
-"""The command ``statestore``: arguments to verbs, results to ``output.py``, errors to the shell.
+"""The command ``statestore``: dispatch arguments to verbs, print results, report errors.
 
-A verb returns a value and prints nothing. An error of ours is one sentence on stderr and the exit
-code of its class; anything else is a bug and keeps its traceback.
+A verb returns a value and prints nothing. An error of this package is one sentence on stderr and
+the exit code of its class. Any other error is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ __all__ = ["cli", "main"]
 
 
 class Command(Root):
-    """The root, and what stands around every verb: printing its result, reporting its error."""
+    """The root command, which runs a verb, prints its result and reports its error."""
 
     examples = (
         "statestore demo ./demo-store",
         "statestore list --store ./fraud",
         "statestore --store ./fraud plan --parallelism 7",
     )
-    # Where each verb is, and what the help says of it: it is imported when it runs.
+    # The module of each verb, and its description in the help; the module is imported when the verb
+    # runs.
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Look": {
             "list": LazyVerb("list:list_checkpoints", "List the checkpoints of a store"),
@@ -143,7 +144,7 @@ class Command(Root):
     }
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, print what it returns, and return the exit status."""
+        """Run the verb, print its result, and return the exit status."""
         try:
             return self._invoked(ctx)
         except BrokenPipeError:
@@ -166,7 +167,7 @@ class Command(Root):
         return result.status
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run, then exit, or return the status with ``standalone_mode=False``."""
+        """Run and exit, or with ``standalone_mode=False`` return the status."""
         standalone = extra.pop("standalone_mode", True)
         run: Any = super().main
         status = _guarded(lambda: run(*args, standalone_mode=False, **extra))
@@ -185,9 +186,9 @@ cli.params.extend(common_options())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run with ``argv``, by default the process's arguments, and return the exit status."""
+    """Run with ``argv``, by default the process's arguments; return the exit status."""
     if hasattr(sys.stdout, "reconfigure"):
-        # A name that the terminal's encoding lacks is printed as an escape instead of an error.
+        # A character that the terminal's encoding lacks is printed as an escape, without an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     return int(cli.main(argv, prog_name="statestore", standalone_mode=False))
 
@@ -212,7 +213,7 @@ def _guarded(run: Any) -> int:
 
 
 class _Sentence(Exception):
-    """Click's message in our form: without a full stop, beginning with a small letter."""
+    """Click's message in this package's form: lower case at the start, no full stop."""
 
     def __str__(self) -> str:
         text = str(self.args[0]).rstrip(".")

@@ -1,7 +1,7 @@
-"""Results on stdout, everything else on stderr; whole lines, whatever reads them.
+"""Write results to stdout and everything else to stderr, in whole lines.
 
-On a terminal text is coloured and drawn to its width. Elsewhere it has no colours, drawings are 100
-wide, tables as wide as they need, and nothing is cut off or left out.
+On a terminal, text is colored, and drawings use its width. Elsewhere text has no colors, drawings
+are 100 columns wide, tables are as wide as necessary, and nothing is cut off or omitted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ UNLIMITED = 100_000
 
 @dataclass(frozen=True)
 class Page:
-    """Where text goes: ``width`` is that of drawings."""
+    """The destination of text; ``width`` is the width of drawings."""
 
     console: Console
     width: int
@@ -65,14 +65,17 @@ class Page:
     terminal: bool
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Write one line, not wrapped; elsewhere than on a terminal without style, and fast."""
+        """Write one line without wrapping.
+
+        Outside of a terminal it has no style, and is written on a faster path.
+        """
         if self.terminal:
             self.console.print(Text(printable(text), style=style), soft_wrap=True)
         else:
             self.console.file.write(f"{printable(text)}\n")
 
     def table(self, table: Table) -> None:
-        """Write a table without the blanks that rich puts at the end of lines."""
+        """Write a table without the trailing blanks that rich adds to lines."""
         with self.console.capture() as capture:
             self.console.print(table)
         for line in capture.get().splitlines():
@@ -80,7 +83,7 @@ class Page:
 
 
 def page(file: TextIO | None = None) -> Page:
-    """Return the page on ``file``, by default stdout as it is now."""
+    """Return the page on ``file``, by default the current stdout."""
     file = file or sys.stdout
     pen = UNICODE if is_unicode(file) else ASCII
     console = Console(file=file, highlight=False, markup=False, emoji=False)
@@ -93,7 +96,7 @@ def page(file: TextIO | None = None) -> Page:
 
 
 def printable(text: str) -> str:
-    """Return text without control characters, which a terminal would obey, written as escapes."""
+    """Return text with control characters escaped, because a terminal would execute them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -101,8 +104,10 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(ABC):
-    """What a verb found; ``problem`` is raised after the rest has been printed, and ``status`` is
-    how the command ends without one.
+    """The result of a verb.
+
+    ``problem`` is raised after the result has been printed; without one, ``status`` is the exit
+    status.
     """
 
     problem: StateStoreError | None = None
@@ -110,17 +115,18 @@ class Result(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return it as ``--output json`` prints it: a stable contract, to which fields are only
-        ever added; docs/JSON.md lists them all.
+        """Return the result for ``--output json``.
+
+        This is a stable contract: fields are only ever added. docs/JSON.md lists them all.
         """
 
     @abstractmethod
     def write(self, page: Page) -> None:
-        """Write it as ``--output text`` prints it: for people, and free to change."""
+        """Write the result for ``--output text``, which is for people and may change."""
 
 
 def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
-    """Return an empty table; what does not fit the terminal is folded, never cut off."""
+    """Return an empty table; text that does not fit the terminal is wrapped, never cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         side = "right" if name in right else "left"
@@ -129,17 +135,17 @@ def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> T
 
 
 def cell(text: str) -> Text:
-    """Return a cell's text as it is, without control characters or markup."""
+    """Return a cell's literal text, without control characters or markup."""
     return Text(printable(text))
 
 
 def json_text(value: Any) -> str:
-    """Return a value of a column, or several, on one line as JSON."""
+    """Return one or several column values as JSON on one line."""
     return json.dumps(_json_value(value), ensure_ascii=False)
 
 
 def value_text(value: Any) -> str:
-    """Return a value of a column as a cell shows it: text as it is, anything else as JSON."""
+    """Format a column value for a cell: text is unchanged, anything else is JSON."""
     plain = _json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
@@ -147,7 +153,7 @@ def value_text(value: Any) -> str:
 def write_rows(
     page: Page, columns: Iterable[str], rows: Sequence[Iterable[str]], *, is_cut: bool
 ) -> None:
-    """Write the rows of an answer as a table; ``is_cut`` says that there are more."""
+    """Write the rows of a result as a table; ``is_cut`` is True if there are more rows."""
     table = table_of(*columns)
     for row in rows:
         table.add_row(*map(cell, row))
@@ -158,7 +164,7 @@ def write_rows(
 
 
 def report(error: BaseException, *, label: str = "error") -> None:
-    """Write an error to stderr: one sentence, then its notes."""
+    """Write an error to stderr: one sentence, followed by its notes."""
     sys.stderr.write(f"{label}: {_lines(str(error))}\n")
     for note in getattr(error, "__notes__", ()):
         sys.stderr.write(f"  {_lines(note)}\n")
@@ -166,25 +172,25 @@ def report(error: BaseException, *, label: str = "error") -> None:
 
 @dataclass(frozen=True)
 class Bar:
-    """A listener to progress; ``is_drawn`` says whether anybody sees it."""
+    """A progress callback that draws a bar on a terminal."""
 
     progress: Progress
     task: TaskID
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it is drawn: on a terminal alone."""
+        """Whether the bar is drawn, which is the case only on a terminal."""
         return not self.progress.disable
 
     def __call__(self, done: float, total: float, title: str | None = None) -> None:
-        """Draw how much is done, and of how much; ``title`` takes the place of the one before."""
+        """Draw the progress; ``title`` replaces the previous title."""
         text = None if title is None else printable(title)
         self.progress.update(self.task, completed=done, total=total, description=text)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Bar]:
-    """Yield a listener to progress; it draws on stderr when that is a terminal, else nothing."""
+    """Yield a progress callback; it draws on stderr if that is a terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     bar = Progress(
@@ -200,14 +206,14 @@ def progress_bar(title: str) -> Iterator[Bar]:
 
 
 def pause(seconds: float) -> None:
-    """Sleep; raise BrokenPipeError as soon as nobody reads stdout any more.
+    """Sleep, but raise BrokenPipeError as soon as the reader of stdout is gone.
 
-    Without it a command that seldom writes would outlive ``| head -1`` until it writes again.
+    Without this, a command that rarely writes would outlive ``| head -1`` until its next write.
     """
     poll = select.poll()
     try:
-        poll.register(sys.stdout, 0)  # an end that was closed is told unasked
-    except (OSError, ValueError):  # no file of the system's, as in a notebook
+        poll.register(sys.stdout, 0)  # poll always reports a closed end
+    except (OSError, ValueError):  # not a real file, as in a notebook
         time.sleep(seconds)
         return
     if poll.poll(seconds * 1000):
@@ -215,13 +221,13 @@ def pause(seconds: float) -> None:
 
 
 def leave_stdout() -> None:
-    """Drop what nobody reads, or Python would complain of it while it ends."""
+    """Discard buffered output without a reader, or Python would report an error when it exits."""
     with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def is_unicode(file: TextIO) -> bool:
-    """Return whether a stream takes every letter."""
+    """Return whether a stream can encode all of Unicode."""
     encoding = getattr(file, "encoding", None) or ""
     return encoding.lower().replace("-", "").startswith("utf")
 
@@ -231,6 +237,6 @@ def _lines(text: str) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    from statestore.restore.export import json_value  # not for a help, which shows no values
+    from statestore.restore.export import json_value  # not needed for --help, which shows no values
 
     return json_value(value)

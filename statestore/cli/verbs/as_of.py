@@ -1,4 +1,4 @@
-"""``statestore as-of`` and ``history``: a state over several checkpoints."""
+"""``statestore as-of`` and ``history``: compare a state over several checkpoints."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Result):
-    """Rows of a state at two checkpoints side by side; ``counts`` are of all, by change.
+    """Rows of a state at two checkpoints, joined; ``counts`` has the number of all rows by change.
 
-    ``left_out`` is what each checkpoint lacks of the state.
+    ``left_out`` lists the rows of the state that each checkpoint lacks of its source.
     """
 
     store: str
@@ -167,7 +167,7 @@ class Joined(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHistory(Result):
-    """What a key had at each kept checkpoint; ``key`` has the key columns in order."""
+    """The rows of a key at each kept checkpoint; ``key`` has the key columns in order."""
 
     store: str
     uid: str
@@ -209,7 +209,7 @@ class KeyHistory(Result):
 
 
 def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
-    """Return the number of rows, and all of them on one line, without the key."""
+    """Return the number of rows, and the rows on one line, without the key."""
     if one.rows is None:
         return "", "no such state, or another key"
     rows = [

@@ -1,4 +1,4 @@
-"""``statestore expire`` and ``gc``: expire checkpoints, and delete what nothing needs."""
+"""``statestore expire`` and ``gc``: expire checkpoints, and delete unneeded files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def expire_checkpoints(
 
 @dataclass(frozen=True, kw_only=True)
 class Expired(Result):
-    """What expired."""
+    """The expired checkpoints."""
 
     expired: ExpiredCheckpoints
 
@@ -116,7 +116,7 @@ def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collec
 
 @dataclass(frozen=True, kw_only=True)
 class Collected(Result):
-    """What was removed."""
+    """The removed files."""
 
     collected: CollectedGarbage
 

@@ -1,4 +1,4 @@
-"""``statestore compact``: changes of a checkpoint folded into its base, as a new checkpoint."""
+"""``statestore compact``: fold a checkpoint's changes into its base, as a new checkpoint."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def compact_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Result):
-    """What was folded and merged, and the checkpoint that has it."""
+    """The folded and merged states, and the new checkpoint."""
 
     report: CompactReport
 

@@ -1,4 +1,4 @@
-"""``statestore copy`` and ``fork``: a checkpoint in another store, or in a new one."""
+"""``statestore copy`` and ``fork``: bring a checkpoint to another store, or to a new one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copy_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class Copied(Result):
-    """What was copied."""
+    """The copied checkpoint."""
 
     copied: CopiedCheckpoint
 
@@ -112,7 +112,7 @@ def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_ru
 
 @dataclass(frozen=True, kw_only=True)
 class Forked(Result):
-    """The new store, and what of it is shared."""
+    """The new store, and the files that it shares."""
 
     forked: CopiedCheckpoint
 

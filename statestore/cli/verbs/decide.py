@@ -1,4 +1,4 @@
-"""``statestore decide``: how many tasks a batch job should have for its inputs."""
+"""``statestore decide``: compute the number of tasks of a batch job from its inputs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decide_parallelism(
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Result):
-    """A parallelism, and what it follows from."""
+    """A parallelism, and the values that it was computed from."""
 
     decided: DecidedParallelism
 

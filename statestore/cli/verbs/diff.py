@@ -1,4 +1,4 @@
-"""``statestore diff``: what tells two checkpoints apart."""
+"""``statestore diff``: compare two checkpoints."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def compare_checkpoints(
 
 @dataclass(frozen=True, kw_only=True)
 class Differed(Result):
-    """What tells two checkpoints apart."""
+    """The differences between two checkpoints."""
 
     difference: CheckpointDifference
 

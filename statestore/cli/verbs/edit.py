@@ -89,7 +89,7 @@ def edit_state(
 
 @dataclass(frozen=True, kw_only=True)
 class Edited(Result):
-    """What was changed."""
+    """The changed state."""
 
     edited: EditedState
 

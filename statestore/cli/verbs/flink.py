@@ -1,4 +1,4 @@
-"""``statestore flink show`` and ``repack``: savepoints of Flink's jobs."""
+"""``statestore flink show`` and ``repack``: inspect and repack savepoints of Flink jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed 
 
 
 class FlinkVerbs(Root):
-    """The verbs on savepoints of Flink's jobs."""
+    """The verbs for savepoints of Flink jobs."""
 
     examples = (
         "statestore flink show ./savepoint",
@@ -187,7 +187,7 @@ def repack_state(
 
 
 def folder_pair(text: str) -> tuple[str, str]:
-    """Return the old and the new folder of a ``--moved`` option."""
+    """Parse the old and the new folder of a ``--moved`` option."""
     old, equals, new = text.partition("=")
     if not (old and equals and new):
         raise click.UsageError(f"--moved {text!r} is not OLD=NEW")
@@ -196,7 +196,7 @@ def folder_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownState(Result):
-    """What is in a savepoint or checkpoint."""
+    """The content of a savepoint or checkpoint."""
 
     shown: ShownSavepoint
 
@@ -328,7 +328,7 @@ def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RepackedSavepoint(Result):
-    """A savepoint that was made of another."""
+    """A savepoint that was made from another one."""
 
     repacked: Repacked
 

@@ -1,4 +1,4 @@
-"""``statestore flink export``: a checkpoint as a savepoint that Flink restores."""
+"""``statestore flink export``: write a checkpoint as a savepoint that Flink can restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``statestore flink import``: the state in a savepoint as a checkpoint of a store."""
+"""``statestore flink import``: import the state of a savepoint as a checkpoint of a store."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def import_state(
 
 
 def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
-    """Return the error that says which operators were left out unasked, None when none was."""
+    """Return the error that lists operators left out without a request, or None."""
     if not imported.not_read:
         return None
     return IncompleteError(
@@ -186,7 +186,7 @@ def _tables(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported(Result):
-    """A checkpoint that was made of a savepoint."""
+    """A checkpoint that was made from a savepoint."""
 
     imported: ImportedSavepoint
 

@@ -83,7 +83,7 @@ def forget_subject(
 
 
 def _columns(keys: Sequence[str]) -> dict[str, ValueOf]:
-    """Return what reads the value of each column; a column's name may have no ``=``."""
+    """Return a parser for the value of each column; a column name must not contain ``=``."""
     columns: dict[str, ValueOf] = {}
     for key in keys:
         name, equals, text = key.partition("=")
@@ -101,7 +101,7 @@ def _parsed(text: str, name: str, kind: DataType) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten(Result):
-    """The removed rows, and the search after it."""
+    """The removed rows, and the search afterwards."""
 
     forgotten: ForgottenSubject
 
@@ -129,7 +129,7 @@ class Forgotten(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSubject(Result):
-    """What still has a subject; ``problem`` says that it is not gone."""
+    """The findings of a search for a subject; ``problem`` is set unless it is gone."""
 
     columns: tuple[str, ...]
     search: KeySearch

@@ -1,4 +1,4 @@
-"""``statestore get``: the rows of one key, in a keyed state or in all."""
+"""``statestore get``: show the rows of one key, in one keyed state or in all of them."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ def get_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRows(Result):
-    """The rows of one key; ``key`` has the key columns in order, and ``left_out`` says whether the
-    checkpoint lacks rows of its key group.
+    """The rows of one key; ``key`` has the key columns in order.
+
+    ``left_out`` says whether the checkpoint lacks rows of its key group.
     """
 
     store: str
@@ -120,7 +121,7 @@ class FoundRows(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyFound(Result):
-    """The rows of one key in all states; ``key`` as it was given."""
+    """The rows of one key in all states; ``key`` is the given text."""
 
     store: str
     key: str

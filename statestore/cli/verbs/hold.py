@@ -1,4 +1,4 @@
-"""``statestore savepoint``, ``pin`` and ``unpin``: what keeps a checkpoint, and how long."""
+"""``statestore savepoint``, ``pin`` and ``unpin``: keep a checkpoint, and release it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def keep_savepoint(
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Result):
-    """A savepoint that was made or deleted; of a damaged one the checkpoint is not known."""
+    """A savepoint that was made or deleted; the checkpoint of a damaged one is unknown."""
 
     store: str
     name: str
@@ -128,7 +128,7 @@ class Pinned(Result):
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        # Nothing else: a shell keeps it in a variable.
+        # Nothing else is written, so that a shell can store the token in a variable.
         page.line(self.pin.token)
 
 
@@ -149,7 +149,7 @@ def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpinned(Result):
-    """A pin that is gone."""
+    """A released pin."""
 
     store: str
     token: str

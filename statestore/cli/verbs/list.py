@@ -1,4 +1,4 @@
-"""``statestore list``: the checkpoints of a store, the damaged ones too, and what keeps them."""
+"""``statestore list``: list the checkpoints of a store, including damaged ones, and their holds."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint of a list, as JSON and as cells of text, or why it cannot be read.
+    """One checkpoint of a list, as JSON and as text cells, or the reason why it cannot be read.
 
-    Its manifest is not held: it may be large, and there may be very many.
+    The manifest is not kept, because manifests may be large and numerous.
     """
 
     checkpoint_id: int
@@ -118,7 +118,7 @@ class CheckpointRow:
 
     @classmethod
     def of(cls, manifest: Manifest, now_ms: int) -> CheckpointRow:
-        """Return the line of a checkpoint."""
+        """Return the row of a checkpoint."""
         number, origin = manifest.checkpoint_id, manifest.origin
         document = {
             "id": number,
@@ -156,7 +156,7 @@ class CheckpointRow:
 
     @classmethod
     def damaged(cls, checkpoint_id: int, error: StateStoreError) -> CheckpointRow:
-        """Return the line of a checkpoint whose manifest cannot be read."""
+        """Return the row of a checkpoint whose manifest cannot be read."""
         unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
         document = {"id": checkpoint_id} | dict.fromkeys([*unknown.split(), "left_out"])
         return cls(checkpoint_id, document, (str(checkpoint_id), "damaged"), error=error)
@@ -164,7 +164,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointList(Result):
-    """The visible checkpoints, oldest first, and what is held."""
+    """The visible checkpoints, oldest first, and the held ones."""
 
     store: str
     now_ms: int
@@ -198,8 +198,10 @@ class CheckpointList(Result):
 
 
 def _holds_document(result: CheckpointList) -> dict[str, Any]:
-    """Return the savepoints and the pins of a list; ``expired`` says that nothing but the savepoint
-    keeps its checkpoint, ``over`` that the lease is.
+    """Return the savepoints and the pins of a list.
+
+    ``expired`` is True if only the savepoint keeps its checkpoint, and ``over`` if the lease has
+    ended.
     """
     visible = {row.checkpoint_id for row in result.rows}
     savepoints = [

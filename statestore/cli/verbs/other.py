@@ -1,7 +1,7 @@
-"""``statestore config``, the settings in effect, and ``demo``, a snapshot and a restore to watch.
+"""``statestore config`` shows the effective settings; ``demo`` runs a snapshot and a restore.
 
-The demo is the only part of the command that needs Spark, so this is the one place that loads it,
-and only when it is asked for: every other verb starts without pyspark.
+The demo is the only part of the command that needs Spark. So Spark is loaded only here, when the
+demo runs, and every other verb starts without pyspark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def print_settings(invocation: Invocation) -> Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration(Result):
-    """The settings in effect."""
+    """The effective settings."""
 
     settings: tuple[Setting, ...]
 

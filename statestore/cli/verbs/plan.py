@@ -1,8 +1,8 @@
-"""``statestore plan``: what a restore would read, and which operator would find its state.
+"""``statestore plan``: show what a restore would read, and which state each operator would find.
 
-How fast the last restore of a store was on this machine is kept for the expected seconds of the
-next one: in one small JSON file in the user's cache folder, by store id. It is a convenience: what
-cannot be read is not known, and what cannot be written is left out.
+The speed of a store's last restore on this machine is kept, to estimate the time of the next one.
+It is stored by store id in one small JSON file in the user's cache folder. This is only a
+convenience, so failures to read or write the file are ignored.
 """
 
 from __future__ import annotations
@@ -239,8 +239,9 @@ def _prices_of(path: str | None) -> Prices | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRestore(Result):
-    """Who would read what, and if hosts were named, where; with balanced ranges the skew of both
-    ways.
+    """The reads of each subtask, and with hosts their placement.
+
+    With balanced ranges, it also has the skew of both kinds of ranges.
     """
 
     store: str
@@ -322,7 +323,7 @@ def _subtask_document(plan: SubtaskPlan) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPlans(Result):
-    """Parallelisms side by side; ``measured`` is the restore whose rate was taken, if one was."""
+    """A comparison of parallelisms; ``measured`` is the restore that supplied the rate, if any."""
 
     store: str
     comparison: Comparison
@@ -422,7 +423,7 @@ def _money(found: Comparison) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a restore read, in how many seconds, one subtask after the other, and when it ended."""
+    """The bytes and seconds of a restore, one subtask after the other, and when it ended."""
 
     size_bytes: int
     seconds: float
@@ -435,13 +436,13 @@ class Rate:
 
 
 def rates_file(environment: Mapping[str, str]) -> Path:
-    """Return where rates are kept: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Return the file with the rates: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
     folder = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(folder, "statestore", "restore-rates.json")
 
 
 def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
-    """Return the rate of the last restore of a store, None when none is known."""
+    """Return the rate of a store's last restore, or None."""
     known: Any = _known(rates_file(environment)).get(store_id)
     try:
         rate = Rate(int(known["size_bytes"]), float(known["seconds"]), int(known["at_ms"]))
@@ -451,8 +452,9 @@ def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
 
 
 def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None:
-    """Keep the rate of a restore, and those of the last other stores; one that read nothing says
-    nothing.
+    """Store the rate of a restore, and keep the latest rates of other stores.
+
+    A restore that read nothing is ignored.
     """
     if rate.size_bytes <= 0 or rate.seconds <= 0:
         return
@@ -460,7 +462,7 @@ def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None
     others = [one for one in _known(path).items() if one[0] != store_id]
     known = dict([*others[1 - MOST_STORES :], (store_id, asdict(rate))])
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):  # a restore does not fail for want of a cache
+    with suppress(OSError):  # a restore must not fail because of the cache
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps(known, indent=1) + "\n")
         aside.replace(path)

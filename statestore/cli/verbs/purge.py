@@ -1,4 +1,4 @@
-"""``statestore purge``: remove a key from kept checkpoints, and see that it is gone."""
+"""``statestore purge``: remove a key from kept checkpoints, and verify that it is gone."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def purge_key(
 
 @dataclass(frozen=True, kw_only=True)
 class Purged(Result):
-    """What was replaced."""
+    """The replaced checkpoints."""
 
     purged: PurgedKey
 
@@ -124,7 +124,7 @@ class Purged(Result):
 
 
 def purged_to_json(done: PurgedKey) -> dict[str, Any]:
-    """Return what was removed as JSON, without the operator."""
+    """Return the removed rows as JSON, without the operator."""
     return {
         "store": done.store,
         "dry_run": done.dry_run,
@@ -137,7 +137,7 @@ def purged_to_json(done: PurgedKey) -> dict[str, Any]:
 
 
 def write_purged(page: Page, done: PurgedKey, what: str) -> None:
-    """Write what was removed; ``what`` names the subject."""
+    """Write the removed rows; ``what`` names the subject."""
     held = [one for one in done.replaced if one.states]
     verb = "would remove" if done.dry_run else "removed"
     if held:
@@ -202,7 +202,7 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Searched(Result):
-    """What still has a key; ``problem`` says that something has."""
+    """The findings of a search for a key; ``problem`` is set unless it is gone."""
 
     search: KeySearch
 
@@ -216,7 +216,7 @@ class Searched(Result):
 
 
 def search_to_json(search: KeySearch) -> dict[str, Any]:
-    """Return what was searched and found as JSON, without the operator."""
+    """Return the searched files and the findings as JSON, without the operator."""
     return {
         "store": search.store,
         "gone": search.is_gone,
@@ -238,7 +238,7 @@ _SORTS = {
 
 
 def write_search(page: Page, search: KeySearch) -> None:
-    """Write what was searched and found."""
+    """Write the searched files and the findings."""
     looked = f"{counted(search.files, 'file')}, {size(search.size_bytes)}"
     if search.found:
         page.line(f"the key is still in {counted(len(search.found), 'file')} of {search.store}")

@@ -1,4 +1,4 @@
-"""``statestore query``: SQL over the states of a checkpoint."""
+"""``statestore query``: run SQL over the states of a checkpoint."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def query_states(
 def _interruptible(function: Callable[[threading.Event], T]) -> T:
     """Return the function's result; cancel it on Ctrl-C.
 
-    It runs in another thread: Python handles Ctrl-C only after DuckDB returns to the main thread.
+    It runs in another thread, because Python handles Ctrl-C only after DuckDB returns to the main
+    thread.
     """
     cancelled = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -121,7 +122,7 @@ def _interruptible(function: Callable[[threading.Event], T]) -> T:
 
 
 def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
-    """Return the first rows, and whether there are more; what is not asked for is not read."""
+    """Return the first rows, and whether there are more; do not read the rest."""
     rows: list[tuple[Any, ...]] = []
     for batch in answer:
         columns = [shown_values(column, of_duckdb=True) for column in batch.columns]
@@ -133,9 +134,9 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(Result):
-    """The answer to a query: its columns, and rows; ``is_cut`` says that there are more.
+    """The result of a query: its columns and rows; ``is_cut`` is True if there are more rows.
 
-    ``left_out`` is what the checkpoint lacks of its source: rows that the answer cannot have.
+    ``left_out`` lists the state that the checkpoint lacks of its source, and so does the result.
     """
 
     store: str
@@ -165,7 +166,7 @@ class Answered(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedViews(Result):
-    """What a query of a checkpoint can name."""
+    """The views that a query of a checkpoint can use."""
 
     store: str
     checkpoint_id: int
@@ -202,6 +203,6 @@ class ListedViews(Result):
 
 
 def _known_rows(view: View) -> int | None:
-    """Return the rows of a state, None with changes: what they leave is known after reading."""
+    """Return the rows of a state; None with changes, which must be read to count the rows."""
     entry = view.entry
     return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows

@@ -1,4 +1,4 @@
-"""``statestore rekey``: keyed states over other key groups, as a new checkpoint."""
+"""``statestore rekey``: redistribute keyed states over other key groups, as a new checkpoint."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def rekey_operator(
 
 @dataclass(frozen=True, kw_only=True)
 class Rekeyed(Result):
-    """The states over other key groups."""
+    """The redistributed states."""
 
     report: RekeyReport
 

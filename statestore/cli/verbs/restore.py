@@ -1,4 +1,4 @@
-"""``statestore restore``: a checkpoint's rows into files, one folder per subtask."""
+"""``statestore restore``: write a checkpoint's rows to files, one folder per subtask."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def restore_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(Result):
-    """What was written."""
+    """The written files."""
 
     store: str
     exported: ExportedCheckpoint
@@ -184,7 +184,7 @@ def _row_set(found: RowSet) -> dict[str, Any]:
 
 
 def _write_proof(page: Page, state: ExportedState) -> None:
-    """Write what each subtask got of a state, and that it is what is stored (I7)."""
+    """Write each subtask's share of a state, with the proof that it matches the store (I7)."""
     proof = state.proof
     page.line()
     page.line(f"state {state.name} of operator {state.uid}", "bold")

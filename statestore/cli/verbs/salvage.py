@@ -1,4 +1,4 @@
-"""``statestore salvage`` and ``repair``: what is damaged, made readable and writable again."""
+"""``statestore salvage`` and ``repair``: make damaged stores readable and writable again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def salvage_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class Salvaged(Result):
-    """What was lost, and the checkpoint that has the rest."""
+    """The lost parts, and the new checkpoint with the rest."""
 
     report: SalvageReport
 
@@ -196,7 +196,7 @@ def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
 
 @dataclass(frozen=True, kw_only=True)
 class Repaired(Result):
-    """What was mended, and what cannot be."""
+    """The repairs, and the damage that cannot be repaired."""
 
     repaired: RepairedStore
 

@@ -1,4 +1,4 @@
-"""``statestore show``: what one checkpoint holds, or its job graph."""
+"""``statestore show``: show the content of one checkpoint, or its job graph."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def show_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCheckpoint(Result):
-    """One checkpoint, or the selected states of it; ``plan`` is at its own parallelism."""
+    """One checkpoint, or some of its states; ``plan`` is for its own parallelism."""
 
     store: str
     now_ms: int
@@ -163,7 +163,7 @@ class ShownCheckpoint(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGraph(Result):
-    """The job graph of a checkpoint, which has one."""
+    """The job graph of a checkpoint that has one."""
 
     store: str
     manifest: Manifest
@@ -184,7 +184,7 @@ class ShownGraph(Result):
 
 
 def _max_parallelism(manifest: Manifest, uid: str) -> int | None:
-    """Return the max parallelism of an operator, None when it has no keyed state."""
+    """Return the max parallelism of an operator; None if it has no keyed state."""
     found = (e.state.max_parallelism for e in manifest.keyed if e.state.uid == uid)
     return next(found, None)
 

@@ -1,4 +1,4 @@
-"""``statestore skew``: key groups and keys that have more than their share."""
+"""``statestore skew``: find key groups and keys with more than their share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``statestore spark``: a query's checkpoint location shown, imported into a store, and made anew.
+"""``statestore spark``: show and import the checkpoint location of a Spark query, or export one.
 
-These verbs need Spark, so this module loads what does only when one of them runs.
+These verbs need Spark, so Spark modules are loaded only when one of them runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class SparkVerbs(Root):
-    """The verbs on checkpoints of Spark's queries."""
+    """The verbs for checkpoints of Spark queries."""
 
     examples = (
         "statestore spark show ./checkpoints/orders",
@@ -85,7 +85,7 @@ def _module(name: str) -> Any:
 
 
 def _session(location: str) -> Any:
-    """Start Spark on this machine; with its access to ``s3a://`` where the location needs it."""
+    """Start Spark on this machine, with access to ``s3a://`` if the location needs it."""
     in_bucket = bool(open_storage(location).hadoop_settings())
     with needs_extra("spark", "statestore spark"):
         session = importlib.import_module("statestore.spark.session")
@@ -93,7 +93,7 @@ def _session(location: str) -> Any:
 
 
 def _check(location: str, batch: int | None) -> None:
-    """Refuse what is no checkpoint location, before Spark is started for it."""
+    """Refuse an invalid checkpoint location before Spark is started for it."""
     _module("location").CheckpointLocation(open_storage(location)).batch(batch)
 
 
@@ -299,7 +299,7 @@ def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown(Result):
-    """What is in a query's checkpoint location."""
+    """The content of a query's checkpoint location."""
 
     shown: ShownLocation
 
@@ -413,7 +413,7 @@ def _variable(variable: ShownVariable) -> dict[str, Any]:
 
 
 def _parsed(source: str) -> Any:
-    """Return where a source is as JSON; a source may write anything."""
+    """Parse a source's location from JSON; a source may write any text."""
     try:
         return json.loads(source)
     except ValueError:
@@ -422,7 +422,7 @@ def _parsed(source: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported(Result):
-    """A checkpoint that was made of a query's state."""
+    """A checkpoint that was made from a query's state."""
 
     imported: ImportedCheckpoint
 
@@ -525,7 +525,7 @@ class Exported(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressMade(Result):
-    """A location without state that was made."""
+    """A new checkpoint location without state."""
 
     made: ExportedProgress
 

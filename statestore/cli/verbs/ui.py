@@ -1,6 +1,6 @@
-"""``statestore ui`` and ``statestore report``: a store in a browser, and as one file.
+"""``statestore ui`` and ``statestore report``: show a store in a browser, or write it as one file.
 
-The pages are above the command, as the demo is: they are loaded when they are asked for.
+The pages are a layer above the command, as the demo is, so they are loaded only on demand.
 """
 
 from __future__ import annotations

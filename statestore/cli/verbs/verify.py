@@ -1,4 +1,4 @@
-"""``statestore verify``: is a checkpoint still what was written?"""
+"""``statestore verify``: check that a checkpoint is unchanged since it was written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Result):
-    """What was checked, and what is broken; ``problem`` says that something is."""
+    """The checked files and the broken ones; ``problem`` is set if there are any."""
 
     report: VerifyReport
 
@@ -119,7 +119,7 @@ def _broken(file: BrokenFile) -> dict[str, Any]:
 
 
 def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
-    """Return what is broken by file: several checkpoints may name one, which is one damage."""
+    """Group the findings by file, because several checkpoints may name the same broken file."""
     files: dict[str, list[BrokenFile]] = {}
     for one in broken:
         files.setdefault(one.file, []).append(one)
@@ -127,7 +127,7 @@ def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
 
 
 def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: bool) -> Table:
-    """Return a line for each file; a column that would say what others do is left out."""
+    """Return a row for each file; redundant columns are omitted."""
     columns: dict[str, list[str]] = {
         "operator": [file.uid or "" for file, *_ in files],
         "state": [file.state or "" for file, *_ in files],
@@ -150,5 +150,5 @@ def _ids(group: Iterable[BrokenFile]) -> str:
 
 
 def _groups(file: BrokenFile) -> str:
-    """Return the key groups of a file, empty where its path says them."""
+    """Return the key groups of a file; empty if its path contains them."""
     return "" if file.key_groups is None or f"{KEY_GROUP}=" in file.file else str(file.key_groups)

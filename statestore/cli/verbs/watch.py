@@ -1,7 +1,6 @@
-"""``statestore watch``: a live store followed in the terminal, live, as lines, or as JSON.
+"""``statestore watch``: follow a live store in the terminal, as a live screen, lines or JSON.
 
-A store is followed by listing its checkpoints; of one that is new its manifest is read, and nothing
-else.
+The store's checkpoints are listed repeatedly, and only the manifests of new ones are read.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from statestore.store import StateStore
 
 __all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed", "watch_checkpoints"]
 
-SHORTEST_S = 0.05  # an interval of 0 would only keep a core, or an object store, busy
+SHORTEST_S = 0.05  # an interval of 0 would only keep a core or an object store busy
 SHOWN = 12
 """How many checkpoints a live screen has."""
 
@@ -104,9 +103,9 @@ def _say(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A checkpoint that was found: its manifest, or why that cannot be read.
+    """A checkpoint that was found: its manifest, or the reason why it cannot be read.
 
-    ``is_new`` is False for the newest one that was there when watching began.
+    ``is_new`` is False for the newest checkpoint that existed at the start.
     """
 
     store: str
@@ -124,12 +123,11 @@ def followed(
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[Watched]:
-    """Yield the newest checkpoint, then each new one once, in order of id; after ``stop_after``
-    new ones end.
+    """Yield the newest checkpoint, then each new one once, in order of id.
 
-    ``say`` hears, once, that the store is not there yet, has no checkpoint, or cannot be reached
-    for now; ``wait`` lets the interval go by. Raises StorageError when it cannot be reached the
-    first time, and what ``wait`` raises.
+    End after ``stop_after`` new ones. ``say`` is called once if the store does not exist yet, has
+    no checkpoint, or is temporarily unreachable. ``wait`` waits for the interval. Raises
+    StorageError if the store is unreachable the first time, and the errors of ``wait``.
     """
     seen: set[int] | None = None
     found, said = 0, ""
@@ -152,7 +150,7 @@ def followed(
 
 
 def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
-    """Return the checkpoints that there are, None when that is not known; and what to say."""
+    """Return the existing checkpoints, or None if they are unknown, and the message for ``say``."""
     try:
         ids = store.checkpoints()
     except StoreNotFoundError:
@@ -165,7 +163,7 @@ def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, 
 
 
 def _look(store: StateStore, checkpoint_id: int, *, is_new: bool) -> Watched | None:
-    """Return a checkpoint, None when it has expired meanwhile."""
+    """Return a checkpoint; None if it has expired since it was listed."""
     manifest, wrong = None, None
     try:
         manifest = store.manifest(checkpoint_id)
@@ -179,10 +177,10 @@ def _look(store: StateStore, checkpoint_id: int, *, is_new: bool) -> Watched | N
 
 
 class JsonLines:
-    """Writes each checkpoint to stdout as a JSON object on a line of its own."""
+    """Writes each checkpoint to stdout as one line of JSON."""
 
     def opened(self) -> AbstractContextManager[object]:
-        """Return the block in which checkpoints are shown."""
+        """Return the context manager within which checkpoints are shown."""
         return nullcontext()
 
     def show(self, watched: Watched) -> None:
@@ -191,7 +189,7 @@ class JsonLines:
 
 
 class TextLines(JsonLines):
-    """Writes each checkpoint to stdout as a line for people."""
+    """Writes each checkpoint to stdout as one line of text."""
 
     def show(self, watched: Watched) -> None:
         """Write a checkpoint."""
@@ -199,7 +197,7 @@ class TextLines(JsonLines):
 
 
 class LiveScreen(JsonLines):
-    """Draws the newest checkpoints on a terminal, and how old they are."""
+    """Draws the newest checkpoints and their ages on a terminal."""
 
     def __init__(self, page: Page, store: str) -> None:
         """Draw on a page, which is a terminal."""
@@ -207,7 +205,7 @@ class LiveScreen(JsonLines):
         self._shown: deque[Watched] = deque(maxlen=SHOWN)
 
     def opened(self) -> AbstractContextManager[object]:
-        """Return the block in which the screen is drawn, once a second."""
+        """Return the context manager within which the screen is redrawn once a second."""
         return Live(
             console=self._page.console,
             get_renderable=self._drawn,
@@ -216,7 +214,7 @@ class LiveScreen(JsonLines):
         )
 
     def show(self, watched: Watched) -> None:
-        """Put a checkpoint on the screen."""
+        """Show a checkpoint on the screen."""
         self._shown.append(watched)
 
     def _drawn(self) -> Group:
@@ -335,4 +333,4 @@ def _age_ms(manifest: Manifest) -> int:
 
 def _write(line: str) -> None:
     sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()  # who reads a pipe wants each checkpoint when it is taken
+    sys.stdout.flush()  # the reader of a pipe needs each checkpoint immediately
