@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import ProcessorError
 from statestore.streaming import MicroBatch, QueryState, StatefulQuery, by_key
+from tests.interop.spark.queries import settings
 from tests.streaming.every_type import every_type, ints
 from tests.streaming.world import EVENTS, World
 from tests.support.bits import bits
@@ -121,12 +122,9 @@ def test_values_that_a_function_leaves_alone_stay_as_they_are(world: World) -> N
     rows = every_type()
     query = of_pages(world, rows, update)
     zones = ("Europe/Berlin", "America/St_Johns", "UTC")
-    try:
-        for number, zone in enumerate(zones):
-            world.spark.conf.set("spark.sql.session.timeZone", zone)
+    for number, zone in enumerate(zones):
+        with settings(world.spark, {"spark.sql.session.timeZone": zone}):
             query.process(world.frame("ann"), MicroBatch("q", number))
-    finally:
-        world.spark.conf.unset("spark.sql.session.timeZone")
     found = stored(world)
     assert found.column("n").to_pylist() == [1 + len(zones)] * 3
     for name in rows.schema.names:
