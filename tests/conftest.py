@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.spark.session import spark_session
 from tests.servers.quick_spark import quick_spark
 from tests.support.at_once import ThreadAtOnce
@@ -60,7 +59,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         app_name="statestore-tests",
         master="local[2]",
-        table_format="delta" if INSTALLED <= NEWEST_WITH_DELTA else "parquet",
         extra_conf={
             "spark.sql.shuffle.partitions": "2",
             # VACUUM lists folders with as many tasks, 10,000 by default.

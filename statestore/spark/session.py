@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 from statestore.extras import needs_extra
-from statestore.spark.compat import refuse_without_delta
+from statestore.spark.compat import has_delta, refuse_without_delta
 from statestore.spark.jars import IVY, IVY_SETTINGS, resolver_problem, resolver_settings
 from statestore.spark.java import JavaProblem, find_java
 
@@ -63,7 +63,7 @@ def spark_session(
     *,
     app_name: str = "statestore",
     master: str = "local[*]",
-    table_format: Literal["delta", "parquet"] = "delta",
+    table_format: Literal["delta", "parquet"] | None = None,
     driver_memory: str | None = None,
     extra_conf: Mapping[str, str] | None = None,
     s3: bool = False,
@@ -76,7 +76,9 @@ def spark_session(
     Args:
         app_name: the name of the application.
         master: where Spark runs; by default on all cores of this machine.
-        table_format: ``delta``, the default, or ``parquet``, which needs no jar.
+        table_format: ``delta`` lets Spark read and write ``format("delta")``; ``parquet`` needs no
+            jar. By default it is ``delta`` if the extra ``delta-spark`` is installed and Delta has
+            a jar for this Spark. A store writes its Delta tables in either case.
         driver_memory: the memory of the driver, such as ``"2g"``. It overrides
             ``spark-defaults.conf``.
         extra_conf: settings that override ``spark-defaults.conf``. Your own packages in
@@ -95,12 +97,14 @@ def spark_session(
             without Delta.
         InvalidArgumentError: for another ``table_format``.
     """
-    if table_format not in ("delta", "parquet"):
+    if table_format not in ("delta", "parquet", None):
         raise InvalidArgumentError(f'table_format is "delta" or "parquet", not {table_format!r}')
     if table_format == "delta":
         refuse_without_delta()
     if _is_running():
         return _checked(SparkSession.Builder().getOrCreate(), table_format)
+    if table_format is None:
+        table_format = "delta" if has_delta() else "parquet"
     settings = default_settings(table_format)
     if s3:
         settings |= _settings_in("spark-s3.conf")
@@ -155,7 +159,7 @@ def main() -> int:
     With the argument ``s3`` it also fetches the jars for ``s3a://``.
     """
     try:
-        spark_session(master="local[1]", s3="s3" in sys.argv[1:]).stop()
+        spark_session(master="local[1]", table_format="delta", s3="s3" in sys.argv[1:]).stop()
     except StateStoreError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -181,7 +185,7 @@ def _is_running() -> bool:
     return SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _checked(spark: SparkSession, table_format: str) -> SparkSession:
+def _checked(spark: SparkSession, table_format: str | None) -> SparkSession:
     """Return ``spark`` if it has the dependencies of ``table_format``."""
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "")
     if table_format == "delta" and not (catalog or "").startswith(DELTA_CLASSES):

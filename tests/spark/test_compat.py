@@ -12,9 +12,11 @@ from statestore.spark import compat
 from statestore.spark.compat import (
     _stand_ins,
     arrow_schema_of,
+    has_delta,
     in_partitions,
     refuse_connect,
     refuse_old_spark,
+    refuse_without_delta,
     schema_of_arrow,
 )
 
@@ -64,6 +66,18 @@ def test_a_session_of_spark_connect_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="partitioning a DataFrame needs a session of"):
         refuse_connect(connected, "partitioning a DataFrame")
     refuse_connect(object(), "anything else")
+
+
+def test_delta_is_there_for_some_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "INSTALLED", compat.NEWEST_WITH_DELTA)
+    assert has_delta()
+    monkeypatch.setattr(compat, "INSTALLED", (4, 3))
+    assert not has_delta()
+    with pytest.raises(MissingDependencyError, match="Delta has no jar for Spark"):
+        refuse_without_delta()
+    monkeypatch.setattr(compat, "INSTALLED", compat.NEWEST_WITH_DELTA)
+    monkeypatch.setattr(compat, "find_spec", lambda _: None)
+    assert not has_delta()
 
 
 def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

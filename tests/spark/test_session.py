@@ -129,7 +129,7 @@ print(spark.range(3).count(), flush=True)
 print(*(path for path in sys.path if path.endswith(".jar")), flush=True)
 print("-- started", file=sys.stderr, flush=True)
 try:
-    spark_session()
+    spark_session(table_format="delta")
 except MissingDependencyError as error:
     print(error)
 spark._jvm.java.lang.System.err.println("an error in the JVM")
