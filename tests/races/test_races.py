@@ -18,15 +18,21 @@ from tests.races.worker import Task, rows_of, write
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.long)])
-def test_races_on_disk(count: int) -> None:
+# In few races the rarer outcomes may not occur.
+OFTEN = {"committed", "replaced"}
+OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("count", "least"), [(16, OFTEN), pytest.param(200, OUTCOMES, marks=pytest.mark.long)]
+)
+def test_races_on_disk(count: int, least: set[str]) -> None:
     """I4, I6; `make races` runs more."""
     with on_disk() as place:
         result = run_races(place, count, seed=2, seconds=500, verbose=False)
     assert result.problems == []
     assert result.races == count
-    outcomes = {"committed", "conflict", "replaced", "already", "refused"}
-    assert outcomes <= set(result.outcomes) <= {*outcomes, "late"}
+    assert least <= set(result.outcomes) <= {*OUTCOMES, "late"}
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.long)])
@@ -36,7 +42,7 @@ def test_races_on_s3(count: int) -> None:
         result = run_races(place, count, seed=2, seconds=500, verbose=False)
     assert result.problems == []
     assert result.races == count
-    assert {"committed", "replaced"} <= set(result.outcomes)
+    assert set(result.outcomes) >= OFTEN
 
 
 def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
