@@ -26,6 +26,7 @@ PYFLINK := $(VENV)/pyflink
 PACKAGING := $(VENV)/packaging
 # The newest release of each supported version of Spark.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
+SPARK := $(firstword $(SPARKS))
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
@@ -54,7 +55,7 @@ test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## r
 durations: ## run all tests and record in tests/durations.json how long each file takes
 	@$(MAKE) --no-print-directory test ARGS="--record-durations $(ARGS)"
 
-test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.0.5; ARGS names other tests
+test-spark: build/spark-$(SPARK)/.ready ## test each feature that uses Spark with SPARK=4.3.0, by default the oldest; ARGS names other tests
 	@$(WITH_JAVA) build/spark-$(SPARK)/bin/python -m pytest -p no:unraisableexception \
 		-W ignore::ResourceWarning --junitxml build/spark-$(SPARK)/tests.xml \
 		$(or $(ARGS),tests/spark/test_versions.py)

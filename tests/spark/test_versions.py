@@ -8,7 +8,7 @@ version in the message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,75 +171,72 @@ def totals(rows: DataFrame) -> DataFrame:
     return rows.groupBy("k", "small").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
 
 
-@pytest.fixture
-def query(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[int, list[str]]]:
-    """An aggregation on Spark's own state, which has run; a call runs it at another location."""
-    events(tmp_path / "events", 0, 2)
-    again = partial(
-        run,
-        spark,
-        Query("totals", "update", totals),
-        source=tmp_path / "events",
-        provider="rocksdb",
-        partitions=4,
-    )
-    again(location=str(tmp_path / "spark"))
-    return again
+@dataclass(frozen=True)
+class Moved:
+    """A query on Spark's own state that has run, and a store that has imported its state."""
+
+    spark: SparkSession
+    folder: Path
+    query: Query
+
+    def begin(self) -> StateStore:
+        """Run the query over the first events, and import its state into a store."""
+        events(self.folder / "events", 0, 2)
+        self.run("spark")
+        store = StateStore.open(str(self.folder / "imported"), spark=self.spark)
+        import_checkpoint(self.spark, str(self.folder / "spark"), store)
+        return store
+
+    def run(self, where: str) -> dict[int, list[str]]:
+        """Run the query with a checkpoint location; return what each micro-batch emits."""
+        return run(
+            self.spark,
+            self.query,
+            source=self.folder / "events",
+            location=str(self.folder / where),
+            provider="rocksdb",
+            partitions=3,
+        )
+
+    def export(self, store: StateStore) -> None:
+        """Export the state for another number of partitions."""
+        export_checkpoint(self.spark, store, str(self.folder / "back"), partitions=5)
+
+    def check_both_go_on(self) -> None:
+        """Compare what the exported and the original query emit for further events."""
+        events(self.folder / "events", 2, 3)
+        emitted = self.run("back")
+        assert any(emitted.values())
+        assert emitted == self.run("spark")
 
 
-@pytest.fixture
-def imported(spark: SparkSession, tmp_path: Path, query: object) -> StateStore:
-    """A store that has the state of the query."""
-    store = StateStore.open(str(tmp_path / "imported"), spark=spark)
-    import_checkpoint(spark, str(tmp_path / "spark"), store)
-    return store
-
-
-def test_import(imported: StateStore, spark: SparkSession, tmp_path: Path) -> None:
+def test_import(spark: SparkSession, tmp_path: Path) -> None:
     """`statestore spark show` and `statestore spark import`."""
+    store = Moved(spark, tmp_path, Query("totals", "update", totals)).begin()
     shown = show_location(spark, str(tmp_path / "spark"))
     assert [operator.name for operator in shown.operators] == ["stateStoreSave"]
-    state = imported.restore(parallelism=3).keyed("stateStoreSave-0", "default").to_spark()
+    state = store.restore(parallelism=3).keyed("stateStoreSave-0", "default").to_spark()
     assert state.count() == sum(shown.operators[0].stores[0].rows or ())
 
 
-def test_export(
-    imported: StateStore,
-    spark: SparkSession,
-    tmp_path: Path,
-    query: Callable[..., dict[int, list[str]]],
-) -> None:
-    """`statestore spark export`, and a query that goes on with it."""
-    back = str(tmp_path / "back")
-    export_checkpoint(spark, imported, back, partitions=7)
-    events(tmp_path / "events", 2, 3)
-    assert query(location=back)
+def test_export(spark: SparkSession, tmp_path: Path) -> None:
+    """`statestore spark export`; the query emits the same rows afterwards."""
+    moved = Moved(spark, tmp_path, Query("totals", "update", totals))
+    moved.export(moved.begin())
+    moved.check_both_go_on()
 
 
 def test_export_by_the_rewriter(
     spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """`statestore spark export` of session windows in RocksDB."""
-    events(tmp_path / "events", 0, 2)
-    runs = partial(
-        run,
-        spark,
-        Query("session", "append", session),
-        source=tmp_path / "events",
-        provider="rocksdb",
-        partitions=2,
-    )
-    runs(location=str(tmp_path / "spark"))
-    store = StateStore.open(str(tmp_path / "store"), spark=spark)
-    import_checkpoint(spark, str(tmp_path / "spark"), store)
-    back = str(tmp_path / "back")
+    moved = Moved(spark, tmp_path, Query("session", "append", session))
+    store = moved.begin()
     if INSTALLED < REWRITER_SINCE:
-        with pytest.raises(
-            MissingDependencyError, match=rf"4\.2 and later.* {pyspark.__version__}"
-        ):
-            export_checkpoint(spark, store, back, partitions=3)
+        refused = rf"4\.2 and later.* {pyspark.__version__}"
+        with pytest.raises(MissingDependencyError, match=refused):
+            moved.export(store)
         record_property("refused", True)
         return
-    export_checkpoint(spark, store, back, partitions=3)
-    events(tmp_path / "events", 2, 3)
-    assert runs(location=back)
+    moved.export(store)
+    moved.check_both_go_on()
