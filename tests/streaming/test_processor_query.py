@@ -124,6 +124,7 @@ def test_the_key_group_in_an_error_is_that_of_the_rows(world: World) -> None:
     keys = [
         ("é" * 9, math.nan, 1.5, Decimal("-1.25"), day, at_noon, True, bytearray(b"\x00b"), -3),
         (None, -0.5, math.nan, Decimal(10**17), None, at_noon, None, b"", None),
+        (None,) * 9,
     ]
     schema = (
         "a string, b double, c float, d decimal(20,2), e date, f timestamp, g boolean, h binary, "
