@@ -1,4 +1,4 @@
-"""Checkpoints by id: what makes one visible, and that ids never return."""
+"""Checkpoint ids: when a checkpoint becomes visible, and why no id is reused."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def commit(catalog: Catalog, *ids: int) -> None:
 # --- making and opening a store -------------------------------------------------------------------
 
 
-def test_a_store_is_made_once_and_found_again(storage: Storage) -> None:
-    """Its id stays."""
+def test_a_store_is_created_once_and_opened_again(storage: Storage) -> None:
+    """The store keeps its id."""
     made = Catalog.open(storage, create=True)
     assert Catalog.open(storage, create=False).store_id == made.store_id
     assert Catalog.open(storage, create=True).store_id == made.store_id
 
 
-def test_creators_agree_on_one_store(storage: Storage) -> None:
-    """Of many at a time one writes the store's id, and all others take that."""
+def test_concurrent_creators_agree_on_one_store(storage: Storage) -> None:
+    """One of several concurrent creators writes the store's id, and the others use it."""
     together = Barrier(8)
 
     def create(_: int) -> str:
@@ -75,7 +75,7 @@ def test_creators_agree_on_one_store(storage: Storage) -> None:
         assert len(set(pool.map(create, range(8)))) == 1
 
 
-def test_a_missing_store_is_not_found_and_not_made(storage: Storage) -> None:
+def test_a_missing_store_is_not_found_and_not_created(storage: Storage) -> None:
     """Reading creates nothing."""
     with pytest.raises(StoreNotFoundError, match=storage.url):
         Catalog.open(storage, create=False)
@@ -84,24 +84,24 @@ def test_a_missing_store_is_not_found_and_not_made(storage: Storage) -> None:
 
 @pytest.mark.parametrize("create", [False, True])
 @pytest.mark.parametrize("below", ["", "/below"])
-def test_a_file_is_no_store(tmp_path: Path, create: bool, below: str) -> None:
-    """The message says that it is a file."""
+def test_a_file_is_not_a_store(tmp_path: Path, create: bool, below: str) -> None:
+    """The message says that the path is a file."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreNotFoundError, match="is a file"):
         Catalog.open(LocalStorage(f"{tmp_path}/file{below}"), create=create)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "checkpoints/0000000001.json", "folder/deep/down"])
-def test_no_store_is_made_among_other_files(storage: Storage, name: str) -> None:
-    """Somebody's home folder, or a store that lost its first file, is left as it is."""
+def test_no_store_is_created_among_other_files(storage: Storage, name: str) -> None:
+    """A home folder, or a store that lost its first file, is left unchanged."""
     storage.put_if_absent(name, b"x")
     with pytest.raises(InvalidArgumentError, match=r"holds other files and no statestore\.json"):
         Catalog.open(storage, create=True)
     assert storage.list("") == (name,)
 
 
-def test_a_store_is_made_in_a_folder_with_hidden_files_alone(storage: Storage) -> None:
-    """What desktops and other creators leave there does not count."""
+def test_a_store_is_created_in_a_folder_with_only_hidden_files(storage: Storage) -> None:
+    """Hidden files from desktops and from concurrent creators are ignored."""
     Path(storage.url).mkdir()
     (Path(storage.url) / ".DS_Store").write_text("x")
     Catalog.open(storage, create=True)
@@ -112,8 +112,8 @@ def test_a_store_is_made_in_a_folder_with_hidden_files_alone(storage: Storage) -
     assert Catalog.open(storage, create=False).checkpoint_ids() == ()
 
 
-def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:
-    """The message names it."""
+def test_an_unwritable_location_is_a_storage_error() -> None:
+    """The message names the location."""
     with pytest.raises(StorageError, match="/proc/store"):
         Catalog.open(LocalStorage("/proc/store"), create=True)
 
@@ -135,15 +135,15 @@ def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:
     ],
 )
 def test_a_broken_store_file_is_named(storage: Storage, document: bytes, message: str) -> None:
-    """With the place in the document, where its bytes are those that were written."""
+    """If the document is readable, the message also gives the position of the error."""
     storage.put_if_absent("statestore.json", sealed(document.removesuffix(b"}")))
     with pytest.raises(MalformedManifestError, match=message) as caught:
         Catalog.open(storage, create=True)
     assert f"{storage.url}/statestore.json" in str(caught.value)
 
 
-def test_a_newer_store_asks_for_an_upgrade(storage: Storage) -> None:
-    """A newer release may have changed anything, so nothing is guessed."""
+def test_a_store_of_a_newer_release_asks_for_an_upgrade(storage: Storage) -> None:
+    """A newer release can have changed anything, so the reader stops."""
     document = {"format": "statestore", "format_version": 2, "store_id": "s"}
     storage.put_if_absent("statestore.json", document_bytes(document))
     with pytest.raises(FormatVersionError, match=r"format version 2.*Upgrade"):
@@ -154,7 +154,7 @@ def test_a_newer_store_asks_for_an_upgrade(storage: Storage) -> None:
 
 
 def test_ids_grow_by_one(catalog: Catalog) -> None:
-    """I6: the first is 1."""
+    """I6: the first id is 1."""
     for expected in (1, 2, 3):
         assert catalog.next_id() == expected
         commit(catalog, expected)
@@ -162,8 +162,8 @@ def test_ids_grow_by_one(catalog: Catalog) -> None:
     assert catalog.checkpoint_ids() == (1, 2, 3)
 
 
-def test_a_tombstone_hides_a_checkpoint_for_ever(catalog: Catalog) -> None:
-    """I4, I6: its id is never given again, not even when it was the newest."""
+def test_a_tombstone_hides_a_checkpoint_permanently(catalog: Catalog) -> None:
+    """I4, I6: the id is not reused, even if it was the newest."""
     commit(catalog, 1, 2)
     catalog.storage.put_if_absent(tombstone_path(2), b"")
     assert catalog.checkpoint_ids() == (1,)
@@ -172,8 +172,8 @@ def test_a_tombstone_hides_a_checkpoint_for_ever(catalog: Catalog) -> None:
         catalog.load(2)
 
 
-def test_a_tombstone_without_a_manifest_takes_its_id(catalog: Catalog) -> None:
-    """I6: a stalled writer cannot come back under it."""
+def test_a_tombstone_without_a_manifest_reserves_its_id(catalog: Catalog) -> None:
+    """I6: a stalled writer cannot commit under this id later."""
     catalog.storage.put_if_absent(tombstone_path(7), b"")
     assert catalog.next_id() == 8
     assert catalog.checkpoint_ids() == ()
@@ -194,8 +194,8 @@ def test_a_tombstone_without_a_manifest_takes_its_id(catalog: Catalog) -> None:
         "README",
     ],
 )
-def test_other_files_beside_manifests_are_ignored(catalog: Catalog, name: str) -> None:
-    """I4: only the exact name makes a checkpoint."""
+def test_other_files_next_to_manifests_are_ignored(catalog: Catalog, name: str) -> None:
+    """I4: only a file with the exact name makes a checkpoint."""
     commit(catalog, 1)
     catalog.storage.put_if_absent(f"checkpoints/{name}", b"junk")
     assert catalog.checkpoint_ids() == (1,)
@@ -206,8 +206,8 @@ def test_other_files_beside_manifests_are_ignored(catalog: Catalog, name: str) -
 # --- commit ---------------------------------------------------------------------------------------
 
 
-def test_the_second_writer_of_an_id_is_told_who_won(catalog: Catalog) -> None:
-    """I4: and the winner's manifest stays."""
+def test_the_second_writer_of_an_id_learns_who_won(catalog: Catalog) -> None:
+    """I4: the winner's manifest stays."""
     catalog.commit(manifest(1, token="a", name="first-host:17"))
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* first-host:17 .*again"):
         catalog.commit(manifest(1, token="b"))
@@ -215,21 +215,21 @@ def test_the_second_writer_of_an_id_is_told_who_won(catalog: Catalog) -> None:
 
 
 def test_a_conflict_with_an_unreadable_manifest_is_still_a_conflict(catalog: Catalog) -> None:
-    """What the winner wrote is not this writer's problem."""
+    """The second writer gets a conflict, whatever the winner wrote."""
     catalog.storage.put_if_absent(manifest_path(1), b"junk")
     with pytest.raises(CommitConflictError, match="another writer"):
         catalog.commit(manifest(1))
 
 
-def test_a_commit_that_meets_itself_has_won(catalog: Catalog) -> None:
-    """A client that lost the answer to its put, and put again, must not take itself for another."""
+def test_a_repeated_commit_of_the_same_writer_succeeds(catalog: Catalog) -> None:
+    """A client that lost the response to its PUT and retried must recognize its own manifest."""
     catalog.commit(manifest(1))
     catalog.commit(manifest(1))
     assert catalog.checkpoint_ids() == (1,)
 
 
-def test_a_commit_under_a_tombstone_has_failed(catalog: Catalog) -> None:
-    """I4, I6: the put succeeds, and nobody would ever see it."""
+def test_a_commit_under_a_tombstone_fails(catalog: Catalog) -> None:
+    """I4, I6: the PUT succeeds, but the checkpoint would never be visible."""
     catalog.storage.put_if_absent(tombstone_path(1), b"")
     for _ in range(2):
         with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone.*new id"):
@@ -237,10 +237,10 @@ def test_a_commit_under_a_tombstone_has_failed(catalog: Catalog) -> None:
     assert catalog.checkpoint_ids() == ()
 
 
-def test_an_id_that_is_taken_or_passed_over_is_refused_before_anything_is_lost(
+def test_a_taken_or_skipped_id_is_refused_before_any_work(
     catalog: Catalog,
 ) -> None:
-    """I6: naming who has it, or the newest."""
+    """I6: the error names the writer that has the id, or the newest id."""
     commit(catalog, 1, 2, 3)
     catalog.refuse_taken(4)
     catalog.storage.put_if_absent(tombstone_path(3), b"")
@@ -259,42 +259,42 @@ def test_an_id_that_is_taken_or_passed_over_is_refused_before_anything_is_lost(
 
 
 def test_a_checkpoint_is_loaded_by_number_text_or_as_the_latest(catalog: Catalog) -> None:
-    """Options of a Spark read are text."""
+    """Options of a Spark read are strings."""
     commit(catalog, 1, 2)
     assert catalog.load(1) == catalog.load("1") == manifest(1)
     assert catalog.load("latest") == manifest(2)
 
 
 @pytest.mark.parametrize("checkpoint", ["newest", "1.0", " 1", "-1"])
-def test_text_that_is_no_number_is_a_savepoint_that_there_is_not(
+def test_text_that_is_not_a_number_is_a_missing_savepoint(
     catalog: Catalog, checkpoint: str
 ) -> None:
-    """Instead of being turned into some number."""
+    """The text is not converted to a number."""
     commit(catalog, 1)
     with pytest.raises(CheckpointNotFoundError, match=r"no savepoint .* there is none.* it has 1"):
         catalog.load(checkpoint)
 
 
 @pytest.mark.parametrize("checkpoint", ["", "١", True, 1.0, None, [1]])
-def test_what_names_no_checkpoint_is_refused(catalog: Catalog, checkpoint: object) -> None:
-    """Instead of being turned into some number."""
+def test_an_invalid_checkpoint_name_is_refused(catalog: Catalog, checkpoint: object) -> None:
+    """The value is not converted to a number."""
     commit(catalog, 1)
     with pytest.raises(InvalidArgumentError, match="a checkpoint is a number, 'latest'"):
         catalog.load(checkpoint)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("checkpoint", [0, -1, 13, 10**12, "13"])
-def test_a_missing_checkpoint_lists_those_that_exist(
+def test_a_missing_checkpoint_lists_the_existing_ones(
     catalog: Catalog, checkpoint: int | str
 ) -> None:
-    """The last ten of them."""
+    """The message lists the last ten."""
     commit(catalog, *range(1, 13))
     with pytest.raises(CheckpointNotFoundError, match="it has … 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"):
         catalog.load(checkpoint)
 
 
 def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
-    """By number and as the latest."""
+    """This holds for a number and for ``latest``."""
     with pytest.raises(CheckpointNotFoundError, match="it has none"):
         catalog.load(1)
     with pytest.raises(CheckpointNotFoundError, match="has no checkpoint yet"):
@@ -302,7 +302,7 @@ def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
 
 
 def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:
-    """Somebody copied a file: its content would be restored as what it is not."""
+    """Somebody copied the file, and a restore would use the wrong content."""
     commit(catalog, 1)
     copied = catalog.storage.read(manifest_path(1))
     catalog.storage.put_if_absent(manifest_path(2), copied)
@@ -311,15 +311,18 @@ def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:
 
 
 def test_a_store_can_be_copied_as_a_whole(catalog: Catalog, tmp_path: Path) -> None:
-    """Nothing in it says where it lies."""
+    """No file in it contains its location."""
     commit(catalog, 1)
     Path(catalog.storage.url).rename(tmp_path / "elsewhere")
     moved = Catalog.open(LocalStorage(str(tmp_path / "elsewhere")), create=False)
     assert moved.load(1) == replace(manifest(1))
 
 
-class Collected(LocalStorage):
-    """A folder in which somebody else makes a store, and collects, while the first is tried."""
+class DeletingStorage(LocalStorage):
+    """A folder whose probe file is deleted during the test of the folder.
+
+    With ``makes`` another process also creates a store there at that moment.
+    """
 
     def __init__(self, url: str, makes: bool) -> None:
         super().__init__(url)
@@ -337,13 +340,13 @@ class Collected(LocalStorage):
         return True
 
 
-def test_a_store_that_is_made_beside_a_collection_is_the_other_one(tmp_path: Path) -> None:
-    made = Catalog.open(Collected(str(tmp_path / "a"), True), create=True)
+def test_a_creator_uses_the_store_that_another_process_created(tmp_path: Path) -> None:
+    made = Catalog.open(DeletingStorage(str(tmp_path / "a"), True), create=True)
     other = Catalog.open(LocalStorage(str(tmp_path / "a")), create=False)
     assert made.store_id == other.store_id
 
 
-def test_a_probe_that_somebody_deletes_is_a_typed_error(tmp_path: Path) -> None:
+def test_a_deleted_probe_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"was deleted by somebody else.*run it again"):
-        Catalog.open(Collected(str(tmp_path / "a"), False), create=True)
+        Catalog.open(DeletingStorage(str(tmp_path / "a"), False), create=True)
     Catalog.open(LocalStorage(str(tmp_path / "a")), create=True)

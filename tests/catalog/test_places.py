@@ -1,4 +1,4 @@
-"""Where a store may lie: in no other store, under one name, and with no link in it."""
+"""Where a store can be: not inside another store, under one name, and without symbolic links."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PLACES: dict[str, Callable[[StateStore, str], object]] = {
 def test_nothing_is_written_into_a_store(
     store: StateStore, write: str, below: str, tmp_path: Path
 ) -> None:
-    """Its garbage collection could delete it."""
+    """The outer store's garbage collection could delete it."""
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(InvalidArgumentError, match=r"(lies in the store|is within) .*outer"):
         PLACES[write](store, f"{store.url}/{below}")
@@ -53,10 +53,10 @@ def test_nothing_is_written_into_a_store(
 
 
 @pytest.mark.parametrize("below", ["operators/inner", "operators/keyed"])
-def test_a_collection_leaves_what_is_not_of_its_tables(
+def test_gc_keeps_files_that_do_not_belong_to_its_tables(
     store: StateStore, below: str, tmp_path: Path
 ) -> None:
-    """A store and an export that were moved there by hand, or by an older release."""
+    """A store and an export were moved there by hand, or by an older release."""
     inner, there = opened(str(tmp_path / "inner")), Path(store.url, below)
     take(inner)
     inner.export(str(tmp_path / "export"))
@@ -72,7 +72,7 @@ def test_a_collection_leaves_what_is_not_of_its_tables(
 def test_a_store_is_not_copied_to_itself_under_another_name(
     store: StateStore, tmp_path: Path
 ) -> None:
-    """Its running job would be replaced."""
+    """The copy would replace the store of a running job."""
     (tmp_path / "link").symlink_to(store.url)
     before = claims(store.url)
     for place in (str(tmp_path / "link"), f"file://localhost{store.url}"):
@@ -84,7 +84,7 @@ def test_a_store_is_not_copied_to_itself_under_another_name(
 
 @pytest.mark.parametrize("command", ["purge", "gc", "verify", "repair"])
 def test_a_link_in_a_store_is_named_and_not_followed(command: str, tmp_path: Path) -> None:
-    """A store that was handed over, with a link to somebody's folder in it."""
+    """The store came from somebody else and contains a link to a folder of this host."""
     store, victim = StateStore.open(str(tmp_path / "store")), tmp_path / "home"
     for _ in range(2):
         take(store)
