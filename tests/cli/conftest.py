@@ -1,4 +1,4 @@
-"""Stores made from Arrow rows, without a JVM, and a way to run the command on them."""
+"""Stores created from Arrow rows without a JVM, and a way to run the command on them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ name = "by card"
 uid = "totals-by-card"
 inputs = [{ from = "clean", partitioner = "hash" }]
 """
-"""The job whose state it is; checkpoint 2 has its graph."""
+"""The job that owns the state. Checkpoint 2 records its graph."""
 
 
 def fill(path: Path) -> None:
@@ -82,20 +82,20 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fraud(filled: Path, tmp_path: Path) -> Path:
-    """The store as ``./fraud`` where the test runs, to be read."""
+    """The store as ``./fraud`` in the test's working folder, for tests that only read."""
     (tmp_path / "fraud").symlink_to(filled)
     return tmp_path / "fraud"
 
 
 @pytest.fixture
 def damaged(filled: Path, tmp_path: Path) -> Path:
-    """A copy of the store, to be damaged by the test."""
+    """A copy of the store, which the test can damage."""
     return Path(shutil.copytree(filled, tmp_path / "damaged"))
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in an empty directory, without settings or rates from outside."""
+    """Run the command in an empty folder, without settings or rates from outside."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
     for variable in (CONFIG_VARIABLE, *ENVIRONMENT.values()):

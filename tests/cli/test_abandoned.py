@@ -1,4 +1,4 @@
-"""An answer that is not read to its end: its scans are closed, and no program waits for them."""
+"""Query results that are not read completely: the scans are closed, and the program exits."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from statestore.testing.counting import CountingStorage
 pytestmark = pytest.mark.slow
 
 ROWS, FILES = 200_000, 128
-# Longer than any of these takes on a busy machine; one that waits does so for ever.
+# Longer than each command takes on a busy machine. A command that hangs never ends.
 _FOR_EVER = 120
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Many files: a reader that goes ahead by itself has much to do when it is left."""
+    """A store with many files, whose prefetching readers are busy when they are abandoned."""
     path = str(tmp_path_factory.mktemp("abandoned") / "store")
     store = StateStore.open(path, table_format="parquet", layout="partitioned")
     rows = pa.table({"k": [f"key-{number}" for number in range(ROWS)], "n": range(ROWS)})
@@ -33,18 +33,18 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("runs", [4, pytest.param(12, marks=pytest.mark.long)])
-def test_the_command_prints_and_ends(url: str, runs: int) -> None:
-    """Each time, four at once: when there is much to do, more threads are left behind."""
+def test_the_command_prints_and_exits(url: str, runs: int) -> None:
+    """Four processes run concurrently: under load, more reader threads are still active at exit."""
     words = [sys.executable, "-m", "statestore", "--store", url, "--output", "json"]
     words += ["query", "SELECT n - n AS zero FROM totals LIMIT 2"]
     with ThreadPoolExecutor(4) as pool:
-        for done in pool.map(ended, [words] * runs):
+        for done in pool.map(completed, [words] * runs):
             assert (done.returncode, done.stderr) == (0, "")
             assert '"rows": [' in done.stdout
 
 
-def ended(words: list[str]) -> subprocess.CompletedProcess[str]:
-    """Return what became of a command; it fails when the command does not end."""
+def completed(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Return the completed process of a command, or fail if the command does not end."""
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FOR_EVER)
 
 
@@ -59,16 +59,16 @@ def ended(words: list[str]) -> subprocess.CompletedProcess[str]:
     ],
     ids=["first rows", "cross product", "nothing", "left", "restore"],
 )
-def test_a_program_that_keeps_an_answer_ends(url: str, program: str) -> None:
-    """Without a word of it."""
+def test_a_program_that_keeps_a_result_exits(url: str, program: str) -> None:
+    """It prints nothing to stderr."""
     opened = f"from statestore import StateStore; store = StateStore.open({url!r})\n"
-    done = ended([sys.executable, "-c", f"{opened}{program}"])
+    done = completed([sys.executable, "-c", f"{opened}{program}"])
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("streams", [1, 4])
-def test_an_answer_that_is_dropped_reads_nothing_more(url: str, streams: int) -> None:
-    """And holds no file open."""
+def test_a_dropped_result_stops_reading(url: str, streams: int) -> None:
+    """It also holds no file open."""
     storage = CountingStorage(url, streams)
     answer = StateStore.over(storage).query("SELECT * FROM totals")
     answer.read_next_batch()

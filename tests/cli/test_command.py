@@ -1,4 +1,4 @@
-"""What holds for every verb: help, exit status, settings, errors, streams."""
+"""Behavior that all verbs share: help, exit status, settings, errors, streams."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Run = Callable[..., Result]
 
 
 def commands(group: Root, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield all verbs below a command: those of a group with its name before theirs."""
+    """Yield all verbs of a command group. The verbs of a nested group have its name as a prefix."""
     context = click.Context(group)
     for name in group.list_commands(context):
         verb = group.get_command(context, name)
@@ -110,8 +110,9 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 
 def examples() -> list[str]:
-    # Those of the verbs on Spark's and Flink's checkpoints run where there are some, in
-    # test_spark.py, test_flink.py and test_flink_show.py; those of `ui`, in tests/ui/test_app.py.
+    # The examples of the verbs for Spark's and Flink's checkpoints need such checkpoints: see
+    # test_spark.py, test_flink.py and test_flink_show.py. The examples of `ui` run in
+    # tests/ui/test_app.py.
     elsewhere = ("spark", "flink", "ui")
     shown = [verb for name, verb in COMMANDS.items() if not name.startswith(elsewhere)]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
@@ -123,7 +124,7 @@ def ctrl_c(seconds: float) -> None:
 
 @pytest.mark.parametrize("example", examples())
 def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
-    # Some of them change the store.
+    # Some examples change the store.
     shutil.copytree(filled, "fraud")
     StateStore.open("fraud").maintenance.savepoint("before-upgrade")
     if "unpin" in example:
@@ -200,7 +201,7 @@ def test_every_error_leaves_with_its_code(
         (["config", "--config", "nowhere.toml"], 2, "no settings file nowhere.toml"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(
+def test_an_error_is_one_sentence(
     run: Run, fraud: Path, arguments: list[str], code: int, message: str
 ) -> None:
     done = run(*arguments)
@@ -214,7 +215,7 @@ def test_notes_follow_the_sentence(run: Run, fraud: Path) -> None:
     assert done.stderr.splitlines()[1].startswith("  while planning state ")
 
 
-def test_the_common_options_may_stand_on_either_side(run: Run, fraud: Path) -> None:
+def test_common_options_are_accepted_before_and_after_the_verb(run: Run, fraud: Path) -> None:
     before = run("--output", "json", "--store", fraud, "show", "1")
     after = run("show", "1", "--store", fraud, "--output", "json")
     assert json.loads(before.stdout)["store_id"] == json.loads(after.stdout)["store_id"]
@@ -228,7 +229,7 @@ def test_the_environment_names_the_store(run: Run, fraud: Path) -> None:
     assert run("list", "--store", "nowhere", env={"STATESTORE_URI": str(fraud)}).exit_code == 10
 
 
-def test_config_says_where_each_value_comes_from(run: Run) -> None:
+def test_config_shows_the_origin_of_each_value(run: Run) -> None:
     Path("mine.toml").write_text('zstd_level = 9\ntable_format = "parquet"\n')
     done = run(
         *("config", "--config", "mine.toml", "--output", "json"),
@@ -250,7 +251,7 @@ def test_config_says_where_each_value_comes_from(run: Run) -> None:
     assert re.search(r"^zstd_level +9 +level +1 +file mine.toml$", text.stdout, re.MULTILINE)
 
 
-def test_a_wrong_setting_is_named(run: Run) -> None:
+def test_an_invalid_setting_is_named(run: Run) -> None:
     Path("mine.toml").write_text("zstd_levl = 9\n")
     done = run("config", "--config", "mine.toml")
     assert done.exit_code == 2
@@ -261,7 +262,7 @@ def test_version(run: Run) -> None:
     assert run("--version").stdout == f"statestore {__version__}\n"
 
 
-def test_demo_hands_on_its_status_and_directory(run: Run, monkeypatch: Any) -> None:
+def test_demo_passes_on_its_status_and_directory(run: Run, monkeypatch: Any) -> None:
     calls: list[tuple[str, str]] = []
 
     def run_demo(directory: str, *, output: str) -> int:
@@ -344,7 +345,7 @@ def test_an_encoding_without_our_characters_gets_ascii(tmp_path: Path) -> None:
     assert json.loads(process("show", "--output", "json", "--store", path).stdout)
 
 
-def test_a_reader_that_leaves_is_no_traceback(filled: Path) -> None:
+def test_a_reader_that_closes_the_pipe_causes_no_traceback(filled: Path) -> None:
     command = [*PYTHON, "show", "--output", "json", "--store", str(filled)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -376,7 +377,7 @@ def test_an_interrupted_restore_leaves_an_empty_target(filled: Path, tmp_path: P
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_help_loads_nothing_that_reads_or_writes_a_store() -> None:
+def test_help_imports_no_storage_modules() -> None:
     code = (
         "import sys; from statestore.cli.main import main; main(['--help'])\n"
         "slow = {'pyspark', 'pyarrow', 'numpy', 'deltalake', 'fsspec'} & set(sys.modules)\n"
@@ -386,7 +387,7 @@ def test_a_help_loads_nothing_that_reads_or_writes_a_store() -> None:
     assert done.stdout.splitlines()[-1] == "loaded"
 
 
-def test_the_help_says_of_a_verb_what_it_says_itself() -> None:
+def test_the_overview_repeats_the_summary_of_each_verb() -> None:
     for before, group in GROUPS.items():
         for verbs in group.sections.values():
             for name, verb in verbs.items():
@@ -399,7 +400,7 @@ def test_every_verb_is_under_one_heading() -> None:
     assert sorted(grouped) == [name for name in VERBS if " " not in name]
 
 
-def test_a_path_that_is_too_much_is_taken_for_a_store(run: Run) -> None:
+def test_a_superfluous_path_is_suggested_as_the_store(run: Run) -> None:
     done = run("list", "./shop")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "a store is named so: --store ./shop" in done.stderr

@@ -1,4 +1,4 @@
-"""``statestore compact``: what it prints, and how it ends."""
+"""The output and exit status of ``statestore compact``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def layered(filled: Path, tmp_path: Path) -> Path:
-    """A copy of the store with a third checkpoint, in which one total changed."""
+    """A copy of the store with a third checkpoint, which changes one total."""
     folder = Path(shutil.copytree(filled, tmp_path / "layered"))
     store = StateStore.open(str(folder), table_format="parquet", compaction=None)
     second = store.manifest(2)
@@ -65,7 +65,7 @@ def test_as_json(run: Run, layered: Path) -> None:
     assert (document["compact"], document["new_id"], document["states"]) == (True, None, [])
 
 
-def test_what_cannot_be_compacted(run: Run, layered: Path) -> None:
+def test_errors_of_compact(run: Run, layered: Path) -> None:
     assert run("compact", "9", "--store", layered).exit_code == 10
     assert run("compact", "--operator", "nobody", "--store", layered).exit_code == 10
     done = run("compact", "--key-groups", "7-x", "--store", layered)

@@ -1,4 +1,4 @@
-"""What a shell completes, asked the way that shells ask."""
+"""Shell completion, requested in the way that shells do it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.syntax import ROOT
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with two checkpoints and a savepoint; the second one has one operator more."""
+    """A store with two checkpoints and a savepoint. The second checkpoint has one more operator."""
     store = StateStore.open(str(tmp_path_factory.mktemp("completion") / "store"))
     rows = pa.table({"k": [1, 2], "v": [3, 4]})
     for states in (("clicks/last", "clicks/total"), ("clicks/last", "clicks/total", "users/name")):
@@ -31,8 +31,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return store.url
 
 
-def completed(line: str, **environ: str) -> list[str]:
-    """Return what a shell is told for a line; its last word, which may be empty, is completed."""
+def completions(line: str, **environ: str) -> list[str]:
+    """Return the completions of a line's last word, which may be empty."""
     words = line.split(" ")
     asked = {
         "_STATESTORE_COMPLETE": "bash_complete",
@@ -73,18 +73,18 @@ ALL = ["latest", "before-upgrade", "2", "1"]
     ],
 )
 def test_names_come_from_the_store(line: str, expected: list[str], url: str) -> None:
-    assert completed(line.replace("{url}", url)) == expected
+    assert completions(line.replace("{url}", url)) == expected
 
 
 def test_the_environment_names_the_store(url: str) -> None:
-    assert completed("statestore show --operator u", STATESTORE_URI=url) == ["users"]
+    assert completions("statestore show --operator u", STATESTORE_URI=url) == ["users"]
 
 
 def test_verbs_and_choices_are_completed() -> None:
-    assert completed("statestore sho") == ["show"]
-    assert completed("statestore flink imp") == ["import"]
-    assert "show" in completed("statestore no-such-verb ")
-    assert completed("statestore list --output ") == ["text", "json"]
+    assert completions("statestore sho") == ["show"]
+    assert completions("statestore flink imp") == ["import"]
+    assert "show" in completions("statestore no-such-verb ")
+    assert completions("statestore list --output ") == ["text", "json"]
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_verbs_and_choices_are_completed() -> None:
     ],
 )
 def test_nothing_is_completed_where_nothing_can_be_read(line: str) -> None:
-    assert completed(line) == []
+    assert completions(line) == []
 
 
 def test_completing_creates_no_store(tmp_path: Path) -> None:
-    assert completed(f"statestore show --store {tmp_path}/new ") == []
+    assert completions(f"statestore show --store {tmp_path}/new ") == []
     assert [*tmp_path.iterdir()] == []
 
 
 def test_bash_completes(url: str) -> None:
-    """The line of the documentation, in a real shell."""
+    """Runs the line from the documentation in a real shell."""
     asked = f"statestore show --store {url} --operator u".split()
     script = f"""
         eval "$(_STATESTORE_COMPLETE=bash_source statestore)"

@@ -1,4 +1,4 @@
-"""``statestore flink``: a savepoint gets another number of key groups."""
+"""``statestore flink``: change a savepoint's number of key groups."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_as_json(here: Path, run: Run) -> None:
     assert (here / "to" / "_metadata").exists()
 
 
-def test_a_place_without_a_savepoint_is_said(here: Path, run: Run) -> None:
+def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     done = run("flink", "repack", "nowhere", "to", "--max-parallelism", "720")
     assert done.exit_code == 2
     assert "nowhere is no savepoint" in done.stderr
 
 
-def test_a_folder_that_moved_has_two_names(here: Path, run: Run) -> None:
+def test_a_moved_folder_is_declared_with_both_paths(here: Path, run: Run) -> None:
     done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
     assert done.exit_code == 2
     assert "--moved 'x' is not OLD=NEW" in done.stderr
 
 
-def test_a_file_elsewhere_is_read_only_if_it_is_allowed(here: Path, run: Run) -> None:
+def test_a_file_outside_the_savepoint_is_read_only_with_permission(here: Path, run: Run) -> None:
     folder = Golden("2.3_rocksdb_canonical").unpack(here / "rocksdb")
     file = max((one for one in folder.iterdir() if "_" not in one.name), key=lambda one: one.name)
     file.rename("elsewhere")

@@ -1,4 +1,4 @@
-"""``statestore flink export``: a checkpoint of a store becomes a savepoint."""
+"""``statestore flink export``: write a checkpoint of a store as a savepoint."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_as_json(here: Path, run: Run) -> None:
         (("orders", "to", "--operator", "nobody"), "there is no operator 'nobody'"),
     ],
 )
-def test_what_cannot_be_is_said(here: Path, run: Run, words: tuple[str, ...], said: str) -> None:
+def test_errors_of_an_export(here: Path, run: Run, words: tuple[str, ...], said: str) -> None:
     done = run("flink", "export", *words)
     assert done.exit_code == (10 if "nobody" in said or "nothing" in said else 2)
     assert said in done.stderr

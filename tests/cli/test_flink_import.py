@@ -1,4 +1,6 @@
-"""``statestore flink import``: a savepoint's state is a checkpoint, and what is not is said."""
+"""``statestore flink import``: import a savepoint's state as a checkpoint, and report omitted
+state.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ value = "amount"
 
 @pytest.fixture
 def here(run: Run) -> Path:
-    """A working folder with savepoints in ``savepoint`` and ``chk-7``, and names of columns."""
+    """A working folder with savepoints in ``savepoint`` and ``chk-7`` and a file of columns."""
     golden = Golden("2.3_heap_canonical")
     for name in ("savepoint", "chk-7"):
         golden.unpack(Path(name))
@@ -57,7 +59,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         assert "opaque of kinds has values that are kept as bytes: " in done.stdout
 
 
-def test_as_json_and_found_again(here: Path, run: Run) -> None:
+def test_as_json_and_read_back(here: Path, run: Run) -> None:
     arguments = ("flink", "import", "savepoint", "--operator", "by_tuple", "--store", "o")
     done = run(*arguments, "--columns", "columns.toml", "--output", "json")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -85,7 +87,7 @@ def test_as_json_and_found_again(here: Path, run: Run) -> None:
     assert "amount" in shown.stdout
 
 
-def test_types_of_pyflink_are_declared(run: Run) -> None:
+def test_pyflink_types_are_declared(run: Run) -> None:
     packed = lzma.decompress((PYFLINK / "savepoint.tar.xz").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(".", filter="data")
@@ -112,7 +114,7 @@ def test_times_are_read(here: Path, run: Run) -> None:
     assert [one and one.duration_ms for one in found] == [36_500 * 86_400_000, 5_400_000]
 
 
-def test_what_is_left_out_is_said(run: Run) -> None:
+def test_omitted_state_is_reported(run: Run) -> None:
     Golden("2.3_heap_native").unpack(Path("native"))
     done = run("flink", "import", "native", "--to", "o")
     assert done.exit_code == 18
@@ -142,7 +144,7 @@ def test_what_is_left_out_is_said(run: Run) -> None:
     assert "left out: kinds, state 'opaque': " in exported.stdout
 
 
-def test_operators_that_were_excluded_by_name_are_said(here: Path, run: Run) -> None:
+def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
     done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "by_long is left out: the import did not ask for it" in done.stdout.splitlines()
@@ -161,7 +163,7 @@ def test_operators_that_were_excluded_by_name_are_said(here: Path, run: Run) -> 
         (("--operator", "nobody"), "no operator 'nobody'"),
     ],
 )
-def test_what_cannot_be_is_said(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:
+def test_errors_of_an_import(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:
     Path("bad.toml").write_text("[")
     Path("flat.toml").write_text("by_long = 7")
     done = run("flink", "import", "savepoint", "--to", "o", *options)
@@ -170,7 +172,7 @@ def test_what_cannot_be_is_said(options: tuple[str, ...], why: str, here: Path, 
     assert not Path("o").exists()
 
 
-def test_so_many_threads(here: Path, run: Run) -> None:
+def test_the_number_of_threads_is_configurable(here: Path, run: Run) -> None:
     arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--to", "o")
     done = run(*arguments, "--threads", "0")
     assert done.exit_code == 2

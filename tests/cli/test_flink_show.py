@@ -1,4 +1,4 @@
-"""``statestore flink show``: what a savepoint of real Flink holds, as text and as JSON."""
+"""``statestore flink show``: the content of a real Flink savepoint, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_as_json(here: Path, run: Run) -> None:
     assert {one["ttl"] for one in operators["kinds"]["keyed"] if "ttl" in one["state"]} == {True}
 
 
-def test_what_cannot_be_read_is_said_and_hides_nothing_else(here: Path, run: Run) -> None:
+def test_unreadable_state_is_reported_and_hides_nothing_else(here: Path, run: Run) -> None:
     said = json.loads(run("flink", "show", "chk-7", "--output", "json").stdout)
     problems = {one["uid"]: one["problem"] for one in said["operators"] if one["problem"]}
     assert list(problems) == ["kinds"]
@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_said_and_hides_nothing_else(here: Path, run: Run
     assert "not read a value of Kryo" in " ".join(run("flink", "show", "chk-7").stdout.split())
 
 
-def test_a_cut_file_is_an_error(here: Path, run: Run) -> None:
+def test_a_truncated_file_is_an_error(here: Path, run: Run) -> None:
     path = here / "savepoint" / "_metadata"
     path.write_bytes(path.read_bytes()[:-1000])
     done = run("flink", "show", "savepoint")
@@ -88,7 +88,7 @@ def test_a_cut_file_is_an_error(here: Path, run: Run) -> None:
     assert "_metadata is damaged at byte" in done.stderr
 
 
-def test_a_place_without_a_savepoint_is_said(here: Path, run: Run) -> None:
+def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     done = run("flink", "show", "nowhere")
     assert done.exit_code == 2
     assert "is no savepoint" in done.stderr

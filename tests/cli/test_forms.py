@@ -1,4 +1,6 @@
-"""What the command shows of states in every form: rows alike, and changes apart from the base."""
+"""The command's output for states in every form: equal rows, with changes counted apart from the
+base.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def answer_of(run: Run, state: Checkpoints) -> Answer:
     return ask
 
 
-def test_show_tells_base_and_changes_apart(run: Run, state: Checkpoints) -> None:
+def test_show_separates_base_and_changes(run: Run, state: Checkpoints) -> None:
     answer = answer_of(run, state)
     (entry,) = state.store.manifest().keyed
     shown = answer("show", "latest")
@@ -60,7 +62,7 @@ def test_show_tells_base_and_changes_apart(run: Run, state: Checkpoints) -> None
     assert "changes" not in answer("show", 1)["operators"][0]["states"][0]
 
 
-def test_text_names_rows_of_changes_apart(run: Run, state: Checkpoints) -> None:
+def test_text_counts_rows_of_changes_separately(run: Run, state: Checkpoints) -> None:
     store = ("--store", state.storage.url)
     shown = run("show", "latest", *store).stdout
     assert "40 rows and 4 rows of changes" in shown
@@ -72,7 +74,7 @@ def test_text_names_rows_of_changes_apart(run: Run, state: Checkpoints) -> None:
     assert "1.10 rows are read for each of the base" in planned
 
 
-def test_a_plan_tells_how_much_more_is_read(run: Run, state: Checkpoints) -> None:
+def test_a_plan_shows_the_read_amplification(run: Run, state: Checkpoints) -> None:
     answer = answer_of(run, state)
     plan = answer("plan", "--parallelism", "3")
     assert plan["read_amplification"] == plan["operators"][0]["read_amplification"] == 1.1
@@ -82,7 +84,7 @@ def test_a_plan_tells_how_much_more_is_read(run: Run, state: Checkpoints) -> Non
     assert "read_amplification" not in answer("plan", 1, "--parallelism", "3")
 
 
-def test_views_say_how_many_rows_there_are_unless_changes_leave_it_open(
+def test_views_show_the_row_count_unless_changes_make_it_unknown(
     run: Run, taken: Checkpoints
 ) -> None:
     answer, rows = answer_of(run, taken), len(taken.rows)
@@ -91,7 +93,7 @@ def test_views_say_how_many_rows_there_are_unless_changes_leave_it_open(
     assert answer("query", "SELECT count(*) AS n FROM s")["rows"] == [[rows]]
 
 
-def test_get_has_the_rows_of_every_form(run: Run, taken: Checkpoints) -> None:
+def test_get_returns_the_rows_of_every_form(run: Run, taken: Checkpoints) -> None:
     answer = answer_of(run, taken)
     gone = {user for user, _ in taken.taken[1]} - {user for user, _ in taken.rows}
     assert gone
@@ -101,7 +103,7 @@ def test_get_has_the_rows_of_every_form(run: Run, taken: Checkpoints) -> None:
         assert answer("get", user, "--operator", "u", "--state", "s")["rows"] == rows
 
 
-def test_diff_tells_checkpoints_apart_in_every_form(run: Run, taken: Checkpoints) -> None:
+def test_diff_compares_checkpoints_in_every_form(run: Run, taken: Checkpoints) -> None:
     old, new = taken.taken[1], taken.rows
     (told,) = answer_of(run, taken)("diff", 1, 5)["states"]
     assert (told["rows_a"], told["rows_b"]) == (
@@ -112,7 +114,7 @@ def test_diff_tells_checkpoints_apart_in_every_form(run: Run, taken: Checkpoints
     assert told["changed"] == sum(old[entry] != new[entry] for entry in old.keys() & new)
 
 
-def test_an_export_has_the_rows_of_every_form_and_proves_them(
+def test_an_export_contains_and_verifies_the_rows_of_every_form(
     run: Run, tmp_path: Path, taken: Checkpoints
 ) -> None:
     done = answer_of(run, taken)("restore", "--to", tmp_path / "out", "--parallelism", "3")

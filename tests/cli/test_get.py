@@ -47,7 +47,7 @@ def test_a_string_key(run: Run, fraud: Path) -> None:
         ("totals-by-user", "nobody", []),
     ],
 )
-def test_keys_of_every_sort_as_json(
+def test_keys_of_every_kind_as_json(
     run: Run, fraud: Path, uid: str, key: str, rows: list[dict[str, Any]]
 ) -> None:
     done = get(run, fraud, uid, "--output", "json", "--", key, "1")
@@ -62,7 +62,7 @@ def test_a_negative_key_is_explained(run: Run, fraud: Path) -> None:
     assert done.stderr.startswith("error: a key that begins with '-' stands after '--': -- -5\n")
 
 
-def test_no_such_key_is_an_answer(run: Run, fraud: Path) -> None:
+def test_a_missing_key_is_a_valid_result(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-user", "nobody")
     assert done.exit_code == 0
     assert done.stdout.startswith("no rows of key [\"nobody\"] in state 'totals'")
@@ -81,7 +81,7 @@ def test_no_such_key_is_an_answer(run: Run, fraud: Path) -> None:
         ("totals-by-shop", '["DE", 1.5]'),
     ],
 )
-def test_what_is_no_key_is_refused_with_the_columns(
+def test_an_invalid_key_is_refused_with_the_columns(
     run: Run, fraud: Path, uid: str, key: str
 ) -> None:
     done = get(run, fraud, uid, key)
@@ -139,8 +139,8 @@ def test_values_in_json() -> None:
     }
 
 
-def test_a_list_as_key(run: Run, tmp_path: Path) -> None:
-    """As JSON, as it is shown."""
+def test_a_list_as_a_key(run: Run, tmp_path: Path) -> None:
+    """The key is given as JSON, in the form that the command prints."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     keys = pa.array([["a", None], []], pa.list_(pa.string()))
     rows = pa.table({"users": keys, "total": [1, 2]})

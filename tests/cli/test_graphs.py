@@ -1,4 +1,4 @@
-"""``show --graph``, ``plan --graph`` and ``--parallelism auto``: what people and programs get."""
+"""The text and JSON output of ``show --graph``, ``plan --graph`` and ``--parallelism auto``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def other_job(tmp_path: Path) -> Path:
-    """A job in which the users' totals have another uid, and ``clean`` another place."""
+    """A job in which the users' totals have another uid, and ``clean`` has another position."""
     path = tmp_path / "other.toml"
     text = JOB.replace('uid = "totals-by-user"', 'uid = "user-totals"')
     path.write_text(text + '\n[[operator]]\nname = "new"\ninputs = ["by shop"]\n')
     return path
 
 
-def test_a_graph_is_drawn_by_its_chains(run: Run, fraud: Path) -> None:
+def test_a_graph_is_drawn_by_chains(run: Run, fraud: Path) -> None:
     done = run("show", "--graph", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -40,7 +40,7 @@ def test_a_graph_is_drawn_by_its_chains(run: Run, fraud: Path) -> None:
     assert any(line.endswith("(parallelism 4, max parallelism 128)") for line in lines)
 
 
-def test_a_graph_for_programs(run: Run, fraud: Path) -> None:
+def test_a_graph_as_json(run: Run, fraud: Path) -> None:
     document = json.loads(run("show", "--graph", "--store", fraud, "--output", "json").stdout)
     assert document["id"] == 2
     first = document["vertices"][0]
@@ -51,13 +51,13 @@ def test_a_graph_for_programs(run: Run, fraud: Path) -> None:
     assert len(document["edges"]) == 4
 
 
-def test_a_checkpoint_without_a_graph_says_how_to_give_one(run: Run, fraud: Path) -> None:
+def test_a_checkpoint_without_a_graph_explains_how_to_record_one(run: Run, fraud: Path) -> None:
     done = run("show", "1", "--graph", "--store", fraud)
     assert done.exit_code == 2
     assert "checkpoint 1 has no job graph: give one when it is taken" in done.stderr
 
 
-def test_a_plan_says_what_a_new_job_finds(run: Run, fraud: Path, other_job: Path) -> None:
+def test_a_plan_shows_the_state_that_a_new_job_gets(run: Run, fraud: Path, other_job: Path) -> None:
     done = run("plan", "--graph", other_job, "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     text = done.stdout
@@ -74,7 +74,7 @@ def test_a_plan_says_what_a_new_job_finds(run: Run, fraud: Path, other_job: Path
     assert matching["hints"][0]["uid"] == "totals-by-user"
 
 
-def test_a_restore_drops_state_only_when_told(
+def test_a_restore_drops_state_only_on_request(
     run: Run, fraud: Path, other_job: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -124,7 +124,7 @@ def test_what_a_plan_refuses(
     assert message in done.stderr
 
 
-def test_subtasks_are_placed_on_hosts(run: Run, tmp_path: Path) -> None:
+def test_subtasks_are_assigned_to_hosts(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(
         str(tmp_path / "store"),
         table_format="parquet",
@@ -148,7 +148,7 @@ def test_subtasks_are_placed_on_hosts(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["a", "a=x", "a=1,a=2", "=1", ""])
-def test_hosts_that_are_none(run: Run, fraud: Path, hosts: str) -> None:
+def test_invalid_hosts(run: Run, fraud: Path, hosts: str) -> None:
     done = run("plan", "--hosts", hosts, "--store", fraud)
     assert done.exit_code == 2
     assert "is not HOST=SLOTS,HOST=SLOTS" in done.stderr

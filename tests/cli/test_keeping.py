@@ -1,4 +1,4 @@
-"""``savepoint``, ``pin``, ``unpin``, ``expire`` and ``gc``, as they are typed."""
+"""``savepoint``, ``pin``, ``unpin``, ``expire`` and ``gc`` on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statestore.format.names import pin_path, savepoint_path
 Run = Callable[..., Result]
 
 
-def test_a_savepoint_is_made_listed_used_and_deleted(run: Run, damaged: Path) -> None:
+def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path) -> None:
     made = run("savepoint", "before-upgrade", "--checkpoint", 1, "--store", damaged)
     assert made.stdout == f"savepoint before-upgrade of {damaged} keeps checkpoint 1\n"
     done = run("expire", "--retain", 1, "--store", damaged)
@@ -41,7 +41,7 @@ def test_a_savepoint_is_made_listed_used_and_deleted(run: Run, damaged: Path) ->
     assert StateStore.open(str(damaged)).maintenance.savepoints() == ()
 
 
-def test_a_pin_prints_its_token_alone(run: Run, damaged: Path) -> None:
+def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
     token = run("pin", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
     (pin,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["pins"]
     assert (pin["token"], pin["id"], pin["holder"], pin["over"]) == (token, 2, "me", False)
@@ -52,7 +52,7 @@ def test_a_pin_prints_its_token_alone(run: Run, damaged: Path) -> None:
     assert run("pin", "--lease", "0", "--store", damaged).exit_code == 2
 
 
-def test_gc_says_what_it_removed_and_why_the_rest_stays(run: Run, damaged: Path) -> None:
+def test_gc_reports_removed_files_and_why_the_others_stay(run: Run, damaged: Path) -> None:
     run("expire", "--retain", 1, "--store", damaged)
     first = json.loads(run("gc", "--store", damaged, "--output", "json").stdout)
     assert first["removed"] == {"files": 0, "size_bytes": 0}
@@ -64,8 +64,8 @@ def test_gc_says_what_it_removed_and_why_the_rest_stays(run: Run, damaged: Path)
     assert run("verify", "--all", "--deep", "--store", damaged).exit_code == 0
 
 
-def test_a_damaged_hold_is_named_and_can_be_let_go_of(run: Run, damaged: Path) -> None:
-    """Nothing expires or is collected beside it."""
+def test_a_damaged_hold_is_named_and_can_be_released(run: Run, damaged: Path) -> None:
+    """While the damaged hold exists, nothing expires and no file is deleted."""
     for name in (savepoint_path("audit"), pin_path("00")):
         (damaged / name).parent.mkdir(exist_ok=True)
         (damaged / name).write_text("{")
@@ -78,7 +78,7 @@ def test_a_damaged_hold_is_named_and_can_be_let_go_of(run: Run, damaged: Path) -
     assert run("gc", "--store", damaged).exit_code == 0
 
 
-def test_expire_wants_a_number_or_an_age(run: Run, damaged: Path) -> None:
+def test_expire_requires_a_number_or_an_age(run: Run, damaged: Path) -> None:
     assert run("expire", "--store", damaged).exit_code == 2
     done = run("expire", "--older-than", "1ms", "--store", damaged, "--output", "json")
     assert json.loads(done.stdout)["expired"] == [1]
@@ -88,11 +88,11 @@ def test_expire_wants_a_number_or_an_age(run: Run, damaged: Path) -> None:
     ("text", "seconds"),
     [("90s", 90), ("15min", 900), ("15m", 900), ("1.5h", 5400), ("7d", 604_800), ("0", 0)],
 )
-def test_spans(text: str, seconds: float) -> None:
+def test_durations(text: str, seconds: float) -> None:
     assert span_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "-1h", "2 hours", "h", "1e3s"])
-def test_what_is_no_span_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no span of time"):
         span_seconds(text)

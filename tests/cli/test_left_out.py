@@ -1,4 +1,4 @@
-"""Each command on a checkpoint that is only part of its source says so, in text and as JSON."""
+"""Every command on a partial checkpoint reports the missing state, in text and as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ SUMS = ("--operator", "totals", "--state", "sums")
 
 @pytest.fixture
 def partial(tmp_path: Path) -> StateStore:
-    """Checkpoint 1 is whole, and 2 lacks an operator and half of the key groups of a state."""
+    """A store whose checkpoint 1 is complete. Checkpoint 2 lacks an operator and half of a state's
+    key groups.
+    """
     store = StateStore.open(str(tmp_path / "partial"), compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": key, "n": 1} for key in HALF]
@@ -73,7 +75,7 @@ COMMANDS = {
 
 
 def records(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the records of a document, wherever they are in it."""
+    """Yield the records of missing state from anywhere in a document."""
     if isinstance(document, dict):
         for name, value in document.items():
             if name == "left_out":
@@ -86,12 +88,12 @@ def records(document: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_repeats_what_the_checkpoint_lacks(
+def test_a_command_repeats_the_missing_state(
     command: tuple[str, ...], partial: StateStore, run: Run
 ) -> None:
     said = run(*command, "--store", partial.url)
     assert (said.exit_code, said.stderr) == (0, "")
-    if command[0] == "list":  # one line a checkpoint
+    if command[0] == "list":  # one line per checkpoint
         assert "lacks 2" in said.stdout
     else:
         assert "kinds (not read)" in said.stdout
@@ -101,20 +103,22 @@ def test_a_command_repeats_what_the_checkpoint_lacks(
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_its_json_has_the_records(command: tuple[str, ...], partial: StateStore, run: Run) -> None:
+def test_the_json_output_has_the_records(
+    command: tuple[str, ...], partial: StateStore, run: Run
+) -> None:
     said = run(*command, "--store", partial.url, "--output", "json")
     assert (said.exit_code, said.stderr) == (0, "")
     found = [(one["operator"], one["command"]) for one in records(json.loads(said.stdout))]
     assert found == [("kinds", "flink import"), ("totals", "salvage")]
 
 
-def test_a_whole_checkpoint_is_not_called_partial(partial: StateStore, run: Run) -> None:
+def test_a_complete_checkpoint_is_not_called_partial(partial: StateStore, run: Run) -> None:
     for command in (("restore", "1", "--parallelism", "1", "--to", "r"), ("get", "u1", "1")):
         assert "left out" not in run(*command, "--store", partial.url).stdout
 
 
-def test_a_key_is_missing_only_where_its_key_group_is(partial: StateStore, run: Run) -> None:
-    """Rows of a key may be lost if its key group is, and are not in another one."""
+def test_a_key_is_missing_only_if_its_key_group_is(partial: StateStore, run: Run) -> None:
+    """Rows of a key can be lost only if its key group is lost."""
     groups = partial.restore(parallelism=1).keyed("totals", "sums").to_arrow(0).read_all()
     for row in groups.to_pylist():
         said = run("get", row["k"], *SUMS, "--store", partial.url)
@@ -125,7 +129,7 @@ def test_a_key_is_missing_only_where_its_key_group_is(partial: StateStore, run: 
     assert "left out" not in others.stdout
 
 
-def test_sides_and_states_are_told_apart(partial: StateStore, run: Run) -> None:
+def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> None:
     compared = run("diff", "1", "2", "--store", partial.url).stdout
     assert "  b: left out  kinds (not read)" in compared
     assert "a: left out" not in compared
@@ -160,7 +164,7 @@ def test_the_history_of_a_key_names_the_checkpoints_that_lack_rows(
 
 
 @pytest.mark.parametrize("form", ["text", "json", "screen"])
-def test_watch_names_what_a_checkpoint_lacks(
+def test_watch_names_the_missing_state(
     partial: StateStore, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forms = {"text": TextLines(), "json": JsonLines(), "screen": LiveScreen(page(), partial.url)}
@@ -179,7 +183,7 @@ def test_watch_names_what_a_checkpoint_lacks(
         assert "totals/sums:0-3 (9 rows were damaged)" in said
 
 
-def test_skew_names_what_is_missing_of_the_states_that_it_looks_at(
+def test_skew_names_the_missing_state_of_the_states_that_it_measures(
     partial: StateStore, run: Run
 ) -> None:
     others = run("skew", "--operator", "totals", "--state", "others", "--store", partial.url)
@@ -189,8 +193,10 @@ def test_skew_names_what_is_missing_of_the_states_that_it_looks_at(
     assert "kinds" not in sums.stdout
 
 
-def test_decide_repeats_what_the_description_of_a_table_says(partial: StateStore, run: Run) -> None:
-    """It needs no store: of a table it knows what Delta's log says."""
+def test_decide_repeats_the_missing_state_from_a_table_description(
+    partial: StateStore, run: Run
+) -> None:
+    """It needs no store, because the Delta log of the table contains the description."""
     with partial.snapshot(parallelism=2) as checkpoint:
         checkpoint.record_left_out([LOST])
         checkpoint.keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)

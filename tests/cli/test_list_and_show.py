@@ -43,7 +43,7 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
 
 
 def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> None:
-    """Also with what made it; the columns that are left out are those of what it holds."""
+    """The line includes the origin. Only columns that describe the content are omitted."""
     store = StateStore.open(str(fraud))
     latest = store.manifest()
     edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
@@ -59,10 +59,10 @@ def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> Non
     assert lines[1].endswith("rekey of 1")
 
 
-def test_a_list_holds_one_manifest_at_a_time(
+def test_a_list_keeps_one_manifest_in_memory(
     run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = StateStore.open(str(damaged))  # nothing is damaged yet
+    store = StateStore.open(str(damaged))  # not damaged yet
     for _ in range(4):
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.carry_rest()
@@ -95,7 +95,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
     }
 
 
-def test_a_store_without_checkpoints_is_no_error(run: Run, damaged: Path) -> None:
+def test_a_store_without_checkpoints_is_not_an_error(run: Run, damaged: Path) -> None:
     for name in (1, 2):
         manifest_of(damaged, name).unlink()
     done = run("list", "--store", damaged)
@@ -103,7 +103,7 @@ def test_a_store_without_checkpoints_is_no_error(run: Run, damaged: Path) -> Non
     assert run("show", "--store", damaged).exit_code == 10
 
 
-def test_list_shows_the_others_beside_a_damaged_one(run: Run, damaged: Path) -> None:
+def test_list_shows_the_other_checkpoints_next_to_a_damaged_one(run: Run, damaged: Path) -> None:
     manifest_of(damaged, 1).write_text("{")
     done = run("list", "--store", damaged)
     assert done.exit_code == 13
@@ -114,7 +114,7 @@ def test_list_shows_the_others_beside_a_damaged_one(run: Run, damaged: Path) -> 
     assert "0000000001.json is damaged" in note
 
 
-def test_list_as_json_names_what_is_damaged(run: Run, damaged: Path) -> None:
+def test_list_as_json_names_damaged_checkpoints(run: Run, damaged: Path) -> None:
     manifest_of(damaged, 1).write_text("{}")
     done = run("list", "--store", damaged, "--output", "json")
     assert done.exit_code == 13
@@ -202,7 +202,7 @@ def test_show_as_json(run: Run, fraud: Path) -> None:
         (["--operator", "orders-source", "--state", "rules"], ["rules"]),
     ],
 )
-def test_show_can_be_narrowed(run: Run, fraud: Path, options: list[str], states: list[str]) -> None:
+def test_show_can_be_filtered(run: Run, fraud: Path, options: list[str], states: list[str]) -> None:
     document = json.loads(run("show", *options, "--store", fraud, "--output", "json").stdout)
     (operator,) = document["operators"]
     assert [state["name"] for state in operator["states"]] == states
@@ -211,7 +211,7 @@ def test_show_can_be_narrowed(run: Run, fraud: Path, options: list[str], states:
     assert text.stdout.count("  state ") == len(states)
 
 
-def test_names_from_the_store_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_names_from_the_store_cannot_control_the_terminal(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         rows: list[dict[str, Any]] = [{"k": "a\x1b[31m\n[bold]b", "v": 1}]
@@ -233,7 +233,7 @@ def test_every_result_has_json_and_text() -> None:
     assert [kind for kind in kinds if isabstract(kind)] == []
 
 
-def test_what_a_command_made_says_so(run: Run, fraud: Path, tmp_path: Path) -> None:
+def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_path: Path) -> None:
     mine = shutil.copytree(fraud, tmp_path / "mine")
     edit = ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u1")
     assert run(*edit, "--store", mine).exit_code == 0

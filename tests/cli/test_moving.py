@@ -24,7 +24,7 @@ def document(done: Result) -> dict[str, object]:
     return found
 
 
-def test_a_copy_says_what_the_target_lacked(run: Run, fraud: Path) -> None:
+def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) -> None:
     planned = run("copy", "--to", "backup", "--dry-run", "--store", fraud)
     assert planned.stdout.startswith(f"would copy checkpoint 2 of {fraud} to ")
     assert not Path("backup").exists()
@@ -44,7 +44,9 @@ def test_a_copy_says_what_the_target_lacked(run: Run, fraud: Path) -> None:
     assert run("verify", "--all", "--deep", "--store", "backup").exit_code == 0
 
 
-def test_a_purge_names_what_is_replaced_and_the_check_what_is_left(run: Run, damaged: Path) -> None:
+def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
+    run: Run, damaged: Path
+) -> None:
     store = ("--store", damaged)
     key = ("purge", "--operator", "totals-by-user", "--key", "u117")
     planned = document(run(*key, "--all", "--dry-run", *store, "--output", "json"))
@@ -86,7 +88,7 @@ def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> Non
     assert set(countries.column("country").to_pylist()) == {"FR"}
 
 
-def test_a_search_says_what_it_has_searched(run: Run, tmp_path: Path) -> None:
+def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     for _ in range(2):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -121,14 +123,14 @@ def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
         (["--key", "client=1"], "no keyed state has 'client'"),
     ],
 )
-def test_what_no_subject_is(run: Run, fraud: Path, options: list[str], said: str) -> None:
+def test_an_invalid_subject(run: Run, fraud: Path, options: list[str], said: str) -> None:
     done = run("forget", *options, "--store", fraud)
     assert (done.exit_code != 0, done.stdout) == (True, "")
     assert said in done.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--all", "--check"], ["--all", "--checkpoint", "1"]])
-def test_a_purge_asks_from_where(run: Run, fraud: Path, options: list[str]) -> None:
+def test_a_purge_requires_an_operator(run: Run, fraud: Path, options: list[str]) -> None:
     words = ("purge", "--operator", "totals-by-user", "--key", "u1", "--store", fraud)
     done = run(*words, *options)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -149,7 +151,7 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
 
 
-def test_an_edit_says_what_was_changed(run: Run, damaged: Path) -> None:
+def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
     row = '{"user_id": "u3", "total": 0}'
     words = ("edit", *TOTALS, "--delete", "u17", "--put", row, "--store", damaged)
     planned = run(*words, "--dry-run")
@@ -176,7 +178,7 @@ def test_an_edit_says_what_was_changed(run: Run, damaged: Path) -> None:
         (["--delete", "u1", "--checkpoint", "9"], 10, "no checkpoint 9"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(
+def test_an_error_is_one_sentence(
     run: Run, fraud: Path, change: list[str], code: int, message: str
 ) -> None:
     done = run("edit", *TOTALS, *change, "--store", fraud)
@@ -185,7 +187,7 @@ def test_what_goes_wrong_is_one_sentence(
 
 
 def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run) -> None:
-    """After a rekey a row may go by a column that is no key any more: nobody is left to guess."""
+    """After a rekey the key may contain a column that is no longer a key column."""
     store = StateStore.open(str(tmp_path / "rekeyed"), table_format="parquet")
     rows = pa.table({"customer": [4711, 12], "account": [1, 2], "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:

@@ -68,7 +68,7 @@ def state(numbers: Path) -> KeyedState:
 
 
 def stored(text: str, state: KeyedState) -> dict[str, Any]:
-    """Return what a row in text becomes in the state's columns."""
+    """Return the values of a row in text, as the state stores them."""
     table = table_of_dicts([parse_row(text, state)], state.schema)
     (row,) = table.to_pylist()
     return {name: value for name, value in row.items() if value is not None}
@@ -92,13 +92,13 @@ def stored(text: str, state: KeyedState) -> dict[str, Any]:
         (f'{{"inner": {{"n": {BIG}}}}}', {"inner": {"n": BIG}}),
     ],
 )
-def test_numbers_are_stored_as_they_were_given(
+def test_numbers_are_stored_without_change(
     text: str, row: dict[str, Any], state: KeyedState
 ) -> None:
     assert repr(stored(text, state)) == repr(row)
 
 
-def test_a_negative_zero_stays_one(state: KeyedState) -> None:
+def test_a_negative_zero_keeps_its_sign(state: KeyedState) -> None:
     for text in ('{"d": -0.0}', '{"d": -0}', '{"d": "-0"}'):
         assert math.copysign(1, stored(text, state)["d"]) == -1
 
@@ -146,14 +146,14 @@ def test_a_number_out_of_bounds_is_refused(text: str, reason: str, state: KeyedS
         stored(text, state)
 
 
-def test_an_integer_of_python_beyond_all_columns_is_refused(state: KeyedState) -> None:
+def test_an_integer_that_no_column_can_hold_is_refused(state: KeyedState) -> None:
     for column in ("k", "d", "money"):
         with pytest.raises(InvalidArgumentError, match="an integer of more than 4,300 digits"):
             table_of_dicts([{column: 10**5000}], state.schema)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_each_long_is_found_as_it_was_given(state: KeyedState, number: int) -> None:
+def test_each_long_is_found_by_its_own_text(state: KeyedState, number: int) -> None:
     for text in (str(number), f"{number}.0", f"{Decimal(number):E}"):
         assert parse_key(text, state) == (number,)
         assert stored(f'{{"k": {text}}}', state) == {"k": number}
@@ -165,7 +165,7 @@ def test_each_double_is_stored_as_it_was_printed(state: KeyedState, number: floa
     assert repr(stored(f'{{"d": {text}}}', state)) == repr({"d": number})
 
 
-def test_a_key_that_is_not_there_deletes_nothing(run: Run, numbers: Path) -> None:
+def test_a_missing_key_deletes_nothing(run: Run, numbers: Path) -> None:
     options = ("--operator", "u", "--state", "s", "--store", numbers, "--dry-run")
     for key in (str(BIG), f"{BIG}.0"):
         done = run("edit", *options, "--delete", key)
@@ -174,7 +174,7 @@ def test_a_key_that_is_not_there_deletes_nothing(run: Run, numbers: Path) -> Non
     assert " 1 deleted" in done.stdout
 
 
-def test_output_is_read_back_as_it_was(run: Run, tmp_path: Path) -> None:
+def test_output_can_be_read_back_without_change(run: Run, tmp_path: Path) -> None:
     table = pa.table(
         {
             "k": pa.array([BIG, -(2**63)]),

@@ -68,7 +68,7 @@ def test_bars_fill_the_width_at_every_parallelism(
         assert pen is UNICODE or (ruler + cut).isascii()
 
 
-def test_cuts_lie_where_the_ranges_do() -> None:
+def test_cuts_match_the_range_boundaries() -> None:
     _, two, three = key_group_bars(128, [2, 3], width=15 + 64, pen=ASCII)
     assert two == "parallelism 2  [------------ 0-63 ------------][----------- 64-127 -----------]"
     assert (
@@ -76,14 +76,14 @@ def test_cuts_lie_where_the_ranges_do() -> None:
     )
 
 
-def test_too_many_cuts_are_summed_up() -> None:
+def test_too_many_cuts_are_summarized() -> None:
     _, line = key_group_bars(1000, [300], width=100, pen=UNICODE)
     assert " 300 subtasks, 3–4 key groups each " in line
     _, line = key_group_bars(32768, [32768], width=100, pen=ASCII)
     assert " 32768 subtasks, 1 key group each " in line
 
 
-def test_a_bar_is_seen_when_there_is_anything() -> None:
+def test_a_bar_is_visible_for_any_nonzero_size() -> None:
     assert bar(0, 10, width=8, pen=UNICODE) == ""
     assert bar(0, 0, width=8, pen=UNICODE) == ""
     assert bar(1, 10**9, width=8, pen=UNICODE) == "▏"
@@ -113,7 +113,7 @@ def written(parallelism: int, *, terminal: bool, width: int = 100) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_terminal_gets_a_summary_of_many_subtasks_a_pipe_gets_all() -> None:
+def test_a_terminal_gets_a_summary_of_many_subtasks_and_a_pipe_gets_all() -> None:
     pipe = written(1000, terminal=False)
     assert sum("█" in line for line in pipe) == 1000
     terminal = written(1000, terminal=True)

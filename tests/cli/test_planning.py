@@ -1,4 +1,4 @@
-"""What ``plan`` says before anything is done: balance, another max parallelism, comparisons; and
+"""The output of ``plan`` before a restore (balance, another max parallelism, comparisons) and of
 ``skew``.
 """
 
@@ -27,7 +27,7 @@ def document(done: Result) -> dict:  # type: ignore[type-arg]
     return found
 
 
-def test_balance_shows_both_ways(run: Run, fraud: Path) -> None:
+def test_balance_shows_both_distributions(run: Run, fraud: Path) -> None:
     given = ("plan", "--parallelism", "5", "--balance", "rows", "--store", fraud)
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
 
 
 @pytest.mark.parametrize("way", [("--max-parallelism", "16"), ("--balance", "bytes")])
-def test_restore_writes_what_it_plans(run: Run, fraud: Path, way: tuple[str, str]) -> None:
+def test_restore_follows_the_plan(run: Run, fraud: Path, way: tuple[str, str]) -> None:
     one = ("--operator", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
     planned = document(run("restore", *one, "--dry-run", "--output", "json"))
     (operator,) = planned["operators"]
@@ -68,7 +68,7 @@ def test_restore_writes_what_it_plans(run: Run, fraud: Path, way: tuple[str, str
         ]
 
 
-def test_the_amplification_is_said(run: Run, fraud: Path) -> None:
+def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
     done = run("plan", "--parallelism", "3", "--max-parallelism", "256", "--store", fraud)
     assert "rows are read for each that is kept" in done.stdout
     refused = run("plan", "--parallelism", "3", "--max-parallelism", "12", "--store", fraud)
@@ -76,12 +76,12 @@ def test_the_amplification_is_said(run: Run, fraud: Path) -> None:
     assert "statestore rekey" in refused.stderr
 
 
-def test_compare_says_each_and_which(run: Run, fraud: Path) -> None:
+def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     given = ("plan", "--to", "7", "--compare", "2,4", "--store", fraud)
     found = document(run(*given, "--rate", "1MB/s", "--output", "json"))
     known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
-    assert found["options"][1]["moved_bytes"] == 0  # it was taken at 4
+    assert found["options"][1]["moved_bytes"] == 0  # checkpoint 2 was taken at parallelism 4
     assert [one["seconds"] for one in found["options"]] == [one.seconds for one in known.options]
     assert (found["chosen"], found["why"]) == (known.chosen, known.why)
     assert found["options"][0]["money"] is None
@@ -114,7 +114,7 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     assert "while comparing parallelism 4" in few.stderr
 
 
-def test_the_rate_of_a_restore_is_known_to_the_next_comparison(run: Run, fraud: Path) -> None:
+def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, fraud: Path) -> None:
     compared = ("plan", "--compare", "2", "--store", fraud, "--output", "json")
     assert document(run(*compared))["bytes_per_second"] is None
     assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
@@ -128,7 +128,7 @@ def test_the_rate_of_a_restore_is_known_to_the_next_comparison(run: Run, fraud: 
     assert "as the restore of " in run(*compared[:-2]).stdout
 
 
-def test_a_dry_run_and_a_failed_restore_keep_no_rate(run: Run, fraud: Path) -> None:
+def test_a_dry_run_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
     run("restore", "--dry-run", "--store", fraud)
     Path("full").mkdir()
     Path("full", "file").touch()
@@ -137,7 +137,7 @@ def test_a_dry_run_and_a_failed_restore_keep_no_rate(run: Run, fraud: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"s": 1}', '{"s": {"size_bytes": 0}}'])
-def test_a_damaged_rates_file_is_as_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_rates_file_is_ignored(tmp_path: Path, text: str) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     file = rates_file(environment)
     file.parent.mkdir()
@@ -148,7 +148,7 @@ def test_a_damaged_rates_file_is_as_none(tmp_path: Path, text: str) -> None:
     assert [one.name for one in file.parent.iterdir()] == [file.name]
 
 
-def test_rates_are_kept_of_the_last_stores(tmp_path: Path) -> None:
+def test_rates_of_the_most_recent_stores_are_kept(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     for number in range(MOST_STORES + 5):
         keep_rate(environment, f"s{number}", Rate(number + 1, 1.0, number))
@@ -157,7 +157,7 @@ def test_rates_are_kept_of_the_last_stores(tmp_path: Path) -> None:
     assert len(json.loads(rates_file(environment).read_text())) == MOST_STORES
 
 
-def test_no_cache_folder_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     keep_rate(environment, "s", Rate(1, 1.0, 1))
@@ -178,16 +178,14 @@ def test_no_cache_folder_is_no_error(tmp_path: Path) -> None:
         (["--balance", "files"], "invalid value for '--balance'"),
     ],
 )
-def test_what_does_not_go_together(
-    run: Run, fraud: Path, arguments: list[str], message: str
-) -> None:
+def test_conflicting_options(run: Run, fraud: Path, arguments: list[str], message: str) -> None:
     done = run("plan", *arguments, "--store", fraud)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize("text", ["per_gb = 1\n", "per_gb_read = -1\n", "per_gb_read = \n"])
-def test_wrong_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
+def test_invalid_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
     Path("p.toml").write_text(text)
     done = run("plan", "--compare", "2", "--prices", "p.toml", "--store", fraud)
     assert (done.exit_code, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""Progress bars: drawn on stderr when that is a terminal, and nothing elsewhere."""
+"""Progress bars: drawn on stderr if it is a terminal, and otherwise not at all."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_restore_and_compact_draw_a_bar_on_a_terminal(
     assert "compacted checkpoint 2" in capsys.readouterr().out
 
 
-def test_a_bar_that_is_told_of_no_files_is_drawn() -> None:
-    """A checkpoint may hold none."""
+def test_a_bar_for_zero_files_is_drawn() -> None:
+    """A checkpoint can have no files."""
     with terminal() as drawn, progress_bar("verifying") as bar:
         bar(0, 0)
         assert bar.is_drawn
     assert "verifying" in drawn[0]
 
 
-def test_elsewhere_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_drawn_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar("working") as bar:
         bar(1, 2, "still [working]")
         assert not bar.is_drawn

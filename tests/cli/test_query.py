@@ -13,7 +13,7 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 
-def test_an_answer_as_text(run: Run, fraud: Path) -> None:
+def test_a_result_as_text(run: Run, fraud: Path) -> None:
     done = run(
         "query", "SELECT user_id, n FROM per_country WHERE n < 2 ORDER BY n", "--store", fraud
     )
@@ -25,7 +25,7 @@ def test_an_answer_as_text(run: Run, fraud: Path) -> None:
     ]
 
 
-def test_an_answer_as_json(run: Run, fraud: Path) -> None:
+def test_a_result_as_json(run: Run, fraud: Path) -> None:
     sql = 'SELECT card, total FROM "totals-by-card".totals ORDER BY card LIMIT 2'
     done = run("query", sql, "--checkpoint", "1", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
@@ -74,7 +74,7 @@ def test_the_views_are_listed(run: Run, fraud: Path) -> None:
         (("DROP VIEW per_country",), "a query only asks"),
     ],
 )
-def test_what_is_no_question_is_refused(
+def test_an_invalid_query_is_refused(
     run: Run, fraud: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run("query", *arguments, "--store", fraud)
@@ -83,8 +83,8 @@ def test_what_is_no_question_is_refused(
 
 
 @pytest.mark.slow
-def test_an_error_is_all_that_a_process_prints(fraud: Path, damaged: Path) -> None:
-    """DuckDB and Arrow leave nothing on stderr, whether they answer or fail."""
+def test_a_process_prints_only_the_error(fraud: Path, damaged: Path) -> None:
+    """DuckDB and Arrow print nothing to stderr, whether the query succeeds or fails."""
     for path in damaged.rglob("0000000002-*.parquet"):
         path.unlink()
     for folder, code in ((fraud, 0), (damaged, 13)):
@@ -96,7 +96,7 @@ def test_an_error_is_all_that_a_process_prints(fraud: Path, damaged: Path) -> No
         assert done.stderr.count("\n") == (1 if code else 0)
 
 
-def test_a_key_of_all_states(run: Run, fraud: Path) -> None:
+def test_a_key_in_all_states(run: Run, fraud: Path) -> None:
     done = run("get", "u17", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -108,7 +108,7 @@ def test_a_key_of_all_states(run: Run, fraud: Path) -> None:
     )
 
 
-def test_a_key_of_all_states_as_json(run: Run, fraud: Path) -> None:
+def test_a_key_in_all_states_as_json(run: Run, fraud: Path) -> None:
     done = run("get", "--store", fraud, "--output", "json", "--state", "totals", "--", "-5", "1")
     document = json.loads(done.stdout)
     assert [(s["operator"], s["rows"]) for s in document["states"]] == [
@@ -137,7 +137,7 @@ def test_a_query_has_limits(run: Run, fraud: Path) -> None:
 
 
 def test_ctrl_c_ends_a_query(fraud: Path) -> None:
-    """Once DuckDB is at work, in a thread of its own."""
+    """The signal arrives while DuckDB runs in its own thread."""
     command = (
         "import os, signal, threading; from statestore.cli.main import main\n"
         "def stop():\n"

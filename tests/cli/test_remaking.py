@@ -1,4 +1,4 @@
-"""``fork``, ``rekey``, ``as-of`` and ``history`` from the command line."""
+"""``fork``, ``rekey``, ``as-of`` and ``history`` on the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-def test_fork_says_what_is_shared(run: Run, store: StateStore) -> None:
+def test_fork_reports_the_shared_files(run: Run, store: StateStore) -> None:
     planned = document(run("fork", "--to", "f", "--dry-run", "--output", "json", "--store", "s"))
     assert not Path("f").exists()
     text = run("fork", "--to", "f", "--store", "s").stdout.splitlines()
@@ -47,7 +47,7 @@ def test_fork_says_what_is_shared(run: Run, store: StateStore) -> None:
     assert "is a store already, with checkpoints 1; a fork is a new store" in again.stderr
 
 
-def test_rekey_says_what_became_of_the_states(run: Run, store: StateStore) -> None:
+def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
     arguments = ("rekey", "--operator", "u", "--max-parallelism", "7", "--output", "json")
     planned = document(run(*arguments, "--dry-run", "--store", "s"))
     assert store.checkpoints() == (1, 2)
@@ -79,7 +79,7 @@ def test_rekey_says_what_became_of_the_states(run: Run, store: StateStore) -> No
         (("--max-parallelism", "8", "--state", "x"), 10, "no state 'x' in operator 'u'"),
     ],
 )
-def test_a_rekey_that_cannot_be_is_one_sentence(
+def test_an_invalid_rekey_is_one_sentence(
     run: Run, store: StateStore, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     done = run("rekey", "--operator", "u", *arguments, "--store", "s")
@@ -88,7 +88,7 @@ def test_a_rekey_that_cannot_be_is_one_sentence(
     assert store.checkpoints() == (1, 2)
 
 
-def test_as_of_is_a_table_of_both(run: Run, store: StateStore) -> None:
+def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -> None:
     where = ("as-of", "1", "2", "--operator", "u", "--state", "s", "--store", "s")
     found = document(run(*where, "--output", "json"))
     assert [column["name"] for column in found["columns"]] == [
@@ -106,7 +106,7 @@ def test_as_of_is_a_table_of_both(run: Run, store: StateStore) -> None:
         "u3": ("removed", 3, None),
         "u4": ("added", None, 4),
     }
-    assert found["rows"][-1][0] == "same"  # what differs comes first
+    assert found["rows"][-1][0] == "same"  # differences come first
     first = document(run(*where, "--limit", "3", "--output", "json"))
     assert (first["rows"], first["cut"]) == (found["rows"][:3], True)
     assert found["counts"] == {"same": 1, "changed": 1, "added": 1, "removed": 1}

@@ -16,7 +16,7 @@ from statestore.format.documents import document_bytes
 Run = Callable[..., Result]
 
 
-def test_restore_writes_what_each_subtask_gets(run: Run, fraud: Path, tmp_path: Path) -> None:
+def test_restore_writes_the_rows_of_each_subtask(run: Run, fraud: Path, tmp_path: Path) -> None:
     done = run("restore", "--parallelism", "7", "--to", "out", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("checkpoint 2 restored at parallelism 7 to out\n")
@@ -69,7 +69,7 @@ def test_restore_as_json_lines(run: Run, fraud: Path) -> None:
     assert found == {-5: 1.5, 0: "NaN", 7: 3.0}
 
 
-def test_a_name_that_is_no_file_name_is_escaped(run: Run, tmp_path: Path) -> None:
+def test_a_name_that_is_not_a_file_name_is_escaped(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("../up", "a/b", pa.table({"k": ["x"]}), key="k")
@@ -91,7 +91,7 @@ def test_a_target_that_is_not_empty_is_refused(run: Run, fraud: Path, make: str)
     assert [path.name for path in Path("out").rglob("*")] == (["mine"] if make != "file" else [])
 
 
-def test_an_empty_target_is_taken(run: Run, fraud: Path) -> None:
+def test_an_empty_target_is_accepted(run: Run, fraud: Path) -> None:
     Path("out").mkdir()
     assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_leaves_the_target_empty(run: Run, damaged: Path) -> None
     assert list(Path("out").iterdir()) == []
 
 
-def test_other_rows_than_the_manifest_says_are_refused(run: Run, damaged: Path) -> None:
+def test_rows_that_differ_from_the_manifest_are_refused(run: Run, damaged: Path) -> None:
     manifest = damaged / "checkpoints" / "0000000002.json"
     entry = StateStore.open(str(damaged)).manifest(2).keyed_entry("totals-by-shop", "totals")
     file = damaged / entry.table.path / entry.handles[0].path
@@ -119,7 +119,7 @@ def test_other_rows_than_the_manifest_says_are_refused(run: Run, damaged: Path) 
     grown = file.stat().st_size - entry.handles[0].size_bytes
     state["size_bytes"] += grown
     state["files"]["size_bytes"][0] += grown
-    for footer in ("footer_bytes", "footer_sha256"):  # as of an older release
+    for footer in ("footer_bytes", "footer_sha256"):  # as written by an older release
         del state["files"][footer]
     del document["sha256"]
     manifest.write_bytes(document_bytes(document))
@@ -139,9 +139,7 @@ def test_a_dry_run_is_the_plan(run: Run, fraud: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["files", "offsets", "rules"])
-def test_a_dry_run_of_one_state_counts_what_a_restore_writes(
-    run: Run, fraud: Path, name: str
-) -> None:
+def test_a_dry_run_of_one_state_matches_the_restore(run: Run, fraud: Path, name: str) -> None:
     state = ("--operator", "orders-source", "--state", name)
     arguments = (*state, "--parallelism", "3", "--store", fraud, "--output", "json")
     planned = json.loads(run("restore", "--dry-run", *arguments).stdout)
@@ -150,7 +148,7 @@ def test_a_dry_run_of_one_state_counts_what_a_restore_writes(
     assert sum(subtask["elements"] for subtask in operator["subtasks"]) == written["rows"]
 
 
-def test_progress_is_told_in_rows(filled: Path, tmp_path: Path) -> None:
+def test_progress_is_reported_in_rows(filled: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     store = StateStore.open(str(filled))
     done = store.export(
@@ -162,7 +160,7 @@ def test_progress_is_told_in_rows(filled: Path, tmp_path: Path) -> None:
     assert heard == sorted(heard)
 
 
-def test_without_a_target_it_is_a_usage_error(run: Run, fraud: Path) -> None:
+def test_a_missing_target_is_a_usage_error(run: Run, fraud: Path) -> None:
     done = run("restore", "--store", fraud)
     assert done.exit_code == 2
     assert done.stderr.startswith(

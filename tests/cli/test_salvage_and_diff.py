@@ -1,4 +1,4 @@
-"""``statestore salvage`` and ``statestore diff``: what they print, and how they end."""
+"""The output and exit status of ``statestore salvage`` and ``statestore diff``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def changed(filled: Path, tmp_path: Path) -> Path:
-    """A copy of the store with a third checkpoint: one total changed, one came, one went."""
+    """A copy of the store with a third checkpoint: one total changed, one was added, one was
+    deleted.
+    """
     folder = Path(shutil.copytree(filled, tmp_path / "changed"))
     store = StateStore.open(str(folder), table_format="parquet")
     second = store.manifest(2)
@@ -43,7 +45,7 @@ def lose_a_file(folder: Path, uid: str, name: str) -> Path:
 # --- salvage --------------------------------------------------------------------------------------
 
 
-def test_salvage_says_what_was_lost_and_who_knows_it(run: Run, damaged: Path) -> None:
+def test_salvage_reports_lost_rows_and_where_copies_exist(run: Run, damaged: Path) -> None:
     file = lose_a_file(damaged, "totals-by-shop", "totals")
     lose_a_file(damaged, "orders-source", "offsets")
     done = run("salvage", 2, "--dry-run", "--store", damaged)
@@ -86,7 +88,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     ]
 
 
-def test_salvage_of_what_is_sound_or_is_not_there(run: Run, fraud: Path) -> None:
+def test_salvage_of_an_intact_or_missing_checkpoint(run: Run, fraud: Path) -> None:
     done = run("salvage", 2, "--store", fraud)
     assert done.exit_code == 0
     assert "nothing is damaged in 213 files, and nothing was written" in done.stdout
@@ -141,8 +143,10 @@ def test_diff_as_json(run: Run, changed: Path) -> None:
     assert [len(state["examples"]) for state in narrowed["states"]] == [0, 1]
 
 
-def test_the_exit_status_says_it_on_request(run: Run, changed: Path, filled: Path) -> None:
-    """B is the latest one unless it is named, and may lie in another store."""
+def test_the_exit_status_reports_differences_on_request(
+    run: Run, changed: Path, filled: Path
+) -> None:
+    """B is the latest checkpoint unless it is named. It can be in another store."""
     assert run("diff", 2, "--store", changed).exit_code == 0
     assert run("diff", 2, "--exit-code", "--store", changed).exit_code == 1
     other = ("--other-store", filled, "--exit-code", "--store", changed)
@@ -152,7 +156,7 @@ def test_the_exit_status_says_it_on_request(run: Run, changed: Path, filled: Pat
     assert run("diff", 3, *other).exit_code == 1
 
 
-def test_names_that_do_not_exist(run: Run, changed: Path, tmp_path: Path) -> None:
+def test_missing_names(run: Run, changed: Path, tmp_path: Path) -> None:
     done = run("diff", 2, 3, "--state", "total", "--store", changed)
     assert done.exit_code == 10
     assert "'totals-by-user' 'totals'" in done.stderr

@@ -1,4 +1,4 @@
-"""``statestore spark``: a query's checkpoint location is shown, imported, and made anew."""
+"""``statestore spark``: show, import and export a query's checkpoint location."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UID = "stateStoreSave-0"
 
 @pytest.fixture(scope="module")
 def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint location behind micro-batch 1, of four partitions."""
+    """A checkpoint location with four partitions after micro-batch 1."""
     folder = tmp_path_factory.mktemp("orders")
     location = str(folder / "checkpoints")
     events(folder / "events", 0, 2)
@@ -46,7 +46,7 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def here(orders: Path, run: Run) -> Path:
-    """A working folder with the location in ``checkpoints/orders``; ``run`` has changed to it."""
+    """A working folder with the location in ``checkpoints/orders``. ``run`` has changed to it."""
     shutil.copytree(orders, "checkpoints/orders")
     return Path.cwd()
 
@@ -71,7 +71,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         assert done.stdout
 
 
-def test_show_says_what_there_is(here: Path, run: Run) -> None:
+def test_show_describes_the_location(here: Path, run: Run) -> None:
     shown = document(run("spark", "show", "checkpoints/orders", "--output", "json"))
     assert (shown["batch"], shown["kept"]) == (1, {"first": 0, "last": 1})
     assert (shown["uncommitted"], shown["provider"]) == (None, "hdfs")
@@ -100,7 +100,7 @@ def test_a_planned_micro_batch_is_shown(here: Path, run: Run) -> None:
     assert "1 is planned and not done: it runs again" in done.stdout
 
 
-def test_what_cannot_be_imported_is_shown_with_the_reason(here: Path, run: Run) -> None:
+def test_state_that_cannot_be_imported_is_shown_with_the_reason(here: Path, run: Run) -> None:
     metadata = Path("checkpoints/orders/state/0/_metadata/metadata")
     metadata.with_name(".metadata.crc").unlink()
     metadata.write_text(metadata.read_text().replace("stateStoreSave", "somethingNew"))
@@ -111,7 +111,7 @@ def test_what_cannot_be_imported_is_shown_with_the_reason(here: Path, run: Run) 
     assert not Path("orders").exists()
 
 
-def test_import_and_export_say_what_they_did(here: Path, run: Run) -> None:
+def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     first = document(
         run("spark", "import", "checkpoints/orders", "--to", "o", "--batch", "0", "--output=json")
     )
@@ -151,7 +151,7 @@ def test_import_and_export_say_what_they_did(here: Path, run: Run) -> None:
 
 @pytest.fixture
 def salvaged(here: Path, run: Run) -> StateStore:
-    """The imported query without a file of its state, which a salvage gave up."""
+    """The imported query after a salvage that gave up a file of its state."""
     document(run("spark", "import", "checkpoints/orders", "--to", "o", "--output", "json"))
     store = StateStore.open("o")
     (entry,) = (one for one in store.manifest().keyed if one.state.uid == UID)
@@ -179,10 +179,10 @@ def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
     assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
 
 
-def test_a_query_goes_on_without_rows_that_were_named(
+def test_a_query_continues_without_rows_that_are_named(
     salvaged: StateStore, here: Path, orders: Path, run: Run, spark: SparkSession
 ) -> None:
-    """Spark begins lost keys anew, and adds to the other ones."""
+    """Spark starts with no state for the lost keys, and continues with the other ones."""
     records = salvaged.manifest().left_out
     named = [part for one in records for part in ("--leave-out", one.label)]
     planned = document(run(*EXPORT, *named, "--dry-run", "--output", "json"))
@@ -213,7 +213,7 @@ def test_a_query_goes_on_without_rows_that_were_named(
     assert new.keys() - old.keys()
 
 
-def test_what_is_no_location_is_refused_before_spark_starts(
+def test_an_invalid_location_is_refused_before_spark_starts(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verbs, "_session", lambda location: pytest.fail("Spark is started"))
@@ -223,7 +223,7 @@ def test_what_is_no_location_is_refused_before_spark_starts(
         assert "is no checkpoint location of a query" in done.stderr
 
 
-def test_an_export_has_one_store_and_one_location(run: Run) -> None:
+def test_an_export_requires_one_store_and_one_location(run: Run) -> None:
     done = run("spark", "export", "a", "b", "c", "--shuffle-partitions", "3")
     assert done.exit_code == 2
     assert "one store and one location are named, not 3 places" in done.stderr

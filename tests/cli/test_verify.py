@@ -1,4 +1,4 @@
-"""``statestore verify``, and the proofs that ``restore`` prints."""
+"""``statestore verify``, and the verification that ``restore`` prints."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def a_file(store: Path) -> Path:
     return store / entry.table.path / entry.handles[0].path
 
 
-def test_a_sound_checkpoint_ends_with_0(run: Run, fraud: Path) -> None:
-    """I5: and says what was read."""
+def test_an_intact_checkpoint_exits_with_0(run: Run, fraud: Path) -> None:
+    """I5: the output counts the bytes that were read."""
     for options, read in (([], "no data"), (["--deep"], "every byte and every row")):
         done = run("verify", *options, "--store", fraud)
         assert (done.exit_code, done.stderr) == (0, "")
@@ -37,8 +37,8 @@ def test_a_sound_checkpoint_ends_with_0(run: Run, fraud: Path) -> None:
     assert (document["broken"], document["strays"]) == ([], [])
 
 
-def test_a_broken_file_is_named_with_whose_it_is(run: Run, damaged: Path) -> None:
-    """I5: as text and as JSON, with exit code 13 and the error last."""
+def test_a_damaged_file_is_named_with_its_owner(run: Run, damaged: Path) -> None:
+    """I5: as text and as JSON, with exit code 13 and the error at the end."""
     file = a_file(damaged)
     change_unread_byte(file)
     assert run("verify", "--store", damaged).exit_code == 0
@@ -60,8 +60,10 @@ def test_a_broken_file_is_named_with_whose_it_is(run: Run, damaged: Path) -> Non
     assert broken["key_groups"]["first"] == broken["key_groups"]["last"]
 
 
-def test_a_file_that_checkpoints_share_is_told_once(run: Run, tmp_path: Path) -> None:
-    """I5: with all that name it; its key groups are in its path, and what is wrong in one place."""
+def test_a_shared_file_is_reported_once(run: Run, tmp_path: Path) -> None:
+    """I5: with all states that reference it. Its path has the key groups, and one field has the
+    defect.
+    """
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     for changed in (rows, rows[:1]):
@@ -81,8 +83,8 @@ def test_a_file_that_checkpoints_share_is_told_once(run: Run, tmp_path: Path) ->
     assert f"statestore --store {store.url} salvage 2" in done.stderr
 
 
-def test_a_stray_file_is_listed_and_no_damage(run: Run, damaged: Path) -> None:
-    """I5: exit code 0."""
+def test_an_orphan_file_is_listed_and_is_not_damage(run: Run, damaged: Path) -> None:
+    """I5: the exit code is 0."""
     file = a_file(damaged)
     stray = file.with_name("0000000003-00000-0000000000000000.parquet")
     stray.write_bytes(b"half a file")
@@ -94,7 +96,7 @@ def test_a_stray_file_is_listed_and_no_damage(run: Run, damaged: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["manifest", "store file"])
 def test_damaged_documents_are_listed(run: Run, damaged: Path, damage: str) -> None:
-    """I4: like any other file."""
+    """I4: they are listed like any other damaged file."""
     name = "checkpoints/0000000002.json" if damage == "manifest" else "statestore.json"
     (damaged / name).write_bytes((damaged / name).read_bytes().replace(b"-", b"_", 1))
     done = run("verify", "--store", damaged)
@@ -103,15 +105,15 @@ def test_damaged_documents_are_listed(run: Run, damaged: Path, damage: str) -> N
     assert "is damaged" in done.stdout
 
 
-def test_all_and_one_exclude_each_other(run: Run, fraud: Path) -> None:
-    """A usage error, not a guess."""
+def test_all_and_a_single_checkpoint_exclude_each_other(run: Run, fraud: Path) -> None:
+    """The combination is a usage error."""
     done = run("verify", "1", "--all", "--store", fraud)
     assert (done.exit_code, done.stdout) == (2, "")
     assert run("verify", "7", "--store", fraud).exit_code == 10
 
 
 def test_restore_can_verify(run: Run, damaged: Path) -> None:
-    """I7: a byte that no reader looks at is found on request, and nothing is left."""
+    """I7: on request it finds a damaged byte that no reader uses, and it leaves no output."""
     file = a_file(damaged)
     change_unread_byte(file)
     assert run("restore", "--to", "plain", "--store", damaged).exit_code == 0
@@ -122,8 +124,8 @@ def test_restore_can_verify(run: Run, damaged: Path) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 7])
-def test_a_restore_prints_the_proof(run: Run, fraud: Path, parallelism: int) -> None:
-    """I7: per state rows and digest of each subtask, and that they are what is stored."""
+def test_a_restore_prints_the_verification(run: Run, fraud: Path, parallelism: int) -> None:
+    """I7: rows and digest of each subtask, per state, and that they equal the stored ones."""
     arguments = ("restore", "--parallelism", parallelism, "--store", fraud)
     document = json.loads(run(*arguments, "--to", "out", "--output", "json").stdout)
     manifest = StateStore.open(str(fraud)).manifest()

@@ -1,4 +1,4 @@
-"""``watch`` follows a store while a job writes to it, in another process or in this one."""
+"""``watch`` follows a store to which a job writes, in another process or in this one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SOON_S = 60
 
 
 def opened(path: Path) -> StateStore:
-    """Open a store in which changes stay layers, so that there are some to be told of."""
+    """Open a store that keeps changes as layers, so that ``watch`` has layers to report."""
     return StateStore.open(str(path), table_format="parquet", compaction=None)
 
 
 def take(store: StateStore, checkpoint_id: int | None = None) -> int:
-    """Take a checkpoint: the first in full, of the others the changes."""
+    """Take a checkpoint. The first one is full, and the others contain changes."""
     with store.snapshot(parallelism=2, checkpoint_id=checkpoint_id) as checkpoint:
         checkpoint.changes(
             "u",
@@ -53,7 +53,7 @@ def take(store: StateStore, checkpoint_id: int | None = None) -> int:
 
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start ``watch`` of the store ``./live`` in a process of its own."""
+    """Start ``watch`` of the store ``./live`` in its own process."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -71,12 +71,12 @@ def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def first_line(process: subprocess.Popen[str], stream: str) -> str:
-    """Return what it says first; it says that it waits, so it is up by then."""
+    """Return the first line of output. ``watch`` prints it when it starts to wait."""
     line: str = getattr(process, stream).readline()
     return line
 
 
-def test_a_store_that_is_not_there_is_waited_for_and_each_checkpoint_is_a_line_of_json(
+def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = watching("--count", "3", "--output", "json")
@@ -103,7 +103,7 @@ def test_a_store_that_is_not_there_is_waited_for_and_each_checkpoint_is_a_line_o
     assert last["age_ms"] >= 0
 
 
-def test_the_newest_checkpoint_is_shown_first_and_does_not_count(run: Run, tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_path: Path) -> None:
     store = opened(tmp_path / "live")
     take(store)
     take(store)
@@ -117,7 +117,7 @@ def test_the_newest_checkpoint_is_shown_first_and_does_not_count(run: Run, tmp_p
     assert ids == [(2, False), (3, True)]
 
 
-def test_lines_for_people_are_short_and_name_share_and_what_is_held(
+def test_text_lines_are_short_and_name_the_changed_share_and_holds(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
     store = opened(tmp_path / "live")
@@ -137,7 +137,7 @@ def test_lines_for_people_are_short_and_name_share_and_what_is_held(
     assert second.endswith("; 1 layer")
 
 
-def test_ctrl_c_ends_it_without_a_traceback(
+def test_ctrl_c_exits_without_a_traceback(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = watching()
@@ -149,16 +149,19 @@ def test_ctrl_c_ends_it_without_a_traceback(
 
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize("is_written", [False, True], ids=["while it waits", "as it writes"])
-def test_behind_head_it_ends_quietly(
+def test_piped_to_head_it_exits_quietly(
     tmp_path: Path,
     watching: Callable[..., subprocess.Popen[str]],
     output: str,
     is_written: bool,
 ) -> None:
-    """As other tools that SIGPIPE ends: 128 + 13, also where no other checkpoint ever comes."""
+    """The exit code is 128 + 13, as for other tools that SIGPIPE ends, even if no checkpoint
+    follows.
+    """
     store = opened(tmp_path / "live")
     take(store)
-    # With a long interval it learns of the closed pipe while it waits, or not in time.
+    # The 1 h interval proves that it notices a closed pipe while it waits. If it did not, the test
+    # would time out.
     interval = ("--interval", "200ms" if is_written else "1h")
     process = watching("--output", output, *interval)
     assert process.stdout is not None
@@ -203,11 +206,11 @@ def test_on_a_terminal_a_screen_is_drawn(
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # all who wrote to it have ended
+    except OSError:  # all writers have exited
         return b""
 
 
-def test_a_damaged_manifest_is_told_and_watching_goes_on(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported_and_watching_continues(tmp_path: Path) -> None:
     store = opened(tmp_path / "live")
     take(store)
     found = followed(store, interval_s=0, stop_after=2, say=pytest.fail)
@@ -222,8 +225,8 @@ def test_a_damaged_manifest_is_told_and_watching_goes_on(tmp_path: Path) -> None
     assert list(found) == []
 
 
-class Unsteady(LocalStorage):
-    """Cannot be listed while ``is_away``."""
+class UnreliableStorage(LocalStorage):
+    """A storage whose listings fail while ``is_away`` is true."""
 
     is_away = False
 
@@ -233,10 +236,10 @@ class Unsteady(LocalStorage):
         return super().list(folder)
 
 
-def test_a_store_that_goes_away_is_said_once_and_found_again(tmp_path: Path) -> None:
+def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -> None:
     writer = opened(tmp_path / "live")
     take(writer)
-    storage, said = Unsteady(str(tmp_path / "live")), []
+    storage, said = UnreliableStorage(str(tmp_path / "live")), []
 
     def say(text: str) -> None:
         said.append(text)
@@ -253,7 +256,7 @@ def test_a_store_that_goes_away_is_said_once_and_found_again(tmp_path: Path) -> 
         next(followed(StateStore.over(storage), interval_s=0, stop_after=1, say=say))
 
 
-def test_watching_reads_lists_and_the_manifests_of_new_checkpoints_alone(
+def test_watching_reads_only_listings_and_new_manifests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path / "live")
@@ -273,7 +276,7 @@ def test_watching_reads_lists_and_the_manifests_of_new_checkpoints_alone(
     assert loaded == [3, 4]
 
 
-def test_show_has_the_phases_and_the_json_its_figures(run: Run, tmp_path: Path) -> None:
+def test_show_prints_the_phases_and_the_json_has_the_figures(run: Run, tmp_path: Path) -> None:
     store = opened(tmp_path / "live")
     take(store)
     take(store)
