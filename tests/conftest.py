@@ -1,9 +1,9 @@
-"""What all tests share: one Spark session for each worker, a history in every form that a store
-may have it in, and Hypothesis's profile.
+"""Fixtures for all tests: one Spark session per worker, a history in every form of a state, and
+Hypothesis's profile.
 
-``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
-everywhere else it looks for new ones; ``make quick`` tries fewer. Spark starts only when a test
-asks for ``spark``.
+With ``CI=1`` Hypothesis tries the same examples on every run, so that a failure is reproducible.
+Otherwise it tries new examples, and ``make quick`` tries fewer. Spark starts only if a test
+requests ``spark``.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# No deadline: the first example of a run pays for imports and, on two cores, for its neighbours.
+# No deadline: the first example of a run includes imports and shares two cores with other workers.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)
 settings.register_profile(LONG, settings.get_profile("dev"))
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# For the processes that tests start, and the session below.
+# For the processes that tests start, and for the session below.
 os.environ |= quick_spark() | {**os.environ}
 
 
 @pytest.fixture(autouse=True)
 def compaction_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Background compactions run right after a commit: what a test sees depends on no schedule.
+    """Run background compactions directly after a commit, so that results do not depend on timing.
 
-    Tests that are about the thread, or spawn processes, have the real one: ``real_threads``.
+    Tests of the thread and tests that start processes use the real thread: ``real_threads``.
     """
     if "real_threads" not in request.fixturenames:
         monkeypatch.setattr("statestore.snapshot.background.Thread", ThreadAtOnce)
@@ -55,21 +55,23 @@ def real_threads() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this worker: 2 cores, Delta, a warehouse that is thrown away."""
+    """The session of this worker: 2 cores, Delta, and a temporary warehouse."""
     session = spark_session(
         app_name="statestore-tests",
         master="local[2]",
         extra_conf={
             "spark.sql.shuffle.partitions": "2",
-            # VACUUM lists folders with as many tasks, 10,000 by default.
+            # VACUUM lists folders with this number of tasks. The default is 10,000.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-            # Delta keeps what it knows of a table in so many Spark partitions, 50 by default.
+            # Delta caches a table's snapshot in this number of Spark partitions. The default is 50.
             "spark.databricks.delta.snapshotPartitions": "2",
-            # Of so many queries compiled code is kept, 100 by default: tests ask the same again.
+            # Spark caches compiled code for this number of queries. The default is 100, and tests
+            # repeat more.
             "spark.sql.codegen.cache.maxEntries": "2000",
-            # Else each call of a function of columns walks Python's stack, and tells the JVM.
+            # Without this, each call of a column function inspects Python's stack and sends it to
+            # the JVM.
             "spark.python.sql.dataFrameDebugging.enabled": "false",
-            # What a page would show of each query, if somebody looked: short.
+            # Keeps the plan text that Spark records for its web page short.
             "spark.sql.ui.explainMode": "simple",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
@@ -80,8 +82,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def uncompiled(spark: SparkSession) -> Iterator[None]:
-    """For queries that are mostly Delta's own: each task of theirs would make code again that turns
-    lines of a log into rows. Whole stages are compiled as ever.
+    """For queries that mainly read Delta's own logs. Each of their tasks would generate code again
+    to decode rows of a log. Whole-stage code generation stays on.
     """
     name = "spark.sql.codegen.factoryMode"
     before = str(spark.conf.get(name))
@@ -92,11 +94,11 @@ def uncompiled(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)
 def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
-    """Five checkpoints of one state, in each form that they may have."""
+    """Five checkpoints of one state, in each form that a state can have."""
     return history(tmp_path / "store", *request.param)
 
 
-# Seconds that each test file takes, as `make durations` measured them.
+# The seconds of each test file, as measured by `make durations`.
 DURATIONS = Path(__file__).with_name("durations.json")
 SECONDS_OF_AN_UNMEASURED_FILE = 10.0
 
@@ -111,7 +113,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record durations in the process that gets all reports, which is not an xdist worker."""
+    """Record durations in the process that receives all reports, which is not an xdist worker."""
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder(config.rootpath))
 

@@ -1,4 +1,4 @@
-"""The project's own modules as syntax trees, for the tests that hold its structure."""
+"""The project's own modules as syntax trees, for the tests of its structure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Module:
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """All of the tree."""
+        """All nodes of the tree."""
         return tuple(ast.walk(self.tree))
 
 
@@ -55,8 +55,8 @@ def _module(path: Path) -> Module:
 
 @cache
 def imports(module: Module) -> tuple[Import, ...]:
-    """Return what ``module`` imports, also by ``import_module("...")``, wherever it stands."""
-    # Most nodes are expressions, and only a call of this function imports in one.
+    """Return the imports of ``module`` at any depth, including ``import_module("...")``."""
+    # Most nodes are expressions, and only a call of this function is an import inside one.
     expressions = "import_module" in module.text
     return tuple(_imports(module.tree, expressions, lazy=False, for_types=False))
 
@@ -77,8 +77,8 @@ def _imported(node: ast.AST) -> list[str]:
         case ast.Import(names=names):
             return [alias.name for alias in names]
         case ast.ImportFrom(level=0, module=str(package), names=names):
-            # `from statestore import errors` imports statestore.errors; for a class or a function
-            # the longer name changes nothing, because layers go by prefix.
+            # `from statestore import errors` imports statestore.errors. For a class or a function
+            # the longer name has no effect, because layers are matched by prefix.
             return [f"{package}.{alias.name}" for alias in names]
         case ast.ImportFrom():
             return ["(relative)"]
@@ -88,7 +88,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _text(node: ast.expr) -> str | None:
-    """Return a string constant, or the package that an f-string begins with."""
+    """Return a string constant, or the package at the start of an f-string."""
     match node:
         case ast.Constant(value=str(text)):
             return text
