@@ -1,20 +1,20 @@
-"""Damage to the files of Flink's savepoints, in processes that have little memory and time.
+"""Corrupt files of Flink savepoints and read them in processes with limited memory and time.
 
     python -m tests.damages.run --count 10000
 
-A seed draws a golden snapshot of real Flink, one of its files, the damage (a bit, a byte, a cut,
-bytes less, twice, swapped or others) and who reads it: ``show``, ``repack``, ``import``, or all of
-its rows by column. What may come of it:
+A seed selects a golden snapshot of real Flink, one of its files, the corruption and the reader. A
+corruption changes, removes, repeats, overwrites or swaps bytes. The reader is ``show``, ``repack``,
+``import``, or a scan of all rows by column. These outcomes are allowed:
 
-* ``found``: a typed error, or an operator that is refused; the message names file or operator;
-* ``same``: what is read is what was there, as after damage to bytes that nobody needs;
-* ``changed``: a value, or a name, is another, and each state has as many rows as it had. Where
-  Flink's files have no checksums nobody can see it;
-* ``moved``: rows are those of another state of the same types, whose number stands before them,
-  or whose name is another in one of the headers.
+* ``found``: a typed error or a refused operator, and the message names the file or the operator.
+* ``same``: the result equals the original, because the corrupted bytes are not needed.
+* ``changed``: a value or a name differs, and each state has its original number of rows. This
+  cannot be detected where Flink's files have no checksums.
+* ``moved``: rows belong to another state of the same types, because a state number before the rows
+  or a state name in a header changed.
 
-All else is a failure: an error that is not typed, rows that are lost or added without one, more
-than two gigabytes, a minute, or a process that ends by a signal.
+Every other outcome is a failure: an untyped error, lost or added rows without an error, more than
+two gigabytes, more than a minute, or a process that a signal ended.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _BATCH = 2500
 
 @dataclass
 class Result:
-    """What came of some damages: how many had which outcome, by reader, and what never may be."""
+    """The outcomes of some corruptions: a count per outcome and per reader, and the failures."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 
     def add(self, tried: str, outcome: str) -> None:
-        """Count one."""
+        """Count one outcome."""
         self.outcomes[outcome if outcome in ALLOWED else "bad"] += 1
         if outcome == "changed":
             self.changed[tried.split(", ")[1].partition("/")[0]] += 1
@@ -52,12 +52,14 @@ class Result:
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """The number of corruptions."""
         return self.outcomes.total()
 
 
 def run_damages(damages: int, seed: int, *, batch: int = _BATCH) -> Result:
-    """Run damages in processes, each of at most ``batch``; one that dies costs the one at hand."""
+    """Run corruptions in processes, at most ``batch`` in each. A process that dies loses
+    only one.
+    """
     result = Result()
     with tempfile.TemporaryDirectory(prefix="statestore-damages-") as folder:
         first = 0
@@ -70,12 +72,12 @@ def run_damages(damages: int, seed: int, *, batch: int = _BATCH) -> Result:
 
 
 def _batch(folder: Path, numbers: range, seed: int, result: Result) -> int:
-    """Run damages in one process; return how many of them are done."""
+    """Run corruptions in one process; return how many are done."""
     words = ["-m", "tests.damages.worker", str(folder), str(seed), str(numbers[0])]
     words.append(str(len(numbers)))
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    # Each has two lines: what is tried, and what came of it.
+    # Each corruption has two lines: the attempt and its outcome.
     for tried, outcome in zip(lines[::2], lines[1::2], strict=False):
         result.add(tried, outcome)
     if done.returncode == 0:
@@ -87,7 +89,7 @@ def _batch(folder: Path, numbers: range, seed: int, result: Result) -> int:
 
 
 def main() -> int:
-    """Run them, print what came of them, and return the exit code."""
+    """Run the corruptions, print their outcomes, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=2026)

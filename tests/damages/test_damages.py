@@ -1,4 +1,4 @@
-"""A share of the damages of ``make damages`` in every run."""
+"""A sample of the corruptions of ``make damages``, in every run of the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.long)])
 def test_no_damage_loses_or_adds_rows_without_an_error(count: int) -> None:
-    """Of any file of any golden, by all that read savepoints; within bounds of memory and time."""
+    """A sample over all files, golden snapshots and readers, with limited memory and time."""
     result = run_damages(count, seed=1)
     assert result.bad == []
     assert result.total == count
@@ -22,7 +22,7 @@ def test_no_damage_loses_or_adds_rows_without_an_error(count: int) -> None:
 
 
 def test_a_process_that_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the damage that it was at; the next one goes on in another process."""
+    """The failure names the corruption that was running. The next one runs in another process."""
     first = "0: show, g/f, x\nfound\n1: show, g/f, x\nwrong\n2: show, g/f, x\n"
     answers = iter(
         [

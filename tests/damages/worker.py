@@ -1,4 +1,4 @@
-"""One process of damages: it says what it tries before it does, for it may not live to say more."""
+"""Run corruptions in one process, which prints each attempt before it runs because it can die."""
 
 from __future__ import annotations
 
@@ -29,43 +29,45 @@ MEMORY = 2 << 30
 SECONDS = 60
 ACTIONS = {"show": 140, "rows": 50, "repack": 8, "import": 2}
 _ALL_BYTES = ("opaque", "person", "list_person", "nested_list", "nested_map", "nested")
-_NO_END = "does not say where it ends"  # what values of the hashmap backend are refused for
+_NO_END = "does not say where it ends"  # the error for hashmap values without a length
 
 Found = dict[str, Any]
-"""What was read, by what it is; a value that begins with a number has it as its number of rows."""
+"""The result of a read, by the item's name. A value that starts with a number gives the
+row count.
+"""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A golden in a folder, and what is read of it when it is whole."""
+    """A golden snapshot in a folder, and the results of reading it undamaged."""
 
     golden: Golden
     folder: Path
 
     @cached_property
     def place(self) -> Path:
-        """The folder of ``_metadata``."""
+        """The folder with ``_metadata``."""
         return self.golden.unpack(self.folder)
 
     @property
     def moved(self) -> dict[str, str]:
-        """Where its absolute paths lie."""
+        """The current location of its absolute paths."""
         return {str(self.golden.about["written_at"]): str(self.folder)}
 
     @cached_property
     def files(self) -> list[Path]:
-        """What can be damaged."""
+        """The files that a corruption can select."""
         _ = self.place
         return sorted(one for one in self.folder.rglob("*") if one.is_file() and one.stat().st_size)
 
     @cached_property
     def operators(self) -> list[FlinkOperator]:
-        """Its operators."""
+        """The snapshot's operators."""
         return list(open_savepoint(str(self.place), moved=self.moved).operators)
 
     @cached_property
     def unreadable(self) -> set[int]:
-        """Operators that have values which nobody can read, as some of Kryo."""
+        """The operators with values that cannot be read, such as some Kryo values."""
         found = set()
         for number, one in enumerate(self.operators):
             try:
@@ -75,7 +77,9 @@ class Case:
         return found
 
     def read(self, action: str, file: Path | None, work: Path) -> Found:
-        """Return what an action gives; of a file that was damaged, all that it can concern."""
+        """Return the result of an action. For a corrupted file, return every item that the file can
+        affect.
+        """
         place = str(self.place)
         if action == "show":
             return _shown(place, self.moved)
@@ -86,7 +90,7 @@ class Case:
         return _imported(place, self.moved, work)
 
     def _rows(self, file: Path | None) -> Iterator[tuple[str, Any]]:
-        """Yield the rows of those operators that a file concerns; others read what they did."""
+        """Yield the rows of the operators that use a file. Other operators are unaffected."""
         found = open_savepoint(str(self.place), moved=self.moved).operators
         yield "operators", [one.metadata.id for one in found]
         for number, one in enumerate(found):
@@ -175,7 +179,7 @@ def _imported(place: str, moved: dict[str, str], work: Path) -> Found:
 
 
 def damage(draw: Random, raw: bytes) -> tuple[str, bytes]:
-    """Return what is done to a file, and the file after it."""
+    """Return the description of a random corruption and the corrupted file."""
     at = draw.randrange(len(raw))
     more = min(draw.choice((1, 2, 4, 8, 16, 100, 1000)), len(raw) - at)
     kinds = ("bit", "byte", "cut", "less", "more", "zeros", "swap", "noise")
@@ -207,11 +211,14 @@ def damage(draw: Random, raw: bytes) -> tuple[str, bytes]:
 
 
 def outcome(case: Case, action: str, file: Path, whole: Found, work: Path) -> str:
-    """Return what came of a damage.
+    """Return the outcome of a corruption.
 
-    ``same``: what is read is what was. ``found``: a typed error, which names file or operator.
-    ``changed``: as many rows of each state, of which one is another, or something said of them.
-    ``moved``: as many rows, some of another state. Else what is never to be.
+    * ``same``: the result equals the original.
+    * ``found``: a typed error, which names the file or the operator.
+    * ``changed``: each state has its original number of rows, but a row or a property differs.
+    * ``moved``: the number of rows is the same, but some belong to another state.
+
+    Any other text describes a failure.
     """
     try:
         found = case.read(action, file, work)
@@ -239,7 +246,7 @@ def _number(value: Any) -> int:
 
 
 def main() -> int:
-    """Try some damages; two lines of each: what is tried, and what came of it."""
+    """Run some corruptions, and print two lines for each: the attempt and its outcome."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("seed", type=int)
@@ -255,7 +262,7 @@ def main() -> int:
         draw = Random(f"{given.seed} {number}")
         case, action = draw.choice(cases), draw.choices([*ACTIONS], [*ACTIONS.values()])[0]
         if action == "repack" and case.golden.name.endswith("heap_native"):
-            action = "rows"  # it has an operator that is refused
+            action = "rows"  # this snapshot has an operator that repack refuses
         key = case.golden.name, action
         if key not in wholes:
             wholes[key] = _in(work, case, action)
