@@ -1,4 +1,4 @@
-"""Micro-batches cover the input once, whatever the speeds, and stop where they are told."""
+"""Micro-batches cover the input exactly once at any speed, and stop at the given limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDS = st.dictionaries(st.integers(1, 12), st.integers(0, 300), min_size=1)
 
 
 @given(ENDS, st.integers(1, 16), st.integers(0, 4000))
-def test_batches_follow_each_other_up_to_the_limit(
+def test_batches_are_contiguous_up_to_the_limit(
     ends: dict[int, int], parallelism: int, limit: int
 ) -> None:
     here = dict.fromkeys(ends, 0)
@@ -35,7 +35,7 @@ def test_every_partition_is_read_by_one_subtask(ends: dict[int, int], parallelis
     assert sorted(p for mine in assigned for p in mine) == sorted(ends)
 
 
-def test_half_of_the_input_is_three_uneven_batches_that_end_no_partition() -> None:
+def test_half_of_the_input_is_three_uneven_batches_that_finish_no_partition() -> None:
     ends = dict.fromkeys(range(1, 13), 28_000)
     batches = micro_batches(dict.fromkeys(ends, 0), ends, 4, 168_000)
     assert len(batches) == 3

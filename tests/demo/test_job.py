@@ -1,4 +1,4 @@
-"""The job against the same in plain Python, and against itself with other micro-batches."""
+"""The job compared with the same logic in plain Python, and with other micro-batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_the_given_offsets_are_read(spark: SparkSession, log: FlightLog) ->
     assert found == [(3, 7), (3, 8), (12, 7)]
 
 
-def test_the_offset_is_the_place_in_the_month(spark: SparkSession, log: FlightLog) -> None:
+def test_the_offset_is_the_position_in_the_month(spark: SparkSession, log: FlightLog) -> None:
     first = {row["partition"]: row for row in source(spark, log) if row["offset"] == 0}
     assert sorted(first) == list(range(1, 13))
     january = first[1]
@@ -73,7 +73,7 @@ def test_the_offset_is_the_place_in_the_month(spark: SparkSession, log: FlightLo
     assert january["departure"].strftime("%m-%d %H:%M") == "01-01 10:15"
 
 
-def test_totals_and_routes_are_those_of_plain_python(
+def test_totals_and_routes_equal_plain_python(
     spark: SparkSession, log: FlightLog, done: Job
 ) -> None:
     assert done.states is not None
@@ -93,9 +93,7 @@ def test_totals_and_routes_are_those_of_plain_python(
     assert {(key, route): n for key, route, n in map(tuple, done.states.routes.collect())} == routes
 
 
-def test_the_last_five_are_those_of_plain_python(
-    spark: SparkSession, log: FlightLog, done: Job
-) -> None:
+def test_the_last_five_equal_plain_python(spark: SparkSession, log: FlightLog, done: Job) -> None:
     assert done.states is not None
     by_aircraft = defaultdict(list)
     for row in source(spark, log):
@@ -131,7 +129,7 @@ def test_a_restored_job_has_a_spark_partition_per_subtask(
     assert (restored.offsets, restored.unkeyed) == (log.ends, done.unkeyed)
 
 
-def test_no_flights_no_log(tmp_path: Path) -> None:
+def test_a_missing_flights_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="at least 1, not 0"):
         write_log(read_flights(), tmp_path / "flights", 0)
 

@@ -1,4 +1,4 @@
-"""The comparison finds nothing where there is nothing, and one wrong row in any state."""
+"""The comparison finds one wrong row in any state, and finds nothing in equal states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @dataclass(frozen=True)
 class Reference:
-    """A finished job, and the store that has its snapshot."""
+    """A finished job, and the store with its snapshot."""
 
     job: Job
     store: StateStore
@@ -114,7 +114,7 @@ def test_equal_states_are_equal(reference: Reference) -> None:
     }
 
 
-def test_rows_count_as_often_as_they_occur_and_null_is_a_value(spark: SparkSession) -> None:
+def test_duplicate_rows_count_and_null_is_a_value(spark: SparkSession) -> None:
     left = spark.createDataFrame([(1, "a"), (1, "a"), (2, None)], "id int, name string")
     right = spark.createDataFrame([("a", 1), (None, 2), (None, 2)], "name string, id int")
     assert differing_rows(left, left) == 0

@@ -1,6 +1,6 @@
-"""The whole demo on a slice of the flights: anything wrong makes it end badly.
+"""The whole demo on a slice of the flights: any mistake makes it fail.
 
-That it ends well over all of them, as docs/index.md shows it, is in ``tests/test_docs.py``.
+``tests/test_docs.py`` covers the successful run over all flights, which docs/index.md shows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SLICE = 30
 
 @pytest.fixture(autouse=True)
 def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files per key group, micro-batches and commits per Delta table take a while, and are not what
-    is tested.
+    """Reduce files per key group, micro-batches and Delta commits, which take time and are not
+    under test.
     """
     monkeypatch.setattr(job_module, "MAX_PARALLELISM", 8)
     monkeypatch.setattr(job_module, "BATCHES_TO_HALF", 1)
     monkeypatch.setattr(story, "TABLE_FORMAT", "parquet")
 
 
-def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
+def test_a_used_directory_is_unchanged_and_json_names_the_demo_directory(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "demo-2").write_text("mine")
@@ -66,7 +66,7 @@ def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
         pytest.param(1, id="a flight is lost", marks=pytest.mark.long),
     ],
 )
-def test_an_offset_that_is_restored_wrong_is_noticed(
+def test_a_wrongly_restored_offset_is_detected(
     by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def shifted(*args: Any) -> Job:
@@ -78,7 +78,7 @@ def test_an_offset_that_is_restored_wrong_is_noticed(
 
 
 @pytest.mark.long
-def test_a_record_that_the_source_skips_is_noticed(
+def test_a_skipped_record_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     read = FlightLog.read
@@ -88,7 +88,7 @@ def test_a_record_that_the_source_skips_is_noticed(
     ) -> DataFrame:
         rows = read(log, spark, starts, stops)
         if starts == log.starts and stops == log.ends:
-            return rows  # the uninterrupted run
+            return rows  # the uninterrupted run reads every record
         return rows.where((F.col("partition") != 5) | (F.col("offset") != SLICE - 1))
 
     monkeypatch.setattr(FlightLog, "read", skipping)
@@ -96,7 +96,9 @@ def test_a_record_that_the_source_skips_is_noticed(
 
 
 def wrong_states(directory: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
-    """Run the demo, see it fail, and return the states whose rows and digests both differ."""
+    """Run the demo, check that it fails, and return the states whose rows and digests
+    both differ.
+    """
     assert run(str(directory), output="json", flights_per_month=SLICE) == 1
     told: dict[str, Any] = json.loads(capfd.readouterr().out)
     assert not told["equal"]
@@ -107,7 +109,7 @@ def wrong_states(directory: Path, capfd: pytest.CaptureFixture[str]) -> set[str]
     return {state["state"] for state in wrong}
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="statestore demo DIR"):
         run(str(tmp_path / "file"), flights_per_month=SLICE)
