@@ -1,5 +1,5 @@
-"""A store with one checkpoint of every kind of state, the next one, and what must be true after it
-was interrupted. Rows come from Arrow and tables are plain Parquet: no JVM.
+"""A store with one checkpoint of every kind of state, its next checkpoint, and the checks after an
+interruption. Rows are Arrow tables and the files are plain Parquet, so no JVM runs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ PARALLELISM = 2
 with_every_call = pytest.mark.parametrize(
     "every_call", [pytest.param(False, id="steps"), pytest.param(True, marks=pytest.mark.long)]
 )
-"""Runs a test at each step of a command, and in ``make test-long`` at each of its calls."""
+"""Run a test at each step of a command. ``make test-long`` runs it at each storage call."""
 
 
 def steps(calls: tuple[Call, ...], every_call: bool = False) -> tuple[Call, ...]:
-    """Return of the calls that do the same in the same folder the first and the last, or all."""
+    """Return all calls, or the first and last of the calls with one operation in one folder."""
     if every_call:
         return calls
     kinds = [(call.operation, call.name.partition("/")[0]) for call in calls]
@@ -55,7 +55,7 @@ def steps(calls: tuple[Call, ...], every_call: bool = False) -> tuple[Call, ...]
 
 
 def keyed_rows(number: int) -> dict[str, pa.Table]:
-    """Return the keyed states of a checkpoint, all of which its number decides."""
+    """Return the keyed states of a checkpoint, which its number determines."""
     users = [f"u{i}" for i in range(4)]
     return {
         "totals": pa.table({"user": ["a", *users], "n": [number * 10 + i for i in range(5)]}),
@@ -65,7 +65,9 @@ def keyed_rows(number: int) -> dict[str, pa.Table]:
 
 
 def elements(number: int) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the operator states of a checkpoint, one list per subtask; of broadcast one copy."""
+    """Return the operator states of a checkpoint: one list per subtask, or one copy for
+    broadcast.
+    """
     return {
         "offsets": [[{"partition": 0, "offset": number}], [{"partition": 1, "offset": number + 1}]],
         "splits": [[{"split": f"{number}-{i}"} for i in range(3)], []],
@@ -74,7 +76,7 @@ def elements(number: int) -> dict[str, list[list[dict[str, Any]]]]:
 
 
 def take(store: StateStore, number: int) -> None:
-    """Take a checkpoint that holds what this number decides."""
+    """Take a checkpoint with the content that this number determines."""
     rows, lists = keyed_rows(number), elements(number)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         checkpoint.keyed("users", "totals", rows["totals"], key="user", max_parallelism=2)
@@ -86,28 +88,30 @@ def take(store: StateStore, number: int) -> None:
 
 
 def over(storage: Storage) -> StateStore:
-    """Return a store on a storage, with tables of plain Parquet and a file for each key group; the
-    list of files of a state of more than two is a document of its own.
+    """Return a store that writes plain Parquet, with a file per key group. A state with more than
+    two files has a file list of its own.
     """
     options = ParquetOptions(list_bytes=600)
     return StateStore.over(storage, table_format="parquet", parquet=options, layout="partitioned")
 
 
 def make_store(folder: Path) -> Path:
-    """Make a store with checkpoint 1."""
+    """Create a store with checkpoint 1."""
     take(over(LocalStorage(str(folder))), 1)
     return folder
 
 
 def copy_of(folder: Path, to: Path) -> Path:
-    """Copy a store, in place of whatever is there."""
+    """Copy a store, and replace the target if it exists."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to)
     return to
 
 
 def data_files(folder: Path) -> dict[str, bytes]:
-    """Return every file of a store but claims and the like: data, lists of files, manifests."""
+    """Return every data file, file list and manifest of a store, without claims and similar
+    documents.
+    """
     kept = [
         path for one in ("operators/**", "files", "checkpoints") for path in folder.glob(f"{one}/*")
     ]
@@ -115,7 +119,7 @@ def data_files(folder: Path) -> dict[str, bytes]:
 
 
 def whole(store: StateStore, number: int) -> None:
-    """Assert that a checkpoint reads back with its digests, and holds what its number decides."""
+    """Assert that a checkpoint has its digests and the content that its number determines."""
     restored = store.restore(checkpoint=number, parallelism=1, verify=True)
     for name, rows in keyed_rows(number).items():
         keyed = restored.keyed("users", name)
@@ -132,7 +136,9 @@ def rows_of(rows: pa.Table) -> Counter[str]:
 
 
 def settle(folder: Path, visible: Iterable[int]) -> None:
-    """Assert that these checkpoints are visible and whole, and that the next one succeeds."""
+    """Assert that exactly these checkpoints are visible and intact, and that the next one
+    succeeds.
+    """
     expected = tuple(visible)
     store = over(LocalStorage(str(folder)))
     if expected:

@@ -1,4 +1,6 @@
-"""Folders of these tests lie in memory where that is possible: they sync thousands of files."""
+"""Folders of these tests are in memory where possible, because the tests sync thousands
+of files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the whole run, in memory if there is such a place."""
+    """A folder for the whole run, in memory if the system has such a file system."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path_factory.mktemp("faults")
         return
@@ -33,5 +35,5 @@ def fast_path(memory: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def base(memory: Path) -> Path:
-    """A store with checkpoint 1; copy it before it is changed."""
+    """A store with checkpoint 1. Tests copy it before they change it."""
     return make_store(memory / "base")

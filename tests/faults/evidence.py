@@ -1,4 +1,4 @@
-"""What a killed job has left, judged without Spark: each checkpoint whole, none lost, none half."""
+"""Check a killed job's store without Spark: every checkpoint is intact, and none is lost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["Evidence"]
 
 
 class Evidence:
-    """What is known of a store from the kills before, and what must be true after each."""
+    """The known checkpoints of a store from earlier kills, and the checks after each kill."""
 
     def __init__(self, url: Path) -> None:
-        """Nothing is known yet."""
+        """Start without known checkpoints."""
         self.lost: set[int] = set()
         self.half: set[int] = set()
         self.problems: list[str] = []
@@ -38,10 +38,10 @@ class Evidence:
         self._left: set[Path] = set()
 
     def take(self, said: Iterable[int]) -> tuple[int, ...]:
-        """Look at the store after a kill; return the checkpoints that are new.
+        """Check the store after a kill, and return the new checkpoints.
 
-        ``said`` are those that the job had reported. I4, I6: they are there, all that were there
-        before are there with the same manifest, and numbers go 1, 2, 3 without a gap.
+        ``said`` has the checkpoints that the job reported. I4, I6: these exist, all earlier ones
+        still exist with the same manifest, and the ids are 1, 2, 3 without a gap.
         """
         known = self.visible
         try:
@@ -63,8 +63,8 @@ class Evidence:
         return new
 
     def read(self, numbers: Iterable[int]) -> None:
-        """Read checkpoints whole: bytes, digests, and the content that their number implies (I5,
-        I10).
+        """Read checkpoints completely and compare bytes, digests, and the content that each number
+        determines (I5, I10).
         """
         for number in numbers:
             try:
@@ -76,7 +76,7 @@ class Evidence:
                 self.problems += [f"checkpoint {number}: {problem}" for problem in found]
 
     def moment(self) -> str:
-        """Say what the attempt that was killed had left behind."""
+        """Describe the files that the killed attempt left."""
         number = len(self.visible) + 1
         files = set((self._url / "operators").rglob(f"{number:010}-*.parquet")) - self._left
         self._left |= files
@@ -121,7 +121,7 @@ class Evidence:
 
 
 def _published(log: Path) -> int:
-    """Return the number of the checkpoint that was published to a table last, 0 for none."""
+    """Return the newest checkpoint that was published to a table, or 0."""
     commits = sorted(log.glob("*.json"))
     lines = commits[-1].read_text().splitlines() if commits else []
     return max((json.loads(line).get("txn", {}).get("version", 0) for line in lines), default=0)

@@ -1,9 +1,9 @@
-"""The job that is killed: it snapshots with Spark and Delta as fast as it can, until it dies.
+"""The job under test: it takes snapshots with Spark and Delta as fast as it can, until it is
+killed.
 
-Everything that it stores follows from the checkpoint's number, so that whoever finds a checkpoint
-knows what has to be in it. It says ``ready`` when Spark stands, waits to be told to go, and then
-says the number of each checkpoint as soon as ``with`` has returned: what it has said must never be
-lost.
+The checkpoint's number determines all of its content, so that any reader can check a checkpoint.
+The job prints ``ready`` after Spark has started, and waits for a command to start. Then it prints
+each checkpoint's number directly after its ``with`` block. A printed checkpoint must never be lost.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PARTITIONS = 4
 
 
 def totals(number: int) -> list[dict[str, Any]]:
-    """Return the value state of a checkpoint: one row per user, more users as time goes on."""
+    """Return the value state of a checkpoint: one row per user, with more users over time."""
     return [{"user": f"u{i}", "n": number * 1000 + i} for i in range(20 + number % 7)]
 
 
 def per_country(number: int) -> list[dict[str, Any]]:
-    """Return the map state of a checkpoint: entries come and go."""
+    """Return the map state of a checkpoint, in which entries appear and disappear."""
     return [
         {"user": f"u{i}", "country": f"c{(number + j) % 5}", "n": number * 100 + j}
         for i in range(12)
@@ -39,13 +39,13 @@ def per_country(number: int) -> list[dict[str, Any]]:
 
 
 def offsets(number: int) -> list[list[dict[str, Any]]]:
-    """Return the union state of a checkpoint: per subtask, how far each of its partitions is."""
+    """Return the union state of a checkpoint: the position in each partition, per subtask."""
     elements = [{"partition": p, "offset": number * 10 + p} for p in range(PARTITIONS)]
     return [elements[subtask::PARALLELISM] for subtask in range(PARALLELISM)]
 
 
 def last_number(store: StateStore) -> int:
-    """Return the number that the newest checkpoint's offsets stand for, 0 in a new store."""
+    """Return the number that the newest checkpoint's offsets encode, or 0 for a new store."""
     try:
         restored = store.restore(parallelism=1)
     except (CheckpointNotFoundError, StoreNotFoundError):
@@ -55,7 +55,7 @@ def last_number(store: StateStore) -> int:
 
 
 def run(url: str, scratch: str) -> None:
-    """Go on from the newest checkpoint for ever; every checkpoint has the next number."""
+    """Continue from the newest checkpoint forever. Every checkpoint has the next number."""
     spark = spark_session(
         app_name="statestore-kills",
         master="local[2]",
@@ -71,7 +71,7 @@ def run(url: str, scratch: str) -> None:
     )
     print(READY, flush=True)
     if not sys.stdin.readline():
-        return  # whoever would have said so is gone
+        return  # the process that sends commands has exited
     store = StateStore.open(url, spark=spark)
     number = last_number(store)
     while True:

@@ -1,13 +1,15 @@
-"""Kill a job for real, many times: ``python -m tests.faults.kills --count 200``.
+"""Kill a real job many times: ``python -m tests.faults.kills --count 200``.
 
 A job (``tests/faults/job.py``) snapshots two keyed states and its offsets with Spark and Delta, one
-checkpoint after another. At a random moment all of its processes, Python, JVM and Spark's Python
-workers, get SIGKILL at once. Then the store is judged without Spark, and the next job (its JVM has
-been started meanwhile) has to go on from what it finds. Moments are drawn from ``--seed``: in the
-first snapshots after the start, none of them in the start of the JVM, where nothing of ours runs.
+checkpoint after another. At a random moment, SIGKILL ends all of its processes: Python, the JVM and
+Spark's Python workers. The store is then checked without Spark. The next job, whose JVM started in
+the meantime, must continue from that store. ``--seed`` determines the moments. They are in the
+first snapshots after the start, and never in the start of the JVM, which runs no code of this
+project.
 
-After each kill every new checkpoint, and a few old ones, are read back whole; at the end all of
-them. Needs Linux (``/proc``), where it finds the workers, which Spark puts in a group of their own.
+After each kill, every new checkpoint and a few old ones are read completely. All are read at the
+end. This needs Linux's ``/proc`` to find the workers, which Spark starts in their own process
+group.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ OLD_ONES = 5
 
 
 def kill_many(count: int, seed: int, folder: Path) -> Evidence:
-    """Start the job, kill it and judge what it left, ``count`` times; return what was found."""
+    """Start the job, kill it and check its store, ``count`` times; return the evidence."""
     moments, samples = random.Random(seed), random.Random(seed)
     evidence = Evidence(folder / "store")
     pace = Pace()
@@ -61,7 +63,9 @@ def kill_many(count: int, seed: int, folder: Path) -> Evidence:
 
 
 class Pace:
-    """How long the first, second, … snapshot of a job takes here, so that a kill lands in it."""
+    """The usual duration of a job's first, second, … snapshot here, so that a kill happens during
+    it.
+    """
 
     def __init__(self) -> None:
         self._seconds = {0: 8.0}
@@ -74,7 +78,9 @@ class Pace:
 
 
 def victims(folder: Path, count: int) -> Iterator[Victim]:
-    """Yield jobs one after another; the JVM of the next one starts while one is being killed."""
+    """Yield jobs one after another. The JVM of the next job starts while the current one
+    is killed.
+    """
     spare = Victim(folder, 1)
     for number in range(1, count + 1):
         job, spare = spare, Victim(folder, number + 1) if number < count else spare
@@ -82,9 +88,9 @@ def victims(folder: Path, count: int) -> Iterator[Victim]:
 
 
 class Victim:
-    """The running job: a session of its own, so that all of its processes can be found.
+    """The running job, in its own session, so that all of its processes can be found.
 
-    It starts at once, and does nothing with the store until :meth:`begin`.
+    The process starts immediately, and does not use the store until :meth:`begin`.
     """
 
     module = "tests.faults.job"
@@ -106,7 +112,7 @@ class Victim:
             )
 
     def begin(self, word: str = "go") -> None:
-        """Wait until Spark stands, and let it take snapshots."""
+        """Wait until Spark has started, and let the job take snapshots."""
         self.wait_for(READY)
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n".encode())
@@ -116,7 +122,7 @@ class Victim:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Kill all of its processes; read to the end what it has said."""
+        """Kill all of its processes, and read the rest of its output."""
         os.killpg(self._process.pid, signal.SIGKILL)
         while alive := members(self._process.pid):
             for process in alive:
@@ -127,13 +133,13 @@ class Victim:
         with self._process.stdout as said:
             self._pending += said.read()
         self._process.wait()
-        # A line that was cut off was not said.
+        # An incomplete last line is ignored.
         for line in self._pending.decode().split("\n")[:-1]:
             self._hear(line)
         shutil.rmtree(self._scratch)
 
     def wait_for(self, wanted: str | None) -> None:
-        """Return when it has said this, or (None) the number of one more checkpoint."""
+        """Wait until the job prints this line, or (None) the number of another checkpoint."""
         deadline = time.monotonic() + PATIENCE_S
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
@@ -159,7 +165,7 @@ class Victim:
 
 
 def members(session: int) -> list[int]:
-    """Return the living processes of a session."""
+    """Return the running processes of a session."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -180,7 +186,7 @@ def _kill(process: int) -> None:
 
 
 def main() -> int:
-    """Run from the shell; the exit code is 1 when anything was lost or half-visible."""
+    """Run the kills; return exit code 1 if anything was lost or partially visible."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,5 +1,5 @@
-"""Incremental snapshots and compactions that are interrupted at any call of the storage, by any
-fault: I4, I5, I6, I10.
+"""Incremental snapshots and compactions that any fault interrupts at any storage call: I4, I5, I6,
+I10.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rows(state: dict[str, int]) -> list[dict[str, object]]:
 
 
 def run(storage: Storage, what: str) -> None:
-    """Take the next checkpoint: with changes, or out of the last one."""
+    """Take the next checkpoint, from changes or by a compaction of the last one."""
     store = over(storage, what)
     if what == "compact":
         store.maintenance.compact(everything=True)
@@ -50,7 +50,7 @@ def run(storage: Storage, what: str) -> None:
 
 @pytest.fixture(scope="module")
 def layered(memory: Path) -> Path:
-    """A store with a checkpoint, and one with changes of it."""
+    """A store with a full checkpoint and an incremental one."""
     folder = memory / "layered"
     store = over(LocalStorage(str(folder)), "changes")
     with store.snapshot(parallelism=2) as checkpoint:
@@ -61,7 +61,7 @@ def layered(memory: Path) -> Path:
 
 
 def whole(folder: Path, what: str) -> tuple[int, ...]:
-    """Assert that all that is visible has its rows; return the numbers."""
+    """Assert that every visible checkpoint has its rows; return the ids."""
     store = over(LocalStorage(str(folder)), what)
     wanted = STATES | ({3: STATES[2]} if what == "compact" else {})
     for number in store.checkpoints():
@@ -78,10 +78,12 @@ def is_commit(call: Call) -> bool:
 
 @with_every_call
 @pytest.mark.parametrize(("kind", "what"), CASES)
-def test_whatever_call_fails_nothing_is_half_visible(
+def test_no_failed_call_leaves_a_partially_visible_checkpoint(
     layered: Path, fast_path: Path, kind: FaultKind, what: str, every_call: bool
 ) -> None:
-    """The checkpoints before are whole, the new one is there or not, and it can be run again."""
+    """Earlier checkpoints are intact, the new one is complete or invisible, and a retry
+    succeeds.
+    """
 
     def attempt(storage: Storage) -> None:
         run(storage, what)
@@ -97,14 +99,15 @@ def test_whatever_call_fails_nothing_is_half_visible(
         struck += 1
         folder = copy_of(layered, fast_path / "store")
         before = data_files(folder)
-        # What a commit left over is deleted after it; what cannot be deleted is left to gc.
+        # The writer deletes leftover files after the commit. If a delete fails, gc deletes them
+        # later.
         fails = call.number <= commit or call.operation != "delete"
         expected = pytest.raises((StorageError, CorruptionError)) if fails else nullcontext()
         with expected:
             attempt(FaultyStorage(LocalStorage(str(folder)), fault))
         visible = whole(folder, what)
         assert visible in ((1, 2), (1, 2, 3)), call
-        # From its commit on the manifest may be there, so its files stay.
+        # After the commit call the manifest may exist, so its files stay.
         if call.number < commit and call.operation != "open_write":
             assert data_files(folder) == before, call
         attempt(LocalStorage(str(folder)))

@@ -1,8 +1,8 @@
-"""A disk that is full, and one that is read-only, for real: file systems in memory, mounted for
-the test in a name space of its own, so that no right beyond the user's is needed.
+"""A disk that is really full, and one that is really read-only. Both are in-memory file systems in
+a mount namespace of the test, which needs only the user's own rights.
 
-Where the system lets nobody mount, a limit on the size of files, and folders without the right to
-write, stand in; root gives up his right to write all the same.
+If the system does not allow the mount, the tests limit the file size and remove write permission
+from folders. The user root can write despite the permission.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def can_mount(folder: Path) -> bool:
-    """Return whether this system lets a user mount in a name space of his own."""
+    """Return whether this system lets a user mount file systems in a namespace."""
     try:
         script = f"mount -t tmpfs -o size=64k none {folder}"
         done = subprocess.run([*UNSHARE, "sh", "-c", script], capture_output=True, check=False)
@@ -38,12 +38,12 @@ def can_mount(folder: Path) -> bool:
 
 
 def mounted(script: str, name: str, folder: Path) -> None:
-    """Run a function of this module in a name space where the script has mounted something."""
+    """Run a function of this module in a mount namespace that the script prepared."""
     run_in([*UNSHARE, "sh", "-c", f'{script} && exec "$@"', "sh"], name, folder)
 
 
 def run_in(words: list[str], name: str, folder: Path) -> None:
-    """Run a function of this module in a process that these words start."""
+    """Run a function of this module in a process that this command line starts."""
     imports = "from pathlib import Path; import tests.faults.test_disks as t"
     command = [*words, sys.executable, "-c", f"{imports}; t.{name}(Path({str(folder)!r}))"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -51,8 +51,8 @@ def run_in(words: list[str], name: str, folder: Path) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Snapshot until the disk is full, then make room: what was committed is whole, and on it
-    goes. An export to a full disk leaves nothing.
+    """Take snapshots until the disk is full, then free space. Committed checkpoints are intact, and
+    the next snapshot succeeds. An export to a full disk leaves nothing.
     """
     store = over(LocalStorage(str(folder / "store")))
     with pytest.raises(StorageError, match="the disk is full"):
@@ -75,7 +75,7 @@ def take_many(store: StateStore) -> None:
 
 
 def refuse(folder: Path) -> None:
-    """Read from a disk that cannot be written; a snapshot says so and changes nothing."""
+    """Read from a read-only disk. A snapshot reports the error and changes nothing."""
     before, store = data_files(folder), over(LocalStorage(str(folder)))
     with pytest.raises(StorageError, match=r"Read-only|permission denied"):
         take(store, 2)
@@ -103,7 +103,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_read_only_store(base: Path, tmp_path: Path) -> None:
-    """I4, I10: bind-mounted read-only; once it can be written again, the snapshot succeeds."""
+    """I4, I10: on a read-only bind mount. A snapshot succeeds when the store is writable again."""
     folder = copy_of(base, tmp_path / "store")
     if can_mount(tmp_path):
         bind = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}"
@@ -113,7 +113,7 @@ def test_a_read_only_store(base: Path, tmp_path: Path) -> None:
         for path in folders:
             path.chmod(0o555)
         try:
-            if os.access(folder, os.W_OK):  # root may write all the same
+            if os.access(folder, os.W_OK):  # root can write despite the permission
                 run_in(WITHOUT_RIGHTS, "refuse", folder)
             else:
                 refuse(folder)

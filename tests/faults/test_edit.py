@@ -1,4 +1,4 @@
-"""An edit that is interrupted at any call of the storage, by any fault: I4, I5, I6, I10."""
+"""An edit that any fault interrupts at any storage call: I4, I5, I6, I10."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def edit(store: StateStore, how: str) -> None:
 
 @with_every_call
 @pytest.mark.parametrize(("kind", "how"), CASES)
-def test_whatever_call_fails_it_can_be_run_again(
+def test_an_edit_that_failed_at_any_call_can_be_run_again(
     base: Path, fast_path: Path, kind: FaultKind, how: str, every_call: bool
 ) -> None:
-    """The old checkpoint is whole, the new one is there or not, and no file is left without one."""
+    """The old checkpoint is intact, the new one is complete or invisible, and no orphan file
+    remains.
+    """
     counted = copy_of(base, fast_path / "counted")
     calls = calls_of(LocalStorage(str(counted)), lambda storage: edit(over(storage), how))
     (commit,) = [
@@ -60,7 +62,7 @@ def test_whatever_call_fails_it_can_be_run_again(
         store = over(LocalStorage(str(folder)))
         whole(store, 1)
         assert store.checkpoints() in ((1,), (1, 2)), call
-        # From its commit on the manifest may be there, so its files stay.
+        # After the commit call the manifest may exist, so its files stay.
         if call.number < commit and call.operation != "open_write":
             assert data_files(folder) == before, call
         edit(store, how)

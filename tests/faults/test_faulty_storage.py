@@ -1,4 +1,6 @@
-"""The storage that fails: without a fault it is the other storage; with one, just that happens."""
+"""The storage with injected faults: without a fault it acts normally, and a fault causes only
+itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestFaultyStorage(StorageSuite):
-    """The suite, without a fault."""
+    """The storage suite, without a fault."""
 
     races = 20
 
@@ -45,7 +47,7 @@ def faulty(folder: Path, at: int, kind: FaultKind, *, lasting: bool = False) -> 
     return FaultyStorage(local(folder), Fault(at, kind, lasting))
 
 
-def test_calls_are_counted_in_order_those_of_files_too(tmp_path: Path) -> None:
+def test_calls_are_counted_in_order_including_those_of_files(tmp_path: Path) -> None:
     calls = calls_of(local(tmp_path), write)
     names = " ".join(call.operation for call in calls)
     assert names == "put_if_absent open_write write write close sync open_read read close"
@@ -62,7 +64,9 @@ def test_calls_are_counted_in_order_those_of_files_too(tmp_path: Path) -> None:
         (FaultKind.DISCONNECTED, errno.ECONNRESET),
     ],
 )
-def test_an_error_comes_out_as_a_file_systems(tmp_path: Path, kind: FaultKind, number: int) -> None:
+def test_an_error_is_raised_as_a_file_system_error(
+    tmp_path: Path, kind: FaultKind, number: int
+) -> None:
     with pytest.raises(StorageError) as caught:
         faulty(tmp_path, 1, kind).put_if_absent("a", b"")
     assert isinstance(caught.value.__cause__, OSError)
@@ -74,7 +78,7 @@ def test_an_error_comes_out_as_a_file_systems(tmp_path: Path, kind: FaultKind, n
     assert local(tmp_path).list("") == ("f",)
 
 
-def test_a_call_that_cannot_meet_a_fault_passes(tmp_path: Path) -> None:
+def test_a_call_that_a_fault_cannot_affect_passes(tmp_path: Path) -> None:
     storage = faulty(tmp_path, 1, FaultKind.FULL, lasting=True)
     assert storage.list("") == ()
     storage.delete("nothing")
@@ -86,7 +90,7 @@ def test_a_call_that_cannot_meet_a_fault_passes(tmp_path: Path) -> None:
     assert once.list("") == ()
 
 
-def test_an_answer_may_be_lost_or_wrong(tmp_path: Path) -> None:
+def test_a_response_may_be_lost_or_wrong(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="reset"):
         faulty(tmp_path, 1, FaultKind.ANSWER_LOST).put_if_absent("a", b"x")
     assert local(tmp_path).read("a") == b"x"
@@ -95,7 +99,7 @@ def test_an_answer_may_be_lost_or_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at", "kept"), [(3, b"1234"), (4, b"123456789")])
-def test_a_truncated_file_lacks_its_tail_and_nobody_is_told(
+def test_a_truncated_file_lacks_its_tail_without_an_error(
     tmp_path: Path, at: int, kept: bytes
 ) -> None:
     write(faulty(tmp_path, at, FaultKind.TRUNCATED))
@@ -110,7 +114,7 @@ def test_a_delayed_call_succeeds(tmp_path: Path) -> None:
     assert local(tmp_path).read("f") == b"1234567890"
 
 
-def test_a_copy_counts_on_by_itself(tmp_path: Path) -> None:
+def test_a_copy_has_its_own_count(tmp_path: Path) -> None:
     storage = faulty(tmp_path, 2, FaultKind.ERROR)
     storage.list("")
     copy = pickle.loads(pickle.dumps(storage))

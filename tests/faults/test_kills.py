@@ -1,4 +1,4 @@
-"""Real kills of Python, JVM and workers; ``make kills COUNT=200`` does many."""
+"""Real kills of Python, JVM and workers. ``make kills COUNT=200`` runs many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_killed_job_loses_nothing(tmp_path: Path, kills: int) -> None:
-    """I4, I5, I6, I10: with Spark and Delta, SIGKILL in the first snapshots."""
+    """I4, I5, I6, I10: with Spark and Delta, and SIGKILL during the first snapshots."""
     evidence = kill_many(kills, 1, tmp_path)
     assert evidence.problems == []
     assert evidence.visible

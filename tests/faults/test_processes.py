@@ -1,4 +1,4 @@
-"""The process dies (SIGKILL) at any call of the storage: I4, I5, I6, I10. No JVM."""
+"""Kill the process with SIGKILL at any storage call: I4, I5, I6, I10. No JVM runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def dies(work: Callable[..., None], *runs: tuple[Any, ...]) -> list[bool]:
-    """Run each in a process of its own; return which of them were killed. An error fails."""
-    # Forked from a new process, not from here: Arrow's threads do not survive a fork.
+    """Run each in its own process; return which ones were killed. An error fails the test."""
+    # Fork from a new process and not from this one, because Arrow's threads do not survive a fork.
     code = "from tests.faults.test_processes import fork_each; fork_each()"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -73,7 +73,7 @@ READING = ("read", "list", "listed", "size", "is_empty", "open_read", "read_rang
 
 
 def with_few_writes(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return the calls, but of the writes of one file only the first and the last."""
+    """Return the calls, with only the first and last of each file's writes."""
     around = zip((None, *calls), calls, (*calls[1:], None), strict=False)
     return tuple(
         call
@@ -83,8 +83,8 @@ def with_few_writes(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 
 
 def that_differ(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return the calls at which a death leaves what no other does: of reads in a row one, and of
-    the writes of one file the first and the last.
+    """Return the calls at which a kill leaves a different result. Of consecutive reads this keeps
+    one, and of a file's writes the first and the last.
     """
     calls = with_few_writes(calls)
     pairs = zip((None, *calls), calls, strict=False)
@@ -126,12 +126,14 @@ def collect_and_die(folder: Path, at: int) -> None:
 
 
 def begun(base: Path, folder: Path, number: int) -> Path:
-    """Return a store whose next checkpoint is this one; before the first there is no store."""
+    """Return a store whose next checkpoint is this one. Before the first checkpoint the store does
+    not exist.
+    """
     return folder if number == 1 else copy_of(base, folder)
 
 
 def die_in(system_call: str, at: int) -> None:
-    """Let this process die before a system call when it is made for the ``at``-th time."""
+    """Kill this process before the ``at``-th call of a system call."""
     real, made = getattr(os, system_call), [0]
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -148,13 +150,14 @@ def die_in(system_call: str, at: int) -> None:
 def test_a_snapshot_killed_at_any_call(
     base: Path, fast_path: Path, number: int, every_call: bool
 ) -> None:
-    """I4, I5, I6, I10: the first of a store, and one after another. What was committed is whole,
-    the next snapshot succeeds; the killed one is visible, whole, only if its commit was done.
+    """I4, I5, I6, I10: the first snapshot of a store, and a later one. Committed checkpoints are
+    intact, and the next snapshot succeeds. The killed snapshot is visible, and complete, only if
+    its commit was done.
     """
     counted = begun(base, fast_path / "counted", number)
     calls = calls_of(LocalStorage(str(counted)), lambda storage: take(over(storage), number))
     commit = commit_in(calls, number)
-    if number == 1:  # the store is made; from its first file on it is as any other snapshot
+    if number == 1:  # from its first data file on it is like any other snapshot
         first = next(call.number for call in calls if call.operation == "open_write")
         calls = (*calls[:first], *calls[commit - 1 :])
     calls = that_differ(steps(calls, every_call))
@@ -169,7 +172,9 @@ def test_a_snapshot_killed_at_any_call(
 def test_an_export_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool
 ) -> None:
-    """I10: into the same directory; until it is done the directory says that it is not."""
+    """I10: the second run uses the same directory, which a marker shows as incomplete until it is
+    done.
+    """
     reader = LocalStorage(str(base))
     right = restore_to(over(reader), fast_path / "right")
     calls = calls_of(reader, lambda storage: restore_to(over(storage), fast_path / "counted"))
@@ -186,7 +191,7 @@ def test_an_export_killed_at_any_call_is_run_again(
 def test_an_export_killed_while_its_folders_move_up_is_run_again(
     base: Path, fast_path: Path, at: int
 ) -> None:
-    """I10: one of the two operators may be in its place already."""
+    """I10: one of the two operators may already be at its final location."""
     right = restore_to(over(LocalStorage(str(base))), fast_path / "right")
     assert dies(rename_and_die, (base, fast_path / "to", at)) == [True]
     assert len(list((fast_path / "to" / "out").iterdir())) == at
@@ -197,7 +202,9 @@ def test_an_export_killed_while_its_folders_move_up_is_run_again(
 def test_an_expire_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool
 ) -> None:
-    """I4, I6, I10: the oldest go first, what stays is whole, and no number returns."""
+    """I4, I6, I10: the oldest checkpoint expires first, the others are intact, and no id
+    is reused.
+    """
     full = copy_of(base, fast_path / "full")
     for number in (2, 3):
         take(over(LocalStorage(str(full))), number)
@@ -223,7 +230,7 @@ def test_an_expire_killed_at_any_call_is_run_again(
 def test_a_collection_killed_at_any_call_is_run_again(
     base: Path, fast_path: Path, every_call: bool
 ) -> None:
-    """I9, I10: what is kept is whole, and running it again leaves what an undisturbed run does."""
+    """I9, I10: kept checkpoints are intact, and a second run ends like an undisturbed run."""
     full = copy_of(base, fast_path / "full")
     store = over(LocalStorage(str(full)))
     take(store, 2)
@@ -252,10 +259,10 @@ def test_a_collection_killed_at_any_call_is_run_again(
         *(("unlink", 1, True), ("fsync", 3, True)),
     ],
 )
-def test_a_put_killed_between_its_system_calls_is_whole_or_not_there(
+def test_a_put_killed_between_its_system_calls_is_complete_or_absent(
     fast_path: Path, system_call: str, at: int, appeared: bool
 ) -> None:
-    """I4: and what it has left aside hinders nobody."""
+    """I4: the leftover temporary file blocks no other writer."""
     assert dies(put_and_die, (fast_path, system_call, at)) == [True]
     storage = LocalStorage(str(fast_path))
     assert storage.list("") == (("checkpoints/0000000002.json",) if appeared else ())

@@ -1,4 +1,4 @@
-"""Every command that reads, interrupted at any call of the storage: I4, I10."""
+"""Every read command, interrupted at any storage call: I4, I10."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ COMMANDS = [
 
 
 def in_each_run(command: Command, kind: FaultKind) -> bool:
-    """Return True for each command with one fault, and for the one that writes with all faults."""
+    """Return True for each command with one fault, and for the command that writes with
+    all faults.
+    """
     return kind is FaultKind.ERROR or command is restore_to
 
 
@@ -126,8 +128,8 @@ def in_each_run(command: Command, kind: FaultKind) -> bool:
 def test_a_command_that_fails_can_be_run_again(
     base: Path, fast_path: Path, command: Command, kind: FaultKind
 ) -> None:
-    """I10: at every call the error is a StorageError, the store is as before, and so is the place
-    that was restored to; the same command then gives the right answer.
+    """I10: at every call the error is a StorageError, and the store and the restore target are
+    unchanged. The same command then returns the right result.
     """
     before = data_files(base)
     answers: list[Any] = []
@@ -138,7 +140,7 @@ def test_a_command_that_fails_can_be_run_again(
         folder = fast_path / str(call.number)
         lasting = kind is FaultKind.DISCONNECTED
         storage = FaultyStorage(LocalStorage(str(base)), Fault(call.number, kind, lasting))
-        if call.operation == "close":  # all was read by then: whether it fails is of no account
+        if call.operation == "close":  # everything was read, so the fault has no effect
             with suppress(StorageError):
                 command(over(storage), folder)
         else:
@@ -151,10 +153,10 @@ def test_a_command_that_fails_can_be_run_again(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-def test_reading_changes_nothing_and_waits_for_what_is_slow(
+def test_reading_changes_nothing_and_waits_for_slow_storage(
     base: Path, fast_path: Path, command: Command
 ) -> None:
-    """I4: no call of a reader writes, so a store is read from a place that cannot be written."""
+    """I4: readers issue no write call, so they work on a read-only store."""
     right = command(over(LocalStorage(str(base))), fast_path / "right")
     fault = Fault(1, FaultKind.DELAYED, lasting=True, seconds=0.002)
     storage = FaultyStorage(LocalStorage(str(base)), fault)

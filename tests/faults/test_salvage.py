@@ -1,4 +1,4 @@
-"""A salvage, interrupted at any call of the storage: I4, I10."""
+"""A salvage that is interrupted at any storage call: I4, I10."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def over(storage: Any, layout: str = "partitioned") -> StateStore:
 
 
 def make_damaged(folder: Path, layout: str) -> None:
-    """Take two checkpoints, and damage a file of each sort of the second: one byte, or all."""
+    """Take two checkpoints, and damage a file of each kind in the second: one byte or the whole
+    file.
+    """
     store = over(LocalStorage(str(folder)), layout)
     for number in (1, 2):
         rows = [{"user": f"u{i}", "n": i * number} for i in range(12)]
@@ -46,12 +48,12 @@ def make_damaged(folder: Path, layout: str) -> None:
         raw = file.read_bytes()
         if entry.state.name in ("totals", "offsets"):
             file.write_bytes(raw[:-1])
-        elif entry.state.name == "others":  # its rows can be read, and are written anew
+        elif entry.state.name == "others":  # its rows are readable and are rewritten
             file.write_bytes(raw.replace(b"parquet-cpp-arrow", b"parquet-cpp-arroz"))
 
 
 def content(store: StateStore, checkpoint: int) -> Any:
-    """Return the rows of all states; digests are checked on the way."""
+    """Return the rows of all states, and check the digests."""
     restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
     keyed = [
         rows_of(restored.keyed("users", name).to_arrow(0).read_all())
@@ -71,11 +73,11 @@ def content(store: StateStore, checkpoint: int) -> Any:
         for layout in Layout
     ],
 )
-def test_whatever_call_fails_it_can_be_run_again(
+def test_a_salvage_that_failed_at_any_call_can_be_run_again(
     fast_path: Path, layout: Layout, kind: FaultKind, every_call: bool
 ) -> None:
-    """I10: what there was is untouched, a checkpoint that is visible is whole, and the same command
-    then does its work.
+    """I10: existing checkpoints are unchanged, a visible checkpoint is complete, and a second run
+    of the command succeeds.
     """
     base = fast_path / "base"
     make_damaged(base, layout)
@@ -93,7 +95,7 @@ def test_whatever_call_fails_it_can_be_run_again(
             continue
         folder = copy_of(base, fast_path / "copy")
         storage = FaultyStorage(LocalStorage(str(folder)), fault)
-        with suppress(StateStoreError):  # a file that lost its tail is found before the commit
+        with suppress(StateStoreError):  # a truncated file is found before the commit
             over(storage).maintenance.salvage(DAMAGED, from_older=True)
         found = data_files(folder)
         assert {name: found[name] for name in before} == before, call

@@ -1,4 +1,4 @@
-"""A snapshot that is interrupted at any call of the storage, by any fault: I4, I5, I6, I10."""
+"""A snapshot that any fault interrupts at any storage call: I4, I5, I6, I10."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STOPPING = [
     (FaultKind.ERROR, False),
     (FaultKind.ANSWER_LOST, False),
     (FaultKind.DISCONNECTED, True),
-    # In each run test_disks.py has a disk that is really full, and one that is read-only.
+    # test_disks.py covers a really full disk and a read-only one in each run.
     pytest.param(FaultKind.FULL, True, marks=pytest.mark.long),
     pytest.param(FaultKind.READ_ONLY, True, marks=pytest.mark.long),
 ]
@@ -36,7 +36,7 @@ STOPPING = [
 
 @pytest.fixture(scope="module")
 def calls(base: Path, memory: Path) -> tuple[Call, ...]:
-    """Every call that taking checkpoint 2 makes."""
+    """Every storage call of the snapshot that makes checkpoint 2."""
     copy = copy_of(base, memory / "counted")
     return calls_of(LocalStorage(str(copy)), lambda storage: take(over(storage), 2))
 
@@ -52,7 +52,7 @@ def commit_in(calls: tuple[Call, ...], number: int = 2) -> int:
 
 
 def interrupted(folder: Path, fault: Fault, number: int = 2) -> StateStoreError | None:
-    """Take a checkpoint with a fault; return the error that it ends with."""
+    """Take a checkpoint with a fault; return the error."""
     try:
         take(over(FaultyStorage(LocalStorage(str(folder)), fault)), number)
     except StateStoreError as error:
@@ -61,7 +61,7 @@ def interrupted(folder: Path, fault: Fault, number: int = 2) -> StateStoreError 
 
 
 def test_the_manifest_is_put_once_and_last(calls: tuple[Call, ...]) -> None:
-    """I5: no call changes anything after the commit, and every file was synced before."""
+    """I5: no call after the commit changes anything, and every file was synced before it."""
     after = calls[commit_in(calls) :]
     assert {call.operation for call in after} <= {"read", "list"}
     files = {call.name for call in calls if call.operation == "open_write"}
@@ -72,7 +72,7 @@ def test_the_manifest_is_put_once_and_last(calls: tuple[Call, ...]) -> None:
 
 @with_every_call
 @pytest.mark.parametrize(("kind", "lasting"), STOPPING)
-def test_whatever_call_fails_nothing_is_half_visible(
+def test_no_failed_call_leaves_a_partially_visible_checkpoint(
     base: Path,
     fast_path: Path,
     calls: tuple[Call, ...],
@@ -80,9 +80,9 @@ def test_whatever_call_fails_nothing_is_half_visible(
     lasting: bool,
     every_call: bool,
 ) -> None:
-    """I4, I6, I10: the error is a StorageError, and checkpoint 1 is whole. Checkpoint 2 is
-    invisible when the error came before its commit was done; from there on, the lost answer to
-    the commit included, it is there, whole. The next one succeeds.
+    """I4, I6, I10: the error is a StorageError, and checkpoint 1 is intact. Checkpoint 2 is
+    invisible if the error occurred before its commit. If the commit succeeded, even without a
+    response, it is visible and complete. The next snapshot succeeds.
     """
     before, commit = data_files(base), commit_in(calls)
     for call in steps(calls, every_call):
@@ -93,7 +93,7 @@ def test_whatever_call_fails_nothing_is_half_visible(
         assert isinstance(error, StorageError), call
         committed = call.number + (kind is FaultKind.ANSWER_LOST) > commit
         if not lasting and call.number < commit and call.operation != "open_write":
-            assert data_files(folder) == before, call  # it could clean up
+            assert data_files(folder) == before, call  # the cleanup was possible
         settle(folder, (1, 2) if committed else (1,))
 
 
@@ -101,10 +101,12 @@ def test_whatever_call_fails_nothing_is_half_visible(
     "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
 )
 @with_every_call
-def test_a_file_that_lost_bytes_does_not_get_into_a_checkpoint(
+def test_a_truncated_file_does_not_get_into_a_checkpoint(
     base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind, every_call: bool
 ) -> None:
-    """I5: nobody was told when it was written; the sizes asked for before the commit tell."""
+    """I5: the write reported no error, but the size check before the commit finds the
+    difference.
+    """
     for call in steps(calls, every_call):
         if call.operation == "write":
             folder = copy_of(base, fast_path / "store")
@@ -114,10 +116,10 @@ def test_a_file_that_lost_bytes_does_not_get_into_a_checkpoint(
             settle(folder, (1,))
 
 
-def test_a_wrong_answer_to_a_put_is_found_out(
+def test_a_wrong_response_to_a_put_is_detected(
     base: Path, fast_path: Path, calls: tuple[Call, ...]
 ) -> None:
-    """I4: no writer goes on as if its claim or its checkpoint were there, and nothing is stuck."""
+    """I4: no writer continues without its claim or its manifest, and no later run is blocked."""
     puts = [call for call in calls if call.operation == "put_if_absent"]
     assert is_commit(puts[-1])
     for call in puts:
@@ -128,8 +130,8 @@ def test_a_wrong_answer_to_a_put_is_found_out(
         settle(folder, (1,))
 
 
-def test_a_wrong_answer_while_a_store_is_made_leaves_a_place_to_begin(fast_path: Path) -> None:
-    """I10: also when the store's own file is not there after all."""
+def test_a_wrong_response_during_store_creation_leaves_a_usable_location(fast_path: Path) -> None:
+    """I10: even if the store's own file does not exist afterwards."""
     counted = calls_of(LocalStorage(str(fast_path / "counted")), lambda s: take(over(s), 1))
     puts = [call for call in counted if call.operation == "put_if_absent"]
     assert "statestore.json" in [call.name for call in puts]
@@ -141,7 +143,7 @@ def test_a_wrong_answer_while_a_store_is_made_leaves_a_place_to_begin(fast_path:
 
 
 def test_a_slow_storage_changes_nothing(base: Path, fast_path: Path) -> None:
-    """Every call takes long, and all is well."""
+    """Every call is slow, and the snapshot succeeds."""
     folder = copy_of(base, fast_path / "store")
     fault = Fault(1, FaultKind.DELAYED, lasting=True, seconds=0.002)
     assert interrupted(folder, fault) is None
@@ -149,7 +151,7 @@ def test_a_slow_storage_changes_nothing(base: Path, fast_path: Path) -> None:
 
 
 def test_a_reader_at_any_moment_sees_whole_checkpoints(base: Path, fast_path: Path) -> None:
-    """I4: between any two calls of the writer only checkpoint 1 is visible, then both."""
+    """I4: between any two calls of the writer only checkpoint 1 is visible, and then both are."""
     folder = copy_of(base, fast_path / "store")
     reader = over(LocalStorage(str(folder)))
     seen: list[tuple[int, ...]] = []
@@ -176,12 +178,10 @@ def test_a_reader_at_any_moment_sees_whole_checkpoints(base: Path, fast_path: Pa
         pytest.param(FaultKind.DISCONNECTED, marks=pytest.mark.long),
     ],
 )
-def test_a_first_snapshot_that_fails_leaves_a_place_to_begin(
-    fast_path: Path, kind: FaultKind
-) -> None:
-    """I10: the store itself is made by the same run; afterwards checkpoint 1 is the first."""
+def test_a_failed_first_snapshot_leaves_a_usable_location(fast_path: Path, kind: FaultKind) -> None:
+    """I10: the same run creates the store. The next run takes checkpoint 1."""
     counted = calls_of(LocalStorage(str(fast_path / "counted")), lambda s: take(over(s), 1))
-    # As far as the first file; from there on it is as any other snapshot.
+    # Up to the first data file. After that it is like any other snapshot.
     beginning = next(call.number for call in counted if call.operation == "open_write")
     commit = commit_in(counted, 1)
     for call in (*counted[:beginning], *counted[commit - 1 :]):
