@@ -37,7 +37,7 @@ class StatesBar:
         self._begun, self._title = 0, ""
 
     def begin(self, title: str) -> None:
-        """Draw that the previous step has ended, and that the next one has begun."""
+        """Draw the end of the previous step and the start of the next one."""
         self._begun += 1
         self._title = title
         self._draw(min(self._begun - 1, self._total), self._total, title)
@@ -52,9 +52,9 @@ class StatesBar:
 
 @contextmanager
 def bar_of(spark: SparkSession, total: int) -> Iterator[StatesBar]:
-    """Yield the bar of a job that works on ``total`` states, one after another.
+    """Yield the progress bar of a job that works on ``total`` states, one after another.
 
-    If the output is not a terminal, nothing is drawn and Spark is not asked.
+    If the output is not a terminal, nothing is drawn and Spark is not queried.
     """
     with progress_bar("starting") as drawn:
         bar = StatesBar(total, drawn, lambda: tasks_of(spark))
@@ -65,7 +65,7 @@ def bar_of(spark: SparkSession, total: int) -> Iterator[StatesBar]:
 
         def look() -> None:
             while not over.wait(EVERY_S):
-                with suppress(Exception):  # if Spark does not answer, the bar stays as it is
+                with suppress(Exception):  # if Spark does not answer, the bar does not change
                     bar.look()
 
         looking = threading.Thread(target=look, name="progress", daemon=True)

@@ -1,10 +1,10 @@
 """The parts that all jobs share: a command line, early checks of the settings, and exit codes.
 
-A job is a function from its settings to a report, a value that JSON can hold. The report goes to
-stdout, as text or as JSON, and has the number of attempts (``restarts.py``). Progress, restarts and
-errors go to stderr. spark-submit joins the two streams into its own stdout. With JSON there is
-therefore no progress: only the reasons of failed attempts and the address of the metrics come
-before the report.
+A job is a function from its settings to a report, which is a JSON-serializable value. The report
+goes to stdout, as text or as JSON, and includes the number of attempts (``restarts.py``). Progress,
+restarts and errors go to stderr. spark-submit merges both streams into its own stdout. With JSON
+output there is therefore no progress: only the reasons of failed attempts and the address of the
+metrics are printed before the report.
 
 An error of this package is printed as one sentence, and the process ends with the exit code of the
 error's class (``statestore/errors.py``). Any other exception is a defect, of the job or of its
@@ -46,7 +46,7 @@ _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>
 class Job(Generic[S]):
     """A job: its help text, its settings class, the function that it runs, and its text output.
 
-    ``work`` is one attempt, and may be called again after it failed. It passes its listeners to the
+    ``work`` is one attempt and may be called again after a failure. It passes its listeners to the
     store. ``dry_run`` is the setting that ``--dry-run`` turns on. If it is None, the job does not
     have that option.
     """
@@ -86,7 +86,7 @@ def run(
 
 
 def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
-    """Return a settings file with ``NAME=VALUE`` overrides applied; SettingsError when wrong."""
+    """Return a settings file with ``NAME=VALUE`` overrides applied; SettingsError when invalid."""
     table = read_toml(path)
     where = path
     for text in overrides:

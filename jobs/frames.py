@@ -1,7 +1,7 @@
-"""DataFrames that are read from a source's settings, and written to a sink's.
+"""Read DataFrames as a source's settings say, and write them as a sink's settings say.
 
-If Spark rejects a setting (no such path, unknown column, wrong SQL, an existing target), a
-SettingsError of one sentence names the state. Errors while rows are read or written stay Spark's
+If Spark rejects a setting (no such path, unknown column, invalid SQL, an existing target), a
+SettingsError of one sentence names the state. Errors while rows are read or written remain Spark's
 own errors.
 """
 
@@ -67,7 +67,7 @@ def session(
 def naming(what: str) -> Iterator[None]:
     """Turn an error of Spark's analysis in this block into a SettingsError that names ``what``."""
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
-    was_disabled, log.disabled = log.disabled, True  # it logs these errors with the JVM's stack
+    was_disabled, log.disabled = log.disabled, True  # it logs the JVM's stack trace
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
@@ -177,14 +177,14 @@ def write(rows: DataFrame, sink: SinkSettings) -> None:
 
 
 def _forget_ended() -> None:
-    """Drop a Spark session that has ended; otherwise PySpark would return it again and again."""
+    """Drop a Spark session that has ended; otherwise PySpark would keep returning it."""
     context: Any = SparkContext._active_spark_context
     if context is None:
         return
     try:
         if context._jsc.sc().isStopped():
             SparkSession.builder.getOrCreate().stop()
-    except (OSError, Py4JError):  # no answer: the JVM has ended, and cannot be asked to stop
+    except (OSError, Py4JError):  # no answer: the JVM has ended and cannot be stopped
         SparkSession._instantiatedSession = None
         SparkContext._active_spark_context = None
         SparkContext._gateway = None

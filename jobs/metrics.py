@@ -22,8 +22,8 @@ Listeners = tuple[CheckpointListener, ...]
 def served(port: int | None, say: Callable[[str], None]) -> Iterator[Listeners]:
     """Yield the listeners whose metrics a port serves until the block ends; none without a port.
 
-    ``say`` is called with the address, since port 0 stands for any free port. Raises
-    MissingDependencyError without prometheus_client, SettingsError for a port that is not
+    ``say`` is called with the address, because port 0 stands for any free port. Raises
+    MissingDependencyError without prometheus_client, and SettingsError if the port is not
     available.
     """
     if port is None:

@@ -1,4 +1,4 @@
-r"""Redistribute offsets: where each consumer of a source goes on reading, at a new parallelism.
+r"""Redistribute offsets: assign each partition of a source to one consumer, at a new parallelism.
 
     python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml
     python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml \
@@ -6,17 +6,20 @@ r"""Redistribute offsets: where each consumer of a source goes on reading, at a 
     python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml --dry-run
     spark-submit jobs/redistribute_offsets.py --conf-file conf/redistribute_offsets.toml
 
-Reads one operator state with the columns topic, partition and offset (the next one to read) and
-gives each partition to exactly one subtask: split state in blocks, union state as Flink's Kafka
-source does. Starts neither Spark nor a JVM. With a broker in [kafka] it first compares the offsets
-with what the topics hold now, says what becomes of each, and stops where a policy refuses; the new
-offsets can be committed for a consumer group without members, after the files are written. With a
-restart strategy a failed attempt is followed by another, from the checkpoint that is the latest by
-then and at the parallelism that the settings file has by then. conf/redistribute_offsets.toml
-documents every setting. Exit codes: 2 fix the settings; 10 no such store, checkpoint, state or
-topic; 11 the consumer group has members; 12 a policy refuses what was found in Kafka; 13 the
-checkpoint is damaged; 15 the store cannot be read, or no broker answers; 16 confluent-kafka is not
-installed.
+Reads one operator state with the columns topic, partition and offset (the next offset to read).
+Each partition goes to exactly one subtask: split state in blocks, union state as in Flink's Kafka
+source. Starts neither Spark nor a JVM.
+
+If [kafka] names a broker, the job first compares the offsets with the live ranges of the topics. It
+prints the decision for each partition, and stops if a policy refuses one. After the files are
+written, it can commit the new offsets for a consumer group without members.
+
+If there is a restart strategy, another attempt follows a failed one. It reads the settings file and
+the latest checkpoint again. conf/redistribute_offsets.toml documents every setting.
+
+Exit codes: 2 fix the settings; 10 no such store, checkpoint, state or topic; 11 the consumer group
+has members; 12 a policy refuses an offset; 13 the checkpoint is damaged; 15 the store cannot be
+read, or no broker answers; 16 confluent-kafka is not installed.
 """
 
 from __future__ import annotations
@@ -51,13 +54,13 @@ SUBTASK = "{subtask}"
 def redistribute_offsets(
     settings: OffsetsSettings, progress: Progress, listeners: Listeners
 ) -> Report:
-    """Write the files that the settings name; return the offsets that each subtask reads from.
+    """Write the files that the settings name; return the start offsets of each subtask.
 
-    If there is a broker, all offsets are checked against it before anything is written.
+    If there is a broker, all offsets are checked against it before any file is written.
     """
     store = StateStore.open(settings.store.url, listeners=listeners, **settings.store.options)
-    # At the parallelism that the checkpoint was taken at: a source may have more subtasks than
-    # the job's keyed states have key groups.
+    # Restore at the checkpoint's own parallelism: a source may have more subtasks than the job's
+    # keyed states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)
     state = checkpoint.operator(settings.offsets.uid, settings.offsets.name)
     old, mode = state.per_old_subtask(), state.entry.state.mode

@@ -1,4 +1,4 @@
-"""Attempts of a job: how its settings name a restart strategy, and what each attempt begins with.
+"""Attempts of a job: how its settings define a restart strategy, and how each attempt starts.
 
 Between two attempts the job waits, and then reads its settings file again. Users who fix the cause
 may change the parallelism, a path or any other setting, and the next attempt uses the new values.

@@ -1,4 +1,4 @@
-r"""Restore: a checkpoint at a new parallelism, its rows written where Spark can write.
+r"""Restore: write the rows of a checkpoint through Spark, at a new parallelism.
 
     python -m jobs.restore --conf-file conf/restore.toml
     python -m jobs.restore --conf-file conf/restore.toml --output json \
@@ -6,14 +6,16 @@ r"""Restore: a checkpoint at a new parallelism, its rows written where Spark can
     spark-submit --properties-file conf/spark-defaults.conf \
         jobs/restore.py --conf-file conf/restore.toml
 
-By default each subtask's rows lie in a directory of their own, subtask=0/, subtask=1/, … A target
-that exists is refused before any state is written, unless its mode says otherwise. The parallelism
-is a number, chosen by bytes, or that of each operator of a job graph. With a restart strategy a
-failed attempt is followed by another, from the checkpoint that is the latest by then and at the
-parallelism that the settings file has by then; all states are written anew. conf/restore.toml
-documents every setting. Exit codes: 2 fix the settings; 10 no such store, checkpoint or state; 12
-the parallelism does not fit, or the graph leaves state behind; 13 the checkpoint is damaged; 15 the
-store cannot be read.
+By default each subtask's rows are in a directory of their own: subtask=0/, subtask=1/, … If a
+target exists, the job refuses it before it writes any state, unless the sink's mode allows it. The
+parallelism is a number, is computed from the number of bytes, or is set for each operator of a job
+graph.
+
+If there is a restart strategy, another attempt follows a failed one. It reads the settings file and
+the latest checkpoint again, and writes all states again. conf/restore.toml documents every setting.
+
+Exit codes: 2 fix the settings; 10 no such store, checkpoint or state; 12 the parallelism does not
+fit, or the graph drops a state; 13 the checkpoint is damaged; 15 the store cannot be read.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Restore:
     def attempt(
         self, settings: RestoreSettings, progress: Progress, listeners: Listeners
     ) -> Report:
-        """Write the named states of a checkpoint; return its number and the sink of each state."""
+        """Write the configured states of a checkpoint; return its number and each state's sink."""
         known = _open(settings, settings.checkpoint, None, ())
         for state in settings.keyed:  # before Spark starts, so that a wrong name fails fast
             known.keyed(state.uid, state.name)
@@ -62,7 +64,7 @@ class Restore:
         spark = session(
             settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
         )
-        # By number: "latest" may be another checkpoint by now. A savepoint's may have expired.
+        # By number: a newer checkpoint may exist by now, and a savepoint may have expired.
         wanted = settings.checkpoint
         restored = _open(
             settings, known.checkpoint_id if wanted == "latest" else wanted, spark, listeners
@@ -93,7 +95,7 @@ class Restore:
         }
 
     def _write(self, spark: SparkSession, rows: DataFrame, sink: SinkSettings) -> None:
-        """Write to a sink, and overwrite output of an earlier attempt of this job."""
+        """Write to a sink, and overwrite the output of an earlier attempt of this job."""
         if sink.mode != "error":
             write(rows, sink)
             return
@@ -101,8 +103,8 @@ class Restore:
         try:
             write(rows, replace(sink, mode="overwrite") if mine else sink)
         finally:
-            # The sink did not exist just before. It is checked now, and not before the next
-            # attempt: data that others put there while this job waits must not be replaced.
+            # The sink did not exist just before. This is checked now and not before the next
+            # attempt: data that others write there while this job waits must not be replaced.
             if exists(spark, sink):
                 self._made.add(sink.place)
 

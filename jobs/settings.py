@@ -41,7 +41,7 @@ __all__ = [
 
 MOST_KEY_GROUPS: Final = 32_768
 
-# For each kind: the setting that names its additional column, and the column's default name.
+# For each kind: the setting that names its additional column, and the default column name.
 _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
     "list": ("position", "position"),
     "map": ("map_key", None),
@@ -51,7 +51,9 @@ _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedSettings:
-    """One keyed state of a snapshot: its name, its columns by role, and the source of its rows."""
+    """One keyed state of a snapshot: its name, the roles of its columns, and the source of its
+    rows.
+    """
 
     uid: str
     name: str
@@ -115,8 +117,8 @@ class StateName:
 class SnapshotSettings(JobSettings):
     """The snapshot job: these states, in one checkpoint.
 
-    ``graph`` is the file of a job graph, which has the parallelism of each operator. ``others``
-    decides about states of the newest checkpoint that are neither listed here nor in ``drop``.
+    ``graph`` is the file of a job graph, which has the parallelism of each operator. ``others`` is
+    the policy for states of the newest checkpoint that are neither listed here nor in ``drop``.
     """
 
     parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
@@ -141,7 +143,7 @@ class SnapshotSettings(JobSettings):
                 f"state {name!r} of operator {uid!r} is written, and in drop; do one"
             )
         if self.graph is not None:
-            return  # the graph has the number of subtasks and key groups of each operator
+            return  # the graph has the parallelism and max parallelism of each operator
         if self.parallelism is None:
             raise InvalidArgumentError("'parallelism' is missing; give it, or the job's graph")
         for state in self.keyed:
@@ -204,7 +206,8 @@ class RestoreSettings(JobSettings):
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other, and sinks that cannot be written again.
 
-        Also refuse: no states, duplicate states, two states in one place, and a wrong checkpoint.
+        Also refuse: no states, duplicate states, two states with the same target, and an invalid
+        checkpoint.
         """
         _check_checkpoint(self.checkpoint)
         _check_parallelism(self.parallelism)
@@ -291,7 +294,7 @@ class OffsetsSettings(JobSettings):
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
 
     def __post_init__(self) -> None:
-        """Refuse a wrong checkpoint."""
+        """Refuse an invalid checkpoint."""
         _check_checkpoint(self.checkpoint)
 
 

@@ -1,15 +1,17 @@
-r"""Snapshot: rows from any Spark source become the keyed and operator state of ONE checkpoint.
+r"""Snapshot: write rows from any Spark source as the keyed and operator state of one checkpoint.
 
     python -m jobs.snapshot --conf-file conf/snapshot.toml
     python -m jobs.snapshot --conf-file conf/snapshot.toml --output json \
         --set store.url=/tmp/store --set parallelism=7 --set 'keyed[0].source.path=new.csv'
     spark-submit jobs/snapshot.py --conf-file conf/snapshot.toml
 
-All states become visible together, or after an error none. With a restart strategy a failed attempt
-is followed by another, at the parallelism that the settings file has by then; all attempts are for
-one checkpoint, which is written once. conf/snapshot.toml documents every setting. Exit codes: 2 fix
-the settings; 11 another writer was first, run it again; 12 the stored state is another one; 15 the
-store cannot be written.
+The commit is atomic: all states become visible together, or none after an error. If there is a
+restart strategy, another attempt follows a failed one and reads the settings file again. All
+attempts write the same checkpoint, which is committed once. conf/snapshot.toml documents every
+setting.
+
+Exit codes: 2 fix the settings; 11 another writer committed first, run the job again; 12 the stored
+state is incompatible; 15 the store cannot be written.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Snapshot:
     def __init__(self) -> None:
         """Start without a checkpoint number."""
         self._number: int | None = None
-        self._writers: set[Writer] = set()  # one per attempt; their checkpoints are this job's
+        self._writers: set[Writer] = set()  # one per attempt; their checkpoints belong to this job
         self._was_second = False  # whether the previous attempt lost to another writer
 
     def attempt(
@@ -82,7 +84,8 @@ class Snapshot:
                     progress(f"{state.uid}/{state.name}: {written.rows} rows")
                 bar.begin("committing")
         except LateCommitError:
-            self._number = None  # checkpoints committed since may lack this state: use a new number
+            # Later commits may lack this state, so the next attempt uses a new number.
+            self._number = None
             raise
         except CommitConflictError:
             self._was_second = True
