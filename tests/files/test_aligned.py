@@ -1,4 +1,4 @@
-"""Merges in aligned pieces equal merges of whole key groups, whatever the size of a piece."""
+"""Merges in aligned pieces equal merges of complete key groups, for any piece size."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAYER_SCHEMA = SCHEMA.insert(3, pa.field(MARK, pa.int64()))
 
 
 def group_of(key: float | None) -> int:
-    """Return the key group of a key: each group has several keys."""
+    """Return the key group of a key. Each group has several keys."""
     return int(key is not None and not isnan(key) and key >= 0)
 
 
@@ -54,7 +54,7 @@ Entry = tuple[int, float | None, float | None]
 floats = st.sampled_from([None, NAN, -0.0, 0.0, -1.5, 2.5])
 entries = st.tuples(floats, floats).map(lambda one: (group_of(one[0]), *one))
 writers = st.tuples(st.booleans(), st.booleans())
-"""How a writer sorts floats: is 0.0 before -0.0, and are NaN before all numbers?"""
+"""How a writer sorts floats: whether 0.0 precedes -0.0, and whether NaN precedes all numbers."""
 
 
 def rank(value: float | None, writer: tuple[bool, bool]) -> tuple[float, ...]:
@@ -68,14 +68,14 @@ def rank(value: float | None, writer: tuple[bool, bool]) -> tuple[float, ...]:
 
 
 def named(entry: Entry) -> tuple[Any, ...]:
-    """Return an entry so that NaN equals NaN and 0.0 is not -0.0."""
+    """Return an entry in a form in which NaN equals NaN and 0.0 differs from -0.0."""
     return (entry[0], *map(str, entry[1:]))
 
 
 def batches_of(
     rows: Sequence[dict[str, Any]], schema: pa.Schema, writer: tuple[bool, bool], size: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows as a file of this writer has them, in batches of ``size`` rows."""
+    """Yield rows in the order of this writer's file, in batches of ``size`` rows."""
 
     def place(row: dict[str, Any]) -> tuple[Any, ...]:
         key = (rank(row["k"], writer), rank(row["m"], writer))
@@ -93,7 +93,7 @@ def stored(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @st.composite
 def changed(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Return the rows of a layer: some come, some go by their entry, some by their key alone."""
+    """Return the rows of a layer: upserts, deletes of entries, and deletes of keys."""
     rows = draw(stored())
     for row in rows:
         row[MARK] = draw(st.sampled_from([0, 0, 2]))
@@ -146,7 +146,7 @@ def test_no_identity_is_in_two_pieces_and_no_row_is_lost(files: Any) -> None:
 def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
     base: Any, writer: Any, size: Any, layers: Any
 ) -> None:
-    """Deletes of a key reach its rows in all later pieces, of older layers and of the base."""
+    """A delete of a key applies to its rows in all later pieces, from older layers and the base."""
     changes = [stream_of(rows, LAYER, own, sizes) for rows, own, sizes in layers]
     merged = _merged(stream_of(base, STATE, writer, size), changes, STATE)
     found = pa.concat_tables([SCHEMA.empty_table(), *merged]).to_pylist()
@@ -159,8 +159,8 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
 
 @examples(100)
 @given(st.lists(st.tuples(changed(), writers, sizes), min_size=1, max_size=4))
-def test_merged_layers_say_what_the_layers_say(layers: Any) -> None:
-    """Also over a base that has rows of all keys."""
+def test_merged_layers_have_the_effect_of_the_layers(layers: Any) -> None:
+    """This also holds for a base that has rows of all keys."""
     base = [
         {KEY_GROUP: group_of(k), "k": k, "m": m, "v": "old"}
         for k in (None, NAN, -0.0, 0.0, -1.5, 2.5)
@@ -187,7 +187,7 @@ def test_rows_that_are_not_sorted_are_refused(table_bytes: int) -> None:
 
 
 def test_a_piece_does_not_grow_with_a_key_group() -> None:
-    """One key group of 100 thousand rows, in two streams."""
+    """One key group of 100,000 rows, in two streams."""
     rows = pa.table(
         {KEY_GROUP: [0] * 100_000, "k": range(100_000), "m": [None] * 100_000, "v": ["x"] * 100_000}
     ).cast(SCHEMA)

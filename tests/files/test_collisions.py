@@ -1,6 +1,6 @@
-"""Values decide which rows are equal: with one hash for all rows every answer stays what it was.
+"""Values decide which rows are equal: results stay the same if all rows have one hash.
 
-Lookups look for rows by their hashes first; rows are matched without.
+Lookups use hashes to find candidate rows. Row matching does not use hashes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def one_hash(rows: Any, columns: Any = None) -> Any:
 
 
 def taken(path: Path) -> Checkpoints:
-    """Return a state after a full checkpoint and two with every kind of change."""
+    """Return a state after a full checkpoint and two checkpoints with every kind of change."""
     made = Checkpoints(path / "store")
     made.full(users(6, 3))
     made.change({("u000", 0): 7, ("u009", 1): 9}, cleared=["u000"], entries=[("u001", 1)])
@@ -78,7 +78,7 @@ def repaired(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("answers", [looked_up, compared, repaired])
-def test_rows_of_one_hash_are_told_apart(
+def test_rows_with_equal_hashes_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Callable[[Path], list[Any]]
 ) -> None:
     expected = answers(tmp_path / "hashed")
@@ -87,7 +87,7 @@ def test_rows_of_one_hash_are_told_apart(
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_elements_are_compared_as_often_as_they_are_there(
+def test_equal_elements_are_compared_as_a_multiset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
 ) -> None:
     if alike:

@@ -1,4 +1,4 @@
-"""Types in one another: whatever is accepted is read by every reader, and the rest is refused."""
+"""Nested types: every reader reads an accepted type, and all other types are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Typed = tuple[pa.DataType, Any]
 
 
 def wrapped(inner: Typed, kind: str) -> Typed:
-    """Return a type with one level more, and a value of it."""
+    """Return a type with one more level, and a value of it."""
     data_type, value = inner
     if kind == "list":
         return pa.list_(data_type), [value]
@@ -59,7 +59,7 @@ def write(store: StateStore, typed: Typed) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an element of Python: a list of pairs is a dictionary."""
+    """Return an element as a Python value, in which a list of pairs is a dictionary."""
     match value:
         case [(str(key), inner)]:
             return {key: _plain(inner)}
@@ -91,14 +91,14 @@ def read_by_all(store: StateStore, typed: Typed) -> None:
 
 
 @pytest.mark.parametrize("kinds", ALLOWED.values(), ids=ALLOWED)
-def test_the_deepest_that_is_accepted_is_read(tmp_path: Path, kinds: list[str]) -> None:
+def test_the_deepest_accepted_type_is_read(tmp_path: Path, kinds: list[str]) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     write(store, nested(kinds))
     read_by_all(store, nested(kinds))
 
 
 @pytest.mark.spark
-def test_spark_reads_the_deepest(tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_reads_the_deepest_type(tmp_path: Path, spark: SparkSession) -> None:
     for name, kinds in ALLOWED.items():
         store = StateStore.open(str(tmp_path / name), spark=spark)
         write(store, nested(kinds))
@@ -108,7 +108,7 @@ def test_spark_reads_the_deepest(tmp_path: Path, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("kinds", REFUSED.values(), ids=REFUSED)
-def test_a_deeper_one_is_refused_before_anything_is_written(
+def test_a_deeper_type_is_refused_before_anything_is_written(
     tmp_path: Path, kinds: list[str]
 ) -> None:
     store = StateStore.open(str(tmp_path / "store"))
@@ -125,7 +125,7 @@ def test_a_deeper_one_is_refused_before_anything_is_written(
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=st.lists(st.sampled_from(["list", "map", "struct"]), max_size=40))
-def test_what_is_accepted_is_read(
+def test_every_accepted_type_is_read(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
 ) -> None:
     store = StateStore.open(str(tmp_path_factory.mktemp("deep") / "store"))

@@ -1,4 +1,4 @@
-"""A Delta table's log is written without a JVM, and without a look into what was just written."""
+"""A Delta table's log is written without a JVM, and without reading the new data files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def logged(store: StateStore, entry: Entry) -> dict[str, Any]:
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_a_snapshot_opens_no_file_to_publish_it(store: StateStore, layout: str) -> None:
-    """And the log has the bounds of each footer."""
+    """The log has the bounds from each footer."""
     for first in (0, 100):
         with store.snapshot(parallelism=2) as checkpoint:
             options: dict[str, Any] = {"key": "k", "max_parallelism": 16, "layout": layout}
@@ -78,7 +78,7 @@ def test_a_snapshot_opens_no_file_to_publish_it(store: StateStore, layout: str) 
     ],
     ids=["pickle", "json"],
 )
-def test_what_other_processes_wrote_is_not_opened_either(
+def test_files_of_other_processes_are_not_opened_either(
     store: StateStore, sent: Callable[[Acknowledgement], Acknowledgement]
 ) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
@@ -95,10 +95,8 @@ def test_what_other_processes_wrote_is_not_opened_either(
     assert all(one["minValues"] for one in logged(store, entry).values())
 
 
-def test_files_that_a_checkpoint_names_again_have_bounds_too(
-    store: StateStore, tmp_path: Path
-) -> None:
-    """Of a copy nobody has just written the files: their footers are read."""
+def test_reused_files_have_bounds_too(store: StateStore, tmp_path: Path) -> None:
+    """Another store wrote a copy's files, so their footers are read."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", rows(), key="k", max_parallelism=16)
     store.maintenance.copy("latest", str(tmp_path / "copy"))
@@ -108,7 +106,7 @@ def test_files_that_a_checkpoint_names_again_have_bounds_too(
 
 
 @pytest.mark.parametrize("name", ["a b", "é", "a#b?c", "50% of it", "100%zz"])
-def test_a_table_lies_where_its_store_does(tmp_path: Path, name: str) -> None:
+def test_a_table_is_in_the_folder_of_its_store(tmp_path: Path, name: str) -> None:
     store = StateStore.open(str(tmp_path / name))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows(), key="k", max_parallelism=4)
@@ -117,8 +115,8 @@ def test_a_table_lies_where_its_store_does(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_where_delta_rs_would_write_elsewhere_no_table_is_begun(tmp_path: Path) -> None:
-    """A path with a percent sign and two digits is another one to it."""
+def test_no_table_is_created_where_delta_rs_would_use_another_path(tmp_path: Path) -> None:
+    """delta-rs reads a percent sign followed by two digits as a different path."""
     store = StateStore.open(str(tmp_path / "a%20b"))
     with pytest.raises(InvalidArgumentError, match="table_format='parquet'"):
         store.snapshot(parallelism=1)
@@ -126,7 +124,7 @@ def test_where_delta_rs_would_write_elsewhere_no_table_is_begun(tmp_path: Path) 
 
 
 def label_of(table: DeltaTable) -> int:
-    """Return the checkpoint that a table says it shows, by its name and description."""
+    """Return the checkpoint in a table's name and description."""
     metadata = table.metadata()
     number = int(metadata.name.rpartition(" ")[2])
     assert metadata.name == f"state 's' of operator 'u', checkpoint {number}"
@@ -135,7 +133,7 @@ def label_of(table: DeltaTable) -> int:
 
 
 def assert_shows(store: StateStore, checkpoint_id: int) -> None:
-    """Hold the label, and the rows in DuckDB, against a checkpoint."""
+    """Compare the label, and the rows that DuckDB reads, with a checkpoint."""
     table = DeltaTable(f"{store.url}/operators/u/keyed/s")
     assert label_of(table) == checkpoint_id
     assert table.history(1)[0]["userMetadata"] == f"statestore checkpoint {checkpoint_id}"
@@ -148,8 +146,8 @@ def assert_shows(store: StateStore, checkpoint_id: int) -> None:
     assert found.to_arrow_table() == restored
 
 
-def test_a_table_says_which_checkpoint_it_shows(tmp_path: Path) -> None:
-    """I5: also while the state has changes, of which the table has nothing."""
+def test_a_table_names_the_checkpoint_that_it_shows(tmp_path: Path) -> None:
+    """I5: also while the state has changes, which the table does not contain."""
     store = StateStore.open(str(tmp_path / "store"), compaction=None)
     for first in (0, 50):
         with store.snapshot(parallelism=2) as checkpoint:

@@ -1,5 +1,5 @@
-"""A filter on a state's Delta table finds every row that it should, whoever reads the table, and
-whatever wrote its log.
+"""A filter on a state's Delta table finds every matching row, for every reader of the table and
+every writer of its log.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def table_of(store: StateStore) -> str:
 
 
 def last_of_each(asked: list[Filter]) -> list[Filter]:
-    """Return one filter of each column and operator: of those on equality that of the last value,
+    """Return one filter for each column and operator. For equality it compares with the last value,
     which is the greatest.
     """
     return [*{(one.column, one.operator): one for one in asked}.values()]
 
 
 def logged(store: StateStore) -> list[dict[str, Any]]:
-    """Return the statistics that the log's entries have of files, oldest first."""
+    """Return the statistics of the files in the log's entries, oldest first."""
     entries = sorted(Path(table_of(store), "_delta_log").glob("*.json"))
     actions = [json.loads(line) for entry in entries for line in entry.read_bytes().splitlines()]
     return [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
@@ -64,7 +64,7 @@ def logged(store: StateStore) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("every_value", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: bool) -> None:
-    """Of a value column, of which the log has no bounds, in each run only by equality."""
+    """Each run filters value columns, which have no bounds in the log, only by equality."""
     store = StateStore.open(str(tmp_path / "store"))
     take(store, ROWS_TAKEN, layout)
     bounded = {*NAMESPACE} - {"n_double", "n_float", "n_boolean", "n_binary"}
@@ -91,8 +91,8 @@ def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: 
 def test_every_type_by_every_operator_in_spark(
     spark: SparkSession, tmp_path: Path, layout: str, every_operator: bool
 ) -> None:
-    """Of a snapshot that Spark took; in each run equality of every type, and one operator more of
-    each, in turn.
+    """The snapshot is taken by Spark. Each run tests equality for every type, and one further
+    operator for each type in rotation.
     """
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     pq.write_table(ROWS_TAKEN, tmp_path / "rows.parquet")
@@ -115,7 +115,7 @@ COLUMNS = ["k", "n_uuid", "n_text", "n_instant", "n_local", "n_decimal", "n_doub
 
 
 def assert_right(store: StateStore) -> None:
-    """Hold the answers about the newest checkpoint's table against its restored rows."""
+    """Compare filters on the newest checkpoint's table with its restored rows."""
     rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
     assert rows.num_rows
     every = [*filters(rows, COLUMNS)]
@@ -212,7 +212,7 @@ def test_after_every_command_that_writes_a_log(
 
 @pytest.mark.parametrize("name", ["uuid", "text", "long", "date", "instant", "local", "decimal"])
 def test_every_type_as_the_key(tmp_path: Path, name: str) -> None:
-    """A partition then has a file whose bounds may be one value."""
+    """A partition then has a file whose lower and upper bound can be equal."""
     kind, values = VALUES[name]
     column = f"n_{name}"
     rows = pa.table({"k": range(len(values)), column: pa.array(values, kind)})
@@ -225,8 +225,8 @@ def test_every_type_as_the_key(tmp_path: Path, name: str) -> None:
         assert wrong(rows, readers(table_of(store)), asked) == []
 
 
-def test_a_file_without_a_bound_of_some_column_has_none_of_any(tmp_path: Path) -> None:
-    """JSON has no time after the year 9999: readers look into the file for all columns."""
+def test_a_file_without_a_bound_for_one_column_has_no_bounds_at_all(tmp_path: Path) -> None:
+    """JSON has no time after the year 9999. Readers use the file for all columns."""
     far = 2**60  # in the year 38505
     instants = pa.array([far, 0, 1, 2], pa.int64()).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"k": [0, 1, 2, 3], "n_uuid": ["a", "b", "c", "d"], "n_instant": instants})
@@ -243,11 +243,11 @@ def test_a_file_without_a_bound_of_some_column_has_none_of_any(tmp_path: Path) -
     assert wrong(rows, readers(table_of(store)), asked) == []
 
 
-def test_the_next_checkpoint_mends_the_log_of_an_older_release(
+def test_the_next_checkpoint_repairs_the_log_of_an_older_release(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """That left out the upper bound of long text, and all of times, but not their null counts. Also
-    of the files that the checkpoint keeps.
+    """The older release omitted the upper bounds of long text and all bounds of times, but not
+    their null counts. The repair includes the files that the checkpoint reuses.
     """
     store = StateStore.open(str(tmp_path / "store"))
     take(store, ROWS_TAKEN, "partitioned")
@@ -273,10 +273,8 @@ def test_the_next_checkpoint_mends_the_log_of_an_older_release(
     assert spark.read.format("delta").load(table_of(store)).count() == ROWS
 
 
-def test_a_table_that_is_defined_anew_keeps_its_files_in_spark(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """No entry adds and removes the same file: Spark would take it for removed."""
+def test_a_redefined_table_keeps_its_files_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """No entry adds and removes the same file, because Spark would treat it as removed."""
     store = StateStore.open(str(tmp_path / "store"))
     take(store, ROWS_TAKEN, "partitioned")
     spark.sql(

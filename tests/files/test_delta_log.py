@@ -1,4 +1,6 @@
-"""A Delta log stays short: its checkpoints name what is there, and what nobody needs goes."""
+"""A Delta log stays short: its checkpoints name the current files, and unneeded entries are
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,8 @@ def test_its_checkpoints_name_no_file_that_was_removed(store: StateStore) -> Non
     assert shown(store) == {3 * INTERVAL + 2}
 
 
-def test_a_checkpoint_stands_for_the_entries_before_it(store: StateStore) -> None:
-    """Also where readers are not told of it, as after a crash between the two puts."""
+def test_a_checkpoint_replaces_the_entries_before_it(store: StateStore) -> None:
+    """This also holds if readers get no hint to it, as after a crash between the two PUTs."""
     snapshots(store, INTERVAL + 3)
     for name, path in log(store).items():
         if name < f"{INTERVAL:020}.checkpoint":
@@ -95,7 +97,7 @@ def test_a_checkpoint_stands_for_the_entries_before_it(store: StateStore) -> Non
     assert shown(store) == {INTERVAL + 4}
 
 
-def test_gc_takes_the_entries_that_no_kept_checkpoint_needs(store: StateStore) -> None:
+def test_gc_deletes_the_entries_that_no_kept_checkpoint_needs(store: StateStore) -> None:
     snapshots(store, 3 * INTERVAL + 2)
     store.maintenance.savepoint("old", INTERVAL + 5)
     store.maintenance.expire(retain=3)
@@ -116,8 +118,8 @@ def test_gc_takes_the_entries_that_no_kept_checkpoint_needs(store: StateStore) -
     assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
 
 
-def test_readers_pass_over_a_hint_that_is_old(store: StateStore, spark: SparkSession) -> None:
-    """A writer that stood still for a day between its two puts leaves one."""
+def test_readers_skip_an_outdated_hint(store: StateStore, spark: SparkSession) -> None:
+    """A writer that stalls for a day between its two PUTs leaves an outdated hint."""
     snapshots(store, 2 * INTERVAL + 2)
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age_s=0)
@@ -134,7 +136,7 @@ def test_readers_pass_over_a_hint_that_is_old(store: StateStore, spark: SparkSes
     assert shown(store) == {2 * INTERVAL + 3}
 
 
-def test_what_is_young_stays(store: StateStore) -> None:
+def test_recent_entries_stay(store: StateStore) -> None:
     snapshots(store, 2 * INTERVAL + 2)
     store.maintenance.expire(retain=1)
     before = sorted(log(store))
@@ -143,17 +145,17 @@ def test_what_is_young_stays(store: StateStore) -> None:
     assert sorted(log(store)) == before
     entries = [path for name, path in log(store).items() if name < f"{INTERVAL:020}.checkpoint"]
     aged(*entries)
-    # Checkpoints that expired a moment ago name them.
+    # Checkpoints that have just expired name these entries.
     assert store.maintenance.gc().log_files.files == 0
     aged(*Path(store.url, "checkpoints").iterdir())
-    # The checkpoint that would stand for them is young: some reader may not know it yet.
+    # The log checkpoint that would replace them is new, so some readers may not use it yet.
     assert store.maintenance.gc().log_files.files == 0
     aged(log(store)[f"{INTERVAL:020}.checkpoint.parquet"])
     assert store.maintenance.gc().log_files.files == INTERVAL
     assert shown(store) == {2 * INTERVAL + 2}
 
 
-def test_nothing_goes_where_readers_are_not_sent_to_a_checkpoint(store: StateStore) -> None:
+def test_nothing_is_deleted_if_readers_get_no_hint_to_a_checkpoint(store: StateStore) -> None:
     snapshots(store, INTERVAL + 3)
     store.maintenance.expire(retain=1)
     last = log(store)["_last_checkpoint"]
@@ -164,8 +166,8 @@ def test_nothing_goes_where_readers_are_not_sent_to_a_checkpoint(store: StateSto
     assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
 
 
-def test_vacuum_with_default_settings_takes_no_kept_file(store: StateStore) -> None:
-    """Though no checkpoint of the log names what was removed."""
+def test_vacuum_with_default_settings_deletes_no_kept_file(store: StateStore) -> None:
+    """VACUUM succeeds although no checkpoint of the log names the removed files."""
     snapshots(store, INTERVAL + 3)
     store.maintenance.expire(retain=INTERVAL)
     store.maintenance.gc(minimum_age_s=0)
@@ -175,7 +177,7 @@ def test_vacuum_with_default_settings_takes_no_kept_file(store: StateStore) -> N
     assert store.maintenance.verify().is_intact
 
 
-def test_a_table_that_somebody_keeps_below_the_store_is_left_alone(store: StateStore) -> None:
+def test_a_foreign_table_below_the_store_is_left_alone(store: StateStore) -> None:
     snapshots(store, 2)
     theirs = Path(store.url, "reports")
     for number in range(12):
@@ -187,23 +189,23 @@ def test_a_table_that_somebody_keeps_below_the_store_is_left_alone(store: StateS
     assert sorted(theirs.rglob("*")) == before
 
 
-def test_a_log_with_checkpoints_in_parts_is_left_to_who_writes_them(store: StateStore) -> None:
-    """Spark writes them where it is told to; the next snapshots go on."""
+def test_a_log_with_multi_part_checkpoints_is_left_to_its_writer(store: StateStore) -> None:
+    """Spark writes such checkpoints if it is configured to. The next snapshots still succeed."""
     snapshots(store, INTERVAL + 2)
     name = f"{INTERVAL:020}.checkpoint"
     log(store)[f"{name}.parquet"].rename(
         Path(store.url, FOLDER, "_delta_log", f"{name}.0000000001.0000000001.parquet")
     )
     log(store)["_last_checkpoint"].write_text(f'{{"version":{INTERVAL},"size":9,"parts":1}}')
-    for version in range(3):  # so that nobody can do without that checkpoint
+    for version in range(3):  # all readers need that checkpoint
         log(store)[f"{version:020}.json"].unlink()
     snapshots(store, INTERVAL + 2, first=INTERVAL + 3)
     assert versions(store, "checkpoint.parquet") == []
     assert shown(store) == {2 * INTERVAL + 4}
 
 
-def test_a_checkpoint_is_of_the_version_that_was_loaded(store: StateStore) -> None:
-    """Though another writer has gone on meanwhile."""
+def test_a_log_checkpoint_describes_the_loaded_version(store: StateStore) -> None:
+    """Another writer has meanwhile added versions."""
     snapshots(store, INTERVAL + 1)
     url = str(Path(store.url, FOLDER))
     loaded = DeltaTable(url)
@@ -219,7 +221,7 @@ def test_a_checkpoint_is_of_the_version_that_was_loaded(store: StateStore) -> No
     assert shown(store) == {INTERVAL + 3}
 
 
-def test_files_of_a_log_are_known_by_their_names() -> None:
+def test_log_files_are_recognized_by_name() -> None:
     log = f"{FOLDER}/_delta_log"
     name = f"{7:020}"
     assert log_file(f"{log}/{name}.json") == LogFile(FOLDER, 7, "entry")
@@ -236,7 +238,7 @@ def test_files_of_a_log_are_known_by_their_names() -> None:
         assert log_file(other) is None
 
 
-def test_a_table_that_no_kept_checkpoint_has_keeps_its_newest_version(tmp_path: Path) -> None:
+def test_a_table_without_a_kept_checkpoint_keeps_its_newest_version(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     log = f"{FOLDER}/_delta_log"
     storage.put_if_absent(f"{log}/_last_checkpoint", b'{"version": 20}')

@@ -1,4 +1,4 @@
-"""Delta in a process that was forked: refused before the store is claimed."""
+"""Delta in a forked process is refused before the process claims the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def report(command: str, place: str, answers: Queue[str]) -> None:
         answers.put(f"checkpoint {globals()[command](place)}")
     except StateStoreError as error:
         answers.put(f"{type(error).__name__}: {error}")
-    except BaseException as error:  # what the caller could not catch
+    except BaseException as error:  # the error that the caller could not catch
         answers.put(f"panic: {error!r}")
         raise
 

@@ -1,4 +1,4 @@
-"""The digest of Arrow columns is the one that ``format/digest.py`` defines."""
+"""The digest of Arrow columns equals the definition in ``format/digest.py``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def by_definition(rows: pa.Table) -> int:
 @examples(200)
 @given(tables())
 def test_columns_have_the_digest_of_the_definition(rows: pa.Table) -> None:
-    """I7: every type, null at every level."""
+    """I7: for every type, with null at every level."""
     assert rows_digest(rows) == by_definition(rows)
 
 
 @given(tables(), st.data())
 def test_slices_and_chunks_have_the_digest_of_their_rows(rows: pa.Table, data: Any) -> None:
-    """I7: it is additive, wherever rows are cut and in whatever buffers they lie."""
+    """I7: the digest is additive, for any slicing of the rows and any buffer layout."""
     ends = st.integers(0, rows.num_rows)
     first, last = sorted(data.draw(st.tuples(ends, ends)))
     parts = [rows.slice(0, first), rows.slice(first, last - first), rows.slice(last)]
@@ -50,8 +50,8 @@ def test_slices_and_chunks_have_the_digest_of_their_rows(rows: pa.Table, data: A
 
 
 @given(tables(), st.randoms())
-def test_neither_the_order_of_rows_nor_of_columns_counts(rows: pa.Table, random: Any) -> None:
-    """I7: nor the name of the first column."""
+def test_the_order_of_rows_and_columns_does_not_matter(rows: pa.Table, random: Any) -> None:
+    """I7: the name of the first column does not matter either."""
     order = random.sample(range(rows.num_rows), rows.num_rows)
     columns = random.sample(rows.column_names, rows.num_columns)
     assert rows_digest(rows.take(pa.array(order, pa.int64())).select(columns)) == rows_digest(rows)
@@ -74,7 +74,7 @@ def test_it_changes_when_any_one_value_changes(rows: pa.Table, data: Any) -> Non
 
 @pytest.mark.parametrize("kind", KEY_KINDS, ids=lambda kind: str(kind.type))
 def test_other_forms_of_one_column_have_one_digest(kind: Kind) -> None:
-    """Dictionary encoding, wide offsets and views hold the same values."""
+    """Dictionary encoding, 64-bit offsets and views represent the same values."""
     values = pa.nulls(3, kind.type)
     forms: list[pa.Array] = [values.dictionary_encode()]
     if pa.types.is_string(kind.type):
@@ -85,7 +85,7 @@ def test_other_forms_of_one_column_have_one_digest(kind: Kind) -> None:
 
 
 def test_no_rows_have_the_digest_zero() -> None:
-    """Of any type, also as a slice of some."""
+    """This holds for any type, and for an empty slice of a nonempty column."""
     for kind in (pa.string(), pa.binary(), pa.list_(pa.int8()), pa.map_(pa.string(), pa.int8())):
         assert rows_digest(pa.table({"a": pa.array([], kind)})) == 0
         assert rows_digest(pa.table({"a": pa.nulls(3, kind)}).slice(1, 0)) == 0
@@ -94,7 +94,7 @@ def test_no_rows_have_the_digest_zero() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()])
 def test_strings_of_every_length(kind: pa.DataType) -> None:
-    """Few or many words, alike or not; the last one full, or of one byte."""
+    """Texts of few or many words, equal or different, whose last word is full or has one byte."""
     lengths = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 503, 504, 505, 511, 512, 513, 520, 4000]
     texts = [("0123456789abcdef" * 300)[length % 5 :][:length] for length in lengths]
     for some in ([*texts, None], *([text, text] for text in texts), texts[:13], texts[:16]):
@@ -103,8 +103,8 @@ def test_strings_of_every_length(kind: pa.DataType) -> None:
         assert rows_digest(rows.slice(1)) == by_definition(rows.slice(1))
 
 
-def test_what_lies_behind_a_null_does_not_count() -> None:
-    """A null list, struct or number may hide anything in its buffers."""
+def test_values_under_a_null_do_not_count() -> None:
+    """The buffers of a null list, struct or number can contain any bytes."""
     hidden = pa.ListArray.from_arrays([0, 2, 3], [1, 2, 3], mask=pa.array([True, False]))
     assert hash_array(hidden).tolist() == hash_array(pa.array([None, [3]])).tolist()
     numbers = pa.array([1, 2], mask=np.array([True, False]))
@@ -114,7 +114,7 @@ def test_what_lies_behind_a_null_does_not_count() -> None:
 
 
 def test_a_slice_of_lists_costs_its_own_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is hashed one key group at a time: not all its values for each of them."""
+    """A batch is hashed one key group at a time. Each group hashes only its own values."""
     mixed: list[int] = []
     mix = digest._mix
 
@@ -132,13 +132,13 @@ def test_a_slice_of_lists_costs_its_own_values(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_type_that_is_never_stored_is_refused() -> None:
-    """Instead of a digest without a definition."""
+    """Such a type has no defined digest."""
     with pytest.raises(TypeError, match="no digest is defined for duration"):
         hash_array(pa.array([1], pa.duration("us")))
 
 
 def test_long_texts_are_hashed_a_few_words_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the words are cut, also within a text."""
+    """The result is the same for any division of the words, also within a text."""
     texts = [bytes(range(1, 1 + size)) * 4 for size in (0, 200, 1, 2, 250, 0, 130)]
     column = pa.array([*texts, b"x" * 513, b""], pa.binary())
     expected = [hash_value(value) for value in column.to_pylist()]

@@ -1,4 +1,4 @@
-"""Elements of operator state into a file and back."""
+"""Write elements of operator state into a file and read them back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stored(
 def test_elements_come_back_in_order(
     tmp_path_factory: pytest.TempPathFactory, lists: list[list[dict[str, Any]]]
 ) -> None:
-    """With their old subtask and position."""
+    """Each has its previous subtask and position."""
     found = stored(tmp_path_factory.mktemp("t"), elements_table(lists, None))
     assert found == [
         (subtask, position, element)
@@ -68,7 +68,7 @@ def test_elements_come_back_in_order(
 def test_elements_hold_any_type(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Nested ones, and null."""
+    """These include nested types, and null."""
     kind = nullable(data.draw(value_kinds))
     values = data.draw(st.lists(kind.values, min_size=1, max_size=5))
     rows = table(["a"], [kind], [(value,) for value in values])
@@ -79,7 +79,7 @@ def test_elements_hold_any_type(
 
 
 def test_an_element_is_a_dictionary_or_a_dataclass() -> None:
-    """Of the same columns, or of some of them."""
+    """Elements can have the same columns or a subset of them."""
     rows = elements_table([[Offset(0, 7)], [{"partition": 1, "metadata": "x"}]], None)
     assert rows.drop_columns(["subtask", "position"]).to_pylist() == [
         {"partition": 0, "offset": 7, "metadata": None},
@@ -109,14 +109,14 @@ Pair = namedtuple("Pair", "a b")
         ([[{"position": 1}]], "'position', which the store adds"),
     ],
 )
-def test_what_is_no_element_is_refused(lists: Any, message: str) -> None:
-    """Before anything is written."""
+def test_an_invalid_element_is_refused(lists: Any, message: str) -> None:
+    """The error comes before anything is written."""
     with pytest.raises(InvalidArgumentError, match=message):
         elements_table(lists, None)
 
 
-def test_no_elements_are_no_file(tmp_path: Path) -> None:
-    """The columns are then those of the schema, or none."""
+def test_no_elements_make_no_file(tmp_path: Path) -> None:
+    """The columns come from the schema, or there are none."""
     rows = elements_table([[], []], None)
     assert schema_of_elements(rows) == Schema(())
     assert stored(tmp_path, rows) == []
@@ -145,7 +145,7 @@ LISTS: list[list[dict[str, Any]]] = [
 def test_where_keeps_elements_with_these_values(
     tmp_path: Path, where: Any, kept: list[int]
 ) -> None:
-    """Of all columns that are named."""
+    """All named columns must match."""
     rows = elements_table(LISTS, None)
     everything = stored(tmp_path / "all", rows)
     assert stored(tmp_path, rows, where) == [everything[index] for index in kept]
@@ -162,7 +162,7 @@ def test_where_keeps_elements_with_these_values(
         ({"p": [2**70]}, "cannot be compared"),
     ],
 )
-def test_a_condition_that_cannot_hold_is_refused(tmp_path: Path, where: Any, message: str) -> None:
-    """Instead of an empty answer."""
+def test_an_invalid_condition_is_refused(tmp_path: Path, where: Any, message: str) -> None:
+    """The result is an error and not an empty list."""
     with pytest.raises(InvalidArgumentError, match=message):
         stored(tmp_path, elements_table(LISTS, None), where)

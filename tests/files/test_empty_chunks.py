@@ -1,4 +1,6 @@
-"""Streams of sliced tables bring empty batches whose buffers are shorter than they say."""
+"""Streams of sliced tables contain empty batches whose buffers are shorter than their offsets
+require.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ cuts = st.lists(st.integers(0, 4), max_size=4).map(lambda found: sorted([0, *fou
 
 
 @given(kind=value_kinds, data=st.data(), cuts=cuts)
-def test_empty_batches_are_no_rows(kind: Kind, data: st.DataObject, cuts: list[int]) -> None:
+def test_empty_batches_add_no_rows(kind: Kind, data: st.DataObject, cuts: list[int]) -> None:
     values = data.draw(st.lists(st.none() | kind.values, min_size=6, max_size=6))
     whole = pa.table({"n": pa.array(range(6), pa.int64()), "v": pa.array(values, kind.type)})
     sliced = whole.slice(2, 4)
@@ -34,7 +36,7 @@ def test_empty_batches_are_no_rows(kind: Kind, data: st.DataObject, cuts: list[i
     assert found.tolist() == key_groups([sliced.column("n")], max_parallelism=128).tolist()
 
 
-def test_an_empty_decimal_may_have_a_buffer_of_any_length() -> None:
+def test_an_empty_decimal_can_have_a_buffer_of_any_length() -> None:
     odd = pa.Array.from_buffers(pa.decimal128(38, 18), 0, [None, pa.py_buffer(b"\0")])
     assert len(hash_array(odd)) == 0
     empty = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), odd)
@@ -43,7 +45,7 @@ def test_an_empty_decimal_may_have_a_buffer_of_any_length() -> None:
 
 @given(kind=ordered_kinds, data=st.data(), cut=st.integers(0, 3))
 def test_lists_in_order_are_the_same_in_a_stream(kind: Kind, data: st.DataObject, cut: int) -> None:
-    """However it was sliced, also where a chunk has lists without elements alone."""
+    """This holds for any slicing, also if a chunk has only lists without elements."""
     lists: st.SearchStrategy[Any] = (
         st.none() | st.just([]) | st.lists(kind.values, min_size=1, max_size=2)
     )

@@ -1,4 +1,6 @@
-"""How columns are encoded: what differs from row to row has no dictionary, and nothing is lost."""
+"""Column encodings: columns with mostly distinct values get no dictionary, and every
+value is kept.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,8 @@ def test_no_rows_choose_nothing() -> None:
     assert encodings(pa.table({"c": pa.array([], pa.string())})) == {}
 
 
-def test_files_of_a_state_are_encoded_alike_once_there_were_enough_rows() -> None:
-    """One row tells nothing of a column that has the same value in all others."""
+def test_files_of_a_state_share_encodings_after_enough_rows() -> None:
+    """One row does not show that a column has the same value in all other rows."""
     few, many = pa.table({"c": ["red"]}), pa.table({"c": ["red"] * ROWS})
     shared = Encodings()
     assert shared.of(few) == {"c": "DELTA_BYTE_ARRAY"}

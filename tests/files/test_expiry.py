@@ -1,4 +1,4 @@
-"""Expired rows in columns: the same rule as for one row, in batches, tables and changes."""
+"""Expired rows in columns: batches, tables and changes follow the rule for a single row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def batch(times: Sequence[int | None], kind: pa.DataType | None = None) -> pa.Re
 
 @given(st.lists(LONGS, min_size=1, max_size=6), DURATIONS, LONGS)
 def test_a_batch_expires_row_by_row(times: list[int], duration: int, now: int) -> None:
-    """As the rule for one row has it, to the last of 64 bits."""
+    """The result equals the rule for one row, for all 64-bit values."""
     kept = [n for n, at in enumerate(times) if not expired(at, duration, now)]
     rows = batch(times)
     assert unexpired(rows, state(duration), now).column(0).to_pylist() == kept
@@ -75,20 +75,20 @@ def test_a_batch_expires_row_by_row(times: list[int], duration: int, now: int) -
 
 @given(st.lists(LONGS, min_size=1, max_size=6), DURATIONS, LONGS)
 def test_timestamps_count_in_whole_milliseconds(micros: list[int], duration: int, now: int) -> None:
-    """Rounded down, before 1970 as well."""
+    """They are rounded down, also before 1970."""
     kept = [n for n, at in enumerate(micros) if not expired(at // 1000, duration, now)]
     rows = unexpired(batch(micros, UTC), state(duration, "timestamp"), now)
     assert rows.column(0).to_pylist() == kept
 
 
-def test_the_millisecond_of_the_end_is_over() -> None:
-    """A row of 10 ms lives for 10 of them."""
+def test_a_row_is_expired_at_its_end_time() -> None:
+    """A row with a TTL of 10 ms is valid for exactly 10 ms."""
     rows = batch([-20, -10, -9, 0, 1])
     assert unexpired(rows, state(10), 0).column(0).to_pylist() == [2, 3, 4]
 
 
 def test_rows_without_a_clock_or_a_time_stay() -> None:
-    """So do all where expired ones may be seen, until they are cleaned up."""
+    """All rows stay if expired rows are visible until cleanup."""
     rows, shown = batch([0, None, 5]), state(10, visibility="return_expired_if_not_cleaned_up")
     assert unexpired(rows, state(10), None) is rows
     assert unexpired(rows, replace(state(10), ttl=None), 99) is rows
@@ -99,16 +99,18 @@ def test_rows_without_a_clock_or_a_time_stay() -> None:
 
 
 @pytest.mark.parametrize("visibility", TtlVisibility)
-def test_hiding_takes_a_clock_and_the_default_visibility(visibility: TtlVisibility) -> None:
-    """Where nothing is hidden the stored digest is that of what is handed over."""
+def test_hiding_requires_a_clock_and_the_default_visibility(visibility: TtlVisibility) -> None:
+    """If nothing is hidden, the stored digest equals the digest of the returned rows."""
     some = state(10, visibility=visibility)
     assert hides(some, 0) is (visibility is TtlVisibility.NEVER_RETURN_EXPIRED)
     assert not hides(some, None)
     assert not hides(replace(some, ttl=None), 0)
 
 
-def test_changes_that_have_expired_become_deletes() -> None:
-    """Of the whole identity, without values; deletes and other rows stay as they are."""
+def test_expired_changes_become_deletes() -> None:
+    """The delete names the complete identity, without values. Deletes and other rows stay
+    unchanged.
+    """
     rows = pa.Table.from_batches([batch([0, None, 95, None])]).append_column(
         MARK, pa.array([0, -1, 0, 0], pa.int64())
     )
@@ -126,7 +128,7 @@ def test_changes_that_have_expired_become_deletes() -> None:
 
 
 def test_a_column_of_one_time_is_exact() -> None:
-    """As a long, and as an instant."""
+    """It is exact as a long and as a timestamp."""
     assert time_column("long", 2, LONG_MIN).to_pylist() == [LONG_MIN, LONG_MIN]
     column = time_column("timestamp", 2, -1)
     assert column.type == UTC
@@ -144,7 +146,7 @@ def test_a_time_beyond_all_timestamps_is_refused() -> None:
 
 
 def test_the_clock_is_that_of_the_caller_or_of_the_machine() -> None:
-    """In milliseconds."""
+    """Both are in milliseconds."""
     assert clock_ms(-5) == -5
     assert abs(clock_ms(None) - time.time() * 1000) < 60_000
     with pytest.raises(InvalidArgumentError, match="now_ms"):

@@ -1,4 +1,4 @@
-"""Arrow columns as columns of stored types: every value comes out equal, or it is refused."""
+"""Convert Arrow columns to stored types: every value is equal afterwards, or it is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def column(values: list[Any], kind: pa.DataType) -> pa.ChunkedArray:
     ],
     ids=str,
 )
-def test_a_cast_that_loses_is_refused(
+def test_a_lossy_cast_is_refused(
     values: list[Any], source: pa.DataType, target: pa.DataType
 ) -> None:
     """The message names the column."""
@@ -95,15 +95,17 @@ def test_a_cast_that_loses_is_refused(
     ],
     ids=str,
 )
-def test_a_cast_that_keeps_is_taken(
+def test_a_lossless_cast_is_accepted(
     values: list[Any], source: pa.DataType, target: pa.DataType, stored: list[Any]
 ) -> None:
-    """Whatever the width of the type."""
+    """This holds for any width of the type."""
     assert fitted(column(values, source), target, name="c").to_pylist() == stored
 
 
-def test_a_double_is_a_float_where_the_nearest_is_meant() -> None:
-    """A Python float is the nearest one; what an expression computes as double is not."""
+def test_a_double_becomes_the_nearest_float_on_request() -> None:
+    """A Python float is converted to the nearest value. A double that an expression computes is
+    not.
+    """
     doubles = column([0.1], pa.float64())
     assert fitted(doubles, pa.float32(), name="c").cast(pa.float64()).to_pylist() != [0.1]
     with pytest.raises(InvalidArgumentError, match=r"'c' .* holds double, which is no float"):
@@ -111,7 +113,7 @@ def test_a_double_is_a_float_where_the_nearest_is_meant() -> None:
 
 
 def test_polars_categories_are_text() -> None:
-    """At any depth, in slices, with nulls."""
+    """This holds at any depth, in slices, and with nulls."""
     frame = pl.DataFrame(
         {"c": ["a", None, "b"], "e": ["x", "y", None], "l": [["a"], None, ["b", "a"]]},
         schema={"c": pl.Categorical, "e": pl.Enum(["x", "y"]), "l": pl.List(pl.Categorical)},
@@ -127,9 +129,9 @@ SHORT_AS_FLOAT = {("byte", "float"), ("short", "float")}
 
 
 @given(scalar_types, scalar_types)
-def test_by_type_is_the_list_of_wider_types(source: Any, target: Any) -> None:
-    """But for what comes out as another value, a date as its midnight; and a float holds every
-    short, which Delta does not widen to it.
+def test_casts_by_type_are_the_type_widenings(source: Any, target: Any) -> None:
+    """There are two exceptions. A date becomes a different value, its midnight. A float holds every
+    short, but Delta does not widen a short to it.
     """
     if fits_by_type(source, target):
         beyond = source == "long" or "decimal" in str(target) + str(source)
@@ -140,6 +142,6 @@ def test_by_type_is_the_list_of_wider_types(source: Any, target: Any) -> None:
 
 @given(schemas)
 def test_every_stored_schema_fits_itself(schema: Schema) -> None:
-    """The columns are those that were there."""
+    """The columns stay the same."""
     rows = arrow_schema(schema).empty_table()
     assert fitted_table(rows, schema) == rows

@@ -1,5 +1,5 @@
-"""Somebody else works on a state's Delta table: kept checkpoints stay whole, or ``verify`` says
-which files are not.
+"""Other programs modify a state's Delta table: kept checkpoints stay intact, or ``verify`` names
+the damaged files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from statestore.errors import MissingFileError
 from statestore.files.delta_log import INTERVAL
 from statestore.format.state import Layout
 
-pytestmark = pytest.mark.usefixtures("uncompiled")  # no row of a snapshot passes through Spark
+pytestmark = pytest.mark.usefixtures("uncompiled")  # no row of a snapshot is processed by Spark
 
 Hand = Callable[[SparkSession, str], Any]
 COUNT = INTERVAL + 2
-"""So that the log begins, for a reader, with a checkpoint that names nothing that was removed."""
+"""Enough versions that readers start at a log checkpoint, which names no removed file."""
 
 KEYS = 40
 
@@ -93,7 +93,7 @@ def assert_whole(store: StateStore, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The store of each layout, made when it is first asked for."""
+    """The store for each layout, created on first use."""
 
     @cache
     def made(layout: str) -> Path:
@@ -110,7 +110,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def touched(
     request: pytest.FixtureRequest, filled: Callable[[str], Path], tmp_path: Path
 ) -> tuple[Path, str]:
-    """A copy of the store, for a hand to work on."""
+    """A copy of the store, which the test modifies."""
     return Path(shutil.copytree(filled(request.param), tmp_path / "store")), request.param
 
 
@@ -119,11 +119,13 @@ def table_of(path: Path) -> str:
 
 
 FOR_LONG = {"vacuum", "vacuum lite", "optimize", "zorder", "delete"}
-"""Statements that do what another one does too, to fewer files or in another order."""
+"""Statements with the effect of another one, on fewer files or in another order."""
 
 
 def in_each_run(hand: str, layout: Layout) -> bool:
-    """Whether a statement runs on this layout in each run: in turn on one and on the other."""
+    """Return whether a statement runs on this layout in every run. The statements alternate between
+    layouts.
+    """
     return hand not in FOR_LONG and [*HANDS].index(hand) % len(Layout) == [*Layout].index(layout)
 
 
@@ -138,10 +140,10 @@ def in_each_run(hand: str, layout: Layout) -> bool:
     ],
     indirect=["touched"],
 )
-def test_with_default_settings_nothing_that_is_kept_breaks(
+def test_default_settings_damage_no_kept_checkpoint(
     spark: SparkSession, touched: tuple[Path, str], hand: str
 ) -> None:
-    """Every checkpoint restores, the next one is taken, and its table has its rows alone."""
+    """Every checkpoint restores, the next one is taken, and its table has only its rows."""
     path, layout = touched
     HANDS[hand](spark, table_of(path))
     store = StateStore.open(str(path), spark=spark)
@@ -160,11 +162,11 @@ def test_with_default_settings_nothing_that_is_kept_breaks(
     [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],
     indirect=True,
 )
-def test_files_that_a_forced_vacuum_took_are_named(
+def test_files_that_a_forced_vacuum_deleted_are_named(
     spark: SparkSession, touched: tuple[Path, str]
 ) -> None:
-    """With retention unset, and Delta's own check switched off: all of the older checkpoints' files
-    of this table, and none else. The next checkpoint sets the retention again.
+    """Retention is unset and Delta's own check is off. VACUUM deletes all files of the older
+    checkpoints in this table, and no others. The next checkpoint sets the retention again.
     """
     path, layout = touched
     table = table_of(path)
@@ -215,7 +217,7 @@ def test_a_deleted_file_is_named(touched: tuple[Path, str], deep: bool) -> None:
 
 
 def test_a_rewritten_file_is_named(touched: tuple[Path, str]) -> None:
-    """The same rows, written by somebody else, are other bytes."""
+    """Equal rows that another program writes have other bytes."""
     path, _ = touched
     store = StateStore.open(str(path))
     [entry] = store.manifest(2).keyed

@@ -1,4 +1,4 @@
-"""Results become Arrow, pandas and Polars in one call, with the same rows."""
+"""Results convert to Arrow, pandas and Polars in one call, with the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFSETS = [[{"p": 0, "at": 5}, {"p": 1, "at": 6}], [{"p": 2, "at": 7}]]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
-    """Two checkpoints; of the first a file of the rules is cut."""
+    """A store with two checkpoints. A file of the rules in the first one is truncated."""
     folder = tmp_path_factory.mktemp("frames")
     store = StateStore.open(str(folder), table_format="parquet")
     for n in (1, 2):
@@ -54,7 +54,7 @@ every_result = pytest.mark.parametrize(("ask", "rows"), RESULTS.values(), ids=RE
 
 
 @every_result
-def test_a_result_is_a_frame_in_one_call(store: StateStore, ask: Any, rows: int) -> None:
+def test_a_result_becomes_a_dataframe_in_one_call(store: StateStore, ask: Any, rows: int) -> None:
     arrow, pandas, polars = (
         getattr(ask(store), name)() for name in ("to_arrow", "to_pandas", "to_polars")
     )
@@ -68,7 +68,7 @@ def test_a_result_is_a_frame_in_one_call(store: StateStore, ask: Any, rows: int)
 
 @pytest.mark.parametrize("name", ["split", "union", "rules", "none"])
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_elements_are_those_of_each_subtask(store: StateStore, name: str, parallelism: int) -> None:
+def test_elements_are_listed_by_subtask(store: StateStore, name: str, parallelism: int) -> None:
     state = store.restore(parallelism=parallelism).operator("source", name)
     for subtask in range(parallelism):
         elements = state.subtask(subtask)
@@ -77,14 +77,14 @@ def test_elements_are_those_of_each_subtask(store: StateStore, name: str, parall
         assert state.to_pandas(subtask).to_dict("records") == elements
 
 
-def test_a_damaged_file_of_elements_is_no_frame(store: StateStore) -> None:
+def test_a_damaged_file_of_elements_raises(store: StateStore) -> None:
     state = store.restore(checkpoint=1, parallelism=1).operator("source", "rules")
     with pytest.raises(Exception, match="rules") as caught:
         state.to_arrow(0)
     assert type(caught.value).__name__ == "DamagedFileError"
 
 
-def test_a_plan_is_a_row_for_each_subtask(store: StateStore) -> None:
+def test_a_plan_has_a_row_per_subtask(store: StateStore) -> None:
     plan = store.plan(parallelism=3)
     for row in plan.to_arrow().to_pylist():
         subtask = plan.operator(row["operator"]).subtasks[row["subtask"]]
@@ -92,7 +92,7 @@ def test_a_plan_is_a_row_for_each_subtask(store: StateStore) -> None:
         assert (row["first_key_group"] is None) == (subtask.key_groups is None)
 
 
-def test_a_history_says_which_checkpoint_a_row_is_of(store: StateStore) -> None:
+def test_a_history_names_the_checkpoint_of_each_row(store: StateStore) -> None:
     rows = store.inspect.history("a", "u", "s").to_arrow().to_pylist()
     assert [(row["checkpoint_id"], row["m"], row["v"]) for row in rows] == [
         *((1, 1, 1), (1, 2, None)),
@@ -100,7 +100,7 @@ def test_a_history_says_which_checkpoint_a_row_is_of(store: StateStore) -> None:
     ]
 
 
-def test_a_history_over_a_new_column_has_it_empty_before(tmp_path: Path) -> None:
+def test_a_new_column_is_null_in_earlier_history(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     for row in ({"k": "a", "v": 1}, {"k": "a", "v": 1, "w": "x"}):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -109,7 +109,7 @@ def test_a_history_over_a_new_column_has_it_empty_before(tmp_path: Path) -> None
     assert history.to_polars().get_column("w").to_list() == [None, "x"]
 
 
-def test_a_stream_is_arrows_too(store: StateStore) -> None:
+def test_a_stream_supports_arrows_interface(store: StateStore) -> None:
     question = "SELECT p FROM split ORDER BY p"
     with store.query(question) as answer:
         assert answer.schema.names == ["p"]
@@ -124,9 +124,7 @@ def test_without_rows_a_table_has_its_columns() -> None:
     )
 
 
-def test_without_polars_an_error_says_so(
-    store: StateStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_polars_is_an_error(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(MissingDependencyError, match="install the extra 'polars': "):
         store.plan().to_polars()

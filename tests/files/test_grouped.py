@@ -1,4 +1,6 @@
-"""Rows by key group are written by threads, a range each: as one would, or not at all."""
+"""Threads write rows by key group, one range per thread: the result equals one thread's, or nothing
+is written.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def target_of(
         hash_scheme="java",
         layout=layout,
     )
-    options = ParquetOptions(run_bytes=1)  # a run is one key group
+    options = ParquetOptions(run_bytes=1)  # one key group per run
     return KeyedTarget(storage, "t", 7, state, options)
 
 
@@ -70,7 +72,7 @@ def written(
     layout: Layout = Layout.PARTITIONED,
     before: Callable[[int], None] = lambda group: None,
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write all rows; ``before`` is called with each key group, by the thread that has it."""
+    """Write all rows. The thread of each key group first calls ``before`` with it."""
     tables = groups_of(most)
 
     def groups(key_groups: KeyGroupRange) -> Iterator[tuple[int, pa.Table]]:
@@ -85,7 +87,7 @@ def written(
 
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
 @pytest.mark.parametrize("most", [1, 2, MOST])
-def test_threads_write_what_one_does(most: int, layout: Layout, tmp_path: Path) -> None:
+def test_threads_write_what_one_thread_writes(most: int, layout: Layout, tmp_path: Path) -> None:
     found = {
         threads: written(
             LocalStorage(str(tmp_path / str(threads))), threads, most=most, layout=layout
@@ -106,7 +108,7 @@ def test_threads_write_what_one_does(most: int, layout: Layout, tmp_path: Path) 
     assert len(facts) == 1
 
 
-def test_ranges_are_written_at_the_same_time(storage: LocalStorage) -> None:
+def test_ranges_are_written_concurrently(storage: LocalStorage) -> None:
     both = threading.Barrier(2, timeout=120)
 
     def met(group: int) -> None:
@@ -117,7 +119,7 @@ def test_ranges_are_written_at_the_same_time(storage: LocalStorage) -> None:
 
 
 class Readings:
-    """Fails at some key groups, and knows which ones were asked for."""
+    """Fails for some key groups, and records the requested ones."""
 
     def __init__(self, errors: dict[int, StateStoreError]) -> None:
         self.errors = errors
@@ -142,22 +144,22 @@ def test_the_first_error_by_key_group_is_raised_and_nothing_is_left(
     assert storage.listed("t") == ()
 
 
-def test_ranges_behind_one_that_failed_are_left(storage: LocalStorage) -> None:
+def test_ranges_after_a_failed_one_are_abandoned(storage: LocalStorage) -> None:
     failed, before_it = threading.Event(), threading.Event()
     asked: list[int] = []
 
     def read(group: int) -> None:
         asked.append(group)
-        if group == 8:  # of the second of three ranges
+        if group == 8:  # in the second of three ranges
             failed.set()
             raise DamagedFileError("8")
-        if group == 15:  # of the third, which waits until the second has failed
+        if group == 15:  # in the third range, which waits until the second has failed
             assert before_it.wait(120)
         if group > 14:
             time.sleep(0.2)
         if group == 2:
             assert failed.wait(120)
-        if group == 6:  # the first goes on to its end
+        if group == 6:  # the first range runs to its end
             before_it.set()
 
     with pytest.raises(DamagedFileError, match="8"):
@@ -167,8 +169,8 @@ def test_ranges_behind_one_that_failed_are_left(storage: LocalStorage) -> None:
     assert storage.listed("t") == ()
 
 
-def test_who_interrupts_waits_for_no_range_to_end(storage: LocalStorage) -> None:
-    """Ctrl-C comes to the thread that waits for the others."""
+def test_an_interrupt_waits_for_no_range(storage: LocalStorage) -> None:
+    """Ctrl-C arrives in the thread that waits for the others."""
     asked: list[int] = []
     first_is_done, interrupted = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Bytes of a batch input: of what is data, of what a Delta table holds now, and nothing else."""
+"""The bytes of a batch input: only data files, and only the current files of a Delta table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def log_of(path: Path) -> Path:
 # --- Parquet --------------------------------------------------------------------------------------
 
 
-def test_a_folder_gives_its_files_in_order(tmp_path: Path) -> None:
+def test_a_folder_lists_its_files_in_order(tmp_path: Path) -> None:
     names = {"b.parquet": 1000, "a.parquet": 10, "k=1/_p=2/c.parquet": 500, "no-suffix": 20}
     expected = {name: parquet(tmp_path / name, rows) for name, rows in names.items()}
     got = sizes_of(str(tmp_path))
@@ -56,7 +56,7 @@ def test_a_folder_gives_its_files_in_order(tmp_path: Path) -> None:
     assert len(set(got)) > 2
 
 
-def test_what_spark_does_not_read_is_not_counted(tmp_path: Path) -> None:
+def test_files_that_spark_ignores_are_not_counted(tmp_path: Path) -> None:
     size = parquet(tmp_path / "a.parquet")
     for name in ("_SUCCESS", ".a.parquet.crc", "_temporary/0/b.parquet", ".hidden/c.parquet"):
         parquet(tmp_path / name, 1000)
@@ -77,7 +77,7 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing/at/all.parquet"])
-def test_a_path_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_path_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFoundError, match=f"nothing at {tmp_path}/{name}"):
         sizes_of(f"{tmp_path}/{name}")
 
@@ -104,7 +104,7 @@ def test_other_file_systems_are_refused() -> None:
         sizes_of("http://localhost/x.parquet")
 
 
-def test_a_file_that_vanishes_meanwhile_is_named(
+def test_a_file_that_disappears_meanwhile_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet(tmp_path / "a.parquet")
@@ -117,13 +117,13 @@ def test_a_file_that_vanishes_meanwhile_is_named(
         sizes_of(str(tmp_path))
 
 
-def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
+def test_an_object_store_is_asked_for_a_file_if_there_is_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = parquet(tmp_path / "t" / "a.parquet")
 
     class Bucket(LocalStorage):
-        """Objects have names, not paths; what has no object below it is no folder."""
+        """Objects have names and not paths. A prefix without objects is not a folder."""
 
         def __init__(self, url: str) -> None:
             super().__init__(str(tmp_path / url.removeprefix("s3://")))
@@ -135,7 +135,7 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
         def list(self, folder: str) -> tuple[str, ...]:
             try:
                 return super().list(folder)
-            except StorageError:  # a file
+            except StorageError:  # the path is a file
                 return ()
 
     monkeypatch.setattr(inputs, "open_storage", lambda url, _: Bucket(url))
@@ -148,7 +148,7 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
 # --- Delta ----------------------------------------------------------------------------------------
 
 
-def test_a_delta_table_gives_the_files_of_its_newest_version(tmp_path: Path) -> None:
+def test_a_delta_table_lists_the_files_of_its_newest_version(tmp_path: Path) -> None:
     for rows in (10, 1000, 20_000):
         delta(tmp_path, rows)
     assert sorted(sizes_of(str(tmp_path))) == on_disk(tmp_path)
@@ -159,7 +159,7 @@ def test_a_delta_table_gives_the_files_of_its_newest_version(tmp_path: Path) -> 
     assert len(on_disk(tmp_path)) == 4
 
 
-def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path) -> None:
+def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path) -> None:
     for rows in (10, 1000):
         delta(tmp_path, rows)
     DeltaTable(tmp_path).delete("x = 3")
@@ -172,7 +172,7 @@ def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path) -> None:
     assert sorted(sizes_of(str(tmp_path))) == active(tmp_path) != expected
 
 
-def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path) -> None:
+def test_a_multi_part_checkpoint_counts_if_it_is_complete(tmp_path: Path) -> None:
     for rows in (10, 1000):
         delta(tmp_path, rows)
     DeltaTable(tmp_path).create_checkpoint()
@@ -180,7 +180,7 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path)
     content = pq.read_table(whole)
     stem, half = whole.name.removesuffix(".parquet"), content.num_rows // 2
     whole.unlink()
-    (log_of(tmp_path) / "_last_checkpoint").unlink()  # it names a checkpoint of one file
+    (log_of(tmp_path) / "_last_checkpoint").unlink()  # it names a checkpoint with one file
     parts = [log_of(tmp_path) / f"{stem}.{part:010}.{2:010}.parquet" for part in (1, 2)]
     pq.write_table(content.slice(0, half), parts[0])
     pq.write_table(content.slice(half), parts[1])
@@ -221,7 +221,7 @@ def feature(name: str) -> dict[str, Any]:
 
 
 def test_rows_marked_deleted_do_not_remove_their_file(tmp_path: Path) -> None:
-    """The file is removed without, and added with, the deletion vector; in any order."""
+    """The log removes the file without a deletion vector and adds it with one, in any order."""
     delta(tmp_path, 10)
     (size,) = active(tmp_path)
     first = (log_of(tmp_path) / f"{0:020}.json").read_text().splitlines()
@@ -235,7 +235,7 @@ def test_rows_marked_deleted_do_not_remove_their_file(tmp_path: Path) -> None:
     assert sizes_of(str(tmp_path)) == ()
 
 
-def test_a_table_that_delta_rs_does_not_know_is_left_to_spark(tmp_path: Path) -> None:
+def test_a_table_that_delta_rs_does_not_support_is_left_to_spark(tmp_path: Path) -> None:
     delta(tmp_path, 10)
     commit(tmp_path, 1, feature("somethingNew"))
     with pytest.raises(CorruptionError, match="read the table with Spark"):
@@ -250,7 +250,7 @@ def test_a_delta_table_that_delta_rs_would_look_for_elsewhere_is_refused(tmp_pat
         sizes_of(str(tmp_path / "a%20b"))
 
 
-def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
+def test_a_log_without_a_commit_is_not_a_table(tmp_path: Path) -> None:
     log_of(tmp_path).mkdir()
     (log_of(tmp_path) / "notes.txt").write_text("")
     with pytest.raises(InvalidArgumentError, match="no commit"):

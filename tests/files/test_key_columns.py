@@ -1,4 +1,6 @@
-"""Columns that carry a key of another type, or one that is nested: three engines, one answer."""
+"""Key columns of another type than the declared one, and nested keys: three engines give one
+result.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ ROWS = 60
 
 
 class Carried(NamedTuple):
-    """A column type, what it is said to be, and how a value of it is drawn."""
+    """A column type, the declared key type, and a generator of values."""
 
     type: pa.DataType
     key_type: str | None
@@ -142,7 +144,7 @@ def name_of(case: Carried) -> str:
 
 
 def in_python(value: Any, case: Carried) -> int:
-    """The hash of a value as the column gives it, by the name that is recorded."""
+    """Return the hash of a value from the column, under the recorded type name."""
     recorded = check_key_type(case.type, case.scheme, case.key_type)
     if recorded.startswith("Duration") and pa.types.is_duration(case.type):
         value *= 1000
@@ -157,7 +159,7 @@ def plain(value: Any, recorded: str) -> Any:
 
 
 def column_of(values: list[Any], case: Carried) -> pa.Array:
-    """The values between two others, so that slices are seen."""
+    """Return the values as a slice, between two other values, so that offsets matter."""
     padded = [values[-1], *values, values[0]]
     if pa.types.is_date(case.type) or pa.types.is_duration(case.type):
         array = pa.array(padded, pa.int32() if pa.types.is_date(case.type) else longs)
@@ -181,7 +183,7 @@ def test_columns_and_values_agree(case: Carried, seed: int) -> None:
 
 @pytest.mark.parametrize("start", range(0, len(CARRIED), 16))
 def test_spark_and_values_agree(spark: SparkSession, start: int) -> None:
-    """I1: so has a Spark column, in one query over many values."""
+    """I1: a Spark column has the same hashes, in one query over many values."""
     r = random.Random(start)
     cases = CARRIED[start : start + 16]
     drawn = [[case.draw(r) for _ in range(ROWS)] for case in cases]
@@ -203,7 +205,7 @@ def test_spark_and_values_agree(spark: SparkSession, start: int) -> None:
         assert found[f"c{number}"].to_pylist() == expected, name_of(case)
 
 
-def test_a_column_of_uuids_needs_no_word() -> None:
+def test_a_column_of_uuids_needs_no_declaration() -> None:
     values = [UUID(int=i * 3**77) for i in range(20)]
     column = pa.array([value.bytes for value in values], pa.binary(16))
     expected = [key_hash(value) for value in values]
@@ -261,7 +263,7 @@ WRONG: list[tuple[pa.DataType, str, str, Any]] = [
 def test_a_value_that_the_type_cannot_hold_is_refused(
     spark: SparkSession, kind: pa.DataType, scheme: str, key_type: str, value: Any
 ) -> None:
-    """In each engine; nothing is rounded, and one value has one spelling."""
+    """This holds in each engine. Nothing is rounded, and each value has one representation."""
     with pytest.raises(InvalidArgumentError):
         key_hash(value, key_type=key_type, hash_scheme=scheme)
     with pytest.raises(InvalidArgumentError):
@@ -284,7 +286,7 @@ def test_a_value_that_the_type_cannot_hold_is_refused(
         (pa.list_(pa.int32()), None, "flink-sql"), (pa.uuid(), None, "flink-sql"),
     ],
 )  # fmt: skip
-def test_what_no_column_of_the_type_can_carry_is_refused(
+def test_a_column_that_cannot_hold_the_key_type_is_refused(
     kind: pa.DataType, key_type: str | None, scheme: str
 ) -> None:
     with pytest.raises(UnsupportedTypeError):
@@ -293,7 +295,7 @@ def test_what_no_column_of_the_type_can_carry_is_refused(
 
 @given(st.sampled_from(CARRIED))
 def test_a_recorded_name_means_itself(case: Carried) -> None:
-    """What is stored asks for the same again."""
+    """A recorded type name can be declared again with the same result."""
     recorded = check_key_type(case.type, case.scheme, case.key_type)
     assert check_key_type(case.type, case.scheme, recorded) == recorded
 

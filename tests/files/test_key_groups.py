@@ -1,4 +1,6 @@
-"""Key groups that are wanted are read whole, and no others; of damaged files the intact ones."""
+"""The requested key groups are read completely, and no others. Damaged files yield their intact
+groups.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def entry(request: pytest.FixtureRequest, tmp_path: Path) -> KeyedEntry:
 def intact(
     storage: LocalStorage, entry: KeyedEntry, handle: KeyedStateHandle
 ) -> Iterator[tuple[int, Rows]]:
-    """Return of one file, which may be damaged, what is as it was written."""
+    """Return the unchanged key groups of a file that may be damaged."""
     alone = replace(entry, handles=(handle,))
     return whole(read_groups(storage, alone, range(GROUPS), damaged="skip"))
 
@@ -51,8 +53,10 @@ def whole(groups: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, R
         yield group, [rows for _, rows in pieces]
 
 
-def test_wanted_key_groups_come_whole_and_in_order(entry: KeyedEntry, tmp_path: Path) -> None:
-    """I8: any choice of them; each file is opened once, and none without a wanted one."""
+def test_requested_key_groups_are_complete_and_in_order(entry: KeyedEntry, tmp_path: Path) -> None:
+    """I8: for any selection, each file is opened at most once, and only if it has a requested
+    group.
+    """
     sizes = {g: (n, d) for handle in entry.handles for g, n, d in group_digests(handle)}
     assert sum(rows for rows, _ in sizes.values()) == 500
     dice = random.Random(3)
@@ -68,15 +72,17 @@ def test_wanted_key_groups_come_whole_and_in_order(entry: KeyedEntry, tmp_path: 
         assert set(storage.opened.values()) <= {1}
 
 
-def test_of_a_sound_file_all_are_intact(entry: KeyedEntry, tmp_path: Path) -> None:
+def test_all_groups_of_an_intact_file_are_intact(entry: KeyedEntry, tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     for handle in entry.handles:
         found = [group for group, _ in intact(storage, entry, handle)]
         assert found == [group for group, _, _ in group_digests(handle)]
 
 
-def test_of_a_damaged_file_no_wrong_row_comes(entry: KeyedEntry, tmp_path: Path) -> None:
-    """Any byte, another value: what comes has its digest, what does not is missed elsewhere too."""
+def test_a_damaged_file_yields_no_wrong_row(entry: KeyedEntry, tmp_path: Path) -> None:
+    """Any byte gets another value. A yielded group has its digest, and other readers miss the same
+    groups.
+    """
     storage, dice = LocalStorage(str(tmp_path)), random.Random(5)
     handle = entry.handles[0]
     file = tmp_path / entry.table.path / handle.path

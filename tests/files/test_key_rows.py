@@ -1,4 +1,4 @@
-"""The rows of many keys: those that a dictionary has, whatever lies in layers, or in a cache."""
+"""The rows of many keys equal a dictionary's, for any layers and any cache."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def looked_up(
     parallelism: int = 1,
     verify: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return the rows of some keys as the tasks of all subtasks find them, one after another."""
+    """Return the rows of some keys, looked up by the task of each subtask in turn."""
     (entry,) = store.manifest().keyed
     wanted = WantedKeys.of(pa.table({"k": pa.array(keys, pa.string())}), entry.state)
     storage, found = LocalStorage(store.url), []
@@ -56,7 +56,7 @@ def looked_up(
 
 
 def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
-    """Commit random changes of a map state; return what it is then."""
+    """Commit random changes of a map state; return its new content."""
     keys = [f"k{k}" for k in range(70)]
     cleared = set(chance.sample(keys, 4))
     some = sorted(one for one in state if one[0] not in cleared)
@@ -66,7 +66,7 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
         (k, chance.randrange(4)): chance.randrange(1000)
         for k in chance.sample(sorted(set(keys) - gone - {k for k, _ in entries}), 12)
     }
-    whole = chance.random() < 0.5  # keys, or single entries of them
+    whole = chance.random() < 0.5  # delete whole keys or single entries
     goes = [{"k": k} for k in gone] if whole else [{"k": k, "m": m} for k, m in entries]
     with store.snapshot(parallelism=chance.randrange(1, 9)) as checkpoint:
         checkpoint.changes(
@@ -88,7 +88,7 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
 
 
 def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
-    """Return a store with a base and some layers of a map state, and what it is."""
+    """Return a store with a base and some layers of a map state, and the state's content."""
     chance = random.Random(seed)
     store = StateStore.open(str(path), table_format="parquet", compaction=None)
     state = {(f"k{k}", m): k * m for k in range(60) for m in range(chance.randrange(4))}
@@ -104,11 +104,11 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
-def test_they_are_those_of_a_dictionary(
+def test_lookups_equal_a_dictionary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, layout: str, collide: bool
 ) -> None:
-    """Map states with several rows a key, base and layers with every kind of delete; one cache for
-    all checkpoints, as in a worker.
+    """The map states have several rows per key, and the base and layers have every kind of delete.
+    All checkpoints share one cache, as in a worker.
     """
     if collide:
         monkeypatch.setattr(equality, "row_hashes", constant_hashes)
@@ -140,7 +140,7 @@ def files_of(store: StateStore) -> list[Path]:
     return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
 
 
-def test_what_is_held_is_not_read_again(tmp_path: Path) -> None:
+def test_cached_rows_are_not_read_again(tmp_path: Path) -> None:
     store, cache = value_store(tmp_path / "store"), RowCache(2**24)
     keys = [f"k{i}" for i in range(200)]
     first = looked_up(store, keys, cache, parallelism=2)
@@ -165,7 +165,7 @@ def test_only_files_of_the_keys_key_groups_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
 def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) -> None:
-    """Also where a column has few values, or a type that is found by hashes alone."""
+    """This includes columns with few values, and types that can be found only by hash."""
     rows = [{"tenant": "ab"[i % 2], "number": i % 10, "at": float(i // 10)} for i in range(60)]
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     key = ["tenant", "number", "at"]
@@ -186,10 +186,10 @@ def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) ->
     assert found == [asked[0], asked[2]]
 
 
-def test_of_keys_of_two_columns_no_other_is_held(
+def test_only_the_requested_pairs_of_two_key_columns_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each value of either column is asked for, and few of their pairs."""
+    """Every value of each column is requested, but only a few of their pairs."""
     rows = pa.table({"a": np.repeat(range(30), 30), "b": np.tile(range(30), 30)})
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
@@ -208,8 +208,8 @@ def test_of_keys_of_two_columns_no_other_is_held(
     assert (found.num_rows, held) == (30, [30])
 
 
-def test_what_is_to_be_read_is_known_before(tmp_path: Path) -> None:
-    """Of files with key groups of the keys, those that are not held."""
+def test_the_bytes_to_read_are_known_in_advance(tmp_path: Path) -> None:
+    """They are the files with key groups of the keys, except cached ones."""
     store, cache = value_store(tmp_path / "store"), RowCache(2**24)
     (entry,) = store.manifest().keyed
     per_subtask = [reads_of(entry, groups) for groups in assignment_of(entry, 3).ranges()]
@@ -226,8 +226,10 @@ def test_what_is_to_be_read_is_known_before(tmp_path: Path) -> None:
     assert bytes_to_read(per_subtask, every, cache) == sum(sizes.values()) - sizes[group]
 
 
-def test_what_finds_no_room_leaves_the_rest_in_peace(tmp_path: Path) -> None:
-    """Slices that do not all fit: some are held through every lookup, none is thrown about."""
+def test_rows_that_do_not_fit_do_not_evict_others(tmp_path: Path) -> None:
+    """Not all slices fit into the cache. Some stay through every lookup, so the cache does not
+    thrash.
+    """
     store = value_store(tmp_path / "store")
     keys = [f"k{i}" for i in range(200)]
     whole = RowCache(2**24)
@@ -244,7 +246,7 @@ def test_what_finds_no_room_leaves_the_rest_in_peace(tmp_path: Path) -> None:
     assert [half.find(part) is not None for part in parts] == first
 
 
-def test_what_is_not_asked_for_any_more_goes(tmp_path: Path) -> None:
+def test_unused_rows_are_evicted(tmp_path: Path) -> None:
     old, new = value_store(tmp_path / "old"), value_store(tmp_path / "new", 100)
     keys = [f"k{i}" for i in range(200)]
     cache = RowCache(2**24)
@@ -256,11 +258,11 @@ def test_what_is_not_asked_for_any_more_goes(tmp_path: Path) -> None:
 
 
 def test_a_changed_byte_is_found_with_verify(tmp_path: Path) -> None:
-    """Before a row is handed over, also into a cache."""
+    """The damage is found before a row is returned or cached."""
     store = value_store(tmp_path / "store")
     for file in files_of(store):
         raw = bytearray(file.read_bytes())
-        raw[-20] ^= 1  # in the footer, behind what page checksums cover
+        raw[-20] ^= 1  # in the footer, which page checksums do not cover
         file.write_bytes(raw)
     for cache in (None, RowCache(2**24)):
         with pytest.raises(DamagedFileError):
@@ -272,7 +274,7 @@ def state_entry(tmp_path: Path) -> KeyedEntry:
     return entry
 
 
-def test_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_invalid_keys_are_refused(tmp_path: Path) -> None:
     state = state_entry(tmp_path).state
     with pytest.raises(InvalidArgumentError, match="'k' is missing"):
         WantedKeys.of(pa.table({"other": ["a"]}), state)

@@ -1,4 +1,6 @@
-"""Sorted rows into one file per key group: what is refused on the way, and what is left behind."""
+"""Write sorted rows into one file per key group: the refused input, and the files left after
+errors.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,10 @@ def write(storage: LocalStorage, table: pa.Table, batch_rows: int, **roles: Any)
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 4, 100])
-def test_every_key_group_is_one_file_however_batches_are_cut(
+def test_every_key_group_is_one_file_for_any_batch_boundaries(
     storage: LocalStorage, batch_rows: int
 ) -> None:
-    """I5, I8: handles in order, each with its own rows, row groups and bytes."""
+    """I5, I8: the handles are in order, each with its own rows, row groups and bytes."""
     table = rows([3, 3, 3, 3, 9, 100, 100], k=list(range(7)))
     handles = write(storage, table, batch_rows)
     assert [h.key_groups for h in handles] == [KeyGroupRange(g, g) for g in (3, 9, 100)]
@@ -76,8 +78,8 @@ def test_every_key_group_is_one_file_however_batches_are_cut(
     assert len(storage.list("t")) == 3
 
 
-def test_no_rows_are_no_files(storage: LocalStorage) -> None:
-    """Nor are empty batches."""
+def test_no_rows_make_no_files(storage: LocalStorage) -> None:
+    """The same holds for empty batches."""
     table = rows([], k=pa.array([], pa.int64()))
     empty = pa.RecordBatch.from_pylist([], table.schema)
     assert write_grouped([], target(storage, table)) == ()
@@ -85,8 +87,8 @@ def test_no_rows_are_no_files(storage: LocalStorage) -> None:
     assert storage.list("t") == ()
 
 
-def test_two_attempts_never_meet(storage: LocalStorage) -> None:
-    """A task that is run again writes files of its own."""
+def test_two_attempts_write_different_files(storage: LocalStorage) -> None:
+    """A task that runs again writes its own files."""
     table = rows([1], k=[1])
     first, second = write(storage, table, 9), write(storage, table, 9)
     assert first[0].path != second[0].path
@@ -110,10 +112,10 @@ def test_two_attempts_never_meet(storage: LocalStorage) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_two_rows_of_one_entry_are_refused_across_any_border(
+def test_duplicate_entries_are_refused_across_any_boundary(
     storage: LocalStorage, keys: pa.Array, at: Any, batch_rows: int
 ) -> None:
-    """The message shows the entry; nothing is left behind."""
+    """The message shows the entry, and no file remains."""
     table = rows([5] * 4, k=keys)
     with pytest.raises(DuplicateKeyError) as caught:
         write(storage, table, batch_rows)
@@ -136,13 +138,13 @@ def test_two_rows_of_one_entry_are_refused_across_any_border(
     ],
     ids=str,
 )
-def test_keys_that_differ_are_two_keys(storage: LocalStorage, keys: pa.Array) -> None:
-    """As their hashes tell them apart: 0.0 is not -0.0."""
+def test_different_keys_are_two_keys(storage: LocalStorage, keys: pa.Array) -> None:
+    """They differ like their hashes: 0.0 is not -0.0."""
     assert write(storage, rows([5, 5], k=keys), 9)[0].rows == 2
 
 
-def test_namespace_and_entry_tell_rows_of_one_key_apart(storage: LocalStorage) -> None:
-    """A null namespace is one as well: twice it is a duplicate."""
+def test_namespace_and_entry_distinguish_rows_of_one_key(storage: LocalStorage) -> None:
+    """A null namespace is also a namespace, and repeating it is a duplicate."""
     table = rows([1] * 3, k=[1, 1, 1], ns=[None, 1, 2])
     assert write(storage, table, 2, namespace=("ns",))[0].rows == 3
     twice = rows([1] * 3, k=[1, 1, 1], ns=pa.array([None, None, 2], pa.int64()))
@@ -162,7 +164,7 @@ def test_namespace_and_entry_tell_rows_of_one_key_apart(storage: LocalStorage) -
 def test_null_keys_are_counted_and_refused(
     storage: LocalStorage, keys: pa.Array, batch_rows: int
 ) -> None:
-    """All of them, over all batches; files that were begun are gone."""
+    """All null keys in all batches are counted, and partly written files are deleted."""
     with pytest.raises(NullKeyError, match=r"3 rows of state 'n' .*\(k\)") as caught:
         write(storage, rows([0, 0, 1, 1, 2], k=keys), batch_rows)
     assert caught.value.rows == 3
@@ -170,7 +172,7 @@ def test_null_keys_are_counted_and_refused(
 
 
 def test_a_null_key_is_an_ordinary_key_in_flink_sql(storage: LocalStorage) -> None:
-    """There NULL has a hash; twice it is a duplicate."""
+    """NULL has a hash in this scheme, and repeating it is a duplicate."""
     sql = {"hash_scheme": "flink-sql", "key_types": ("BIGINT",)}
     assert write(storage, rows([5, 5], k=[None, 1]), 9, **sql)[0].rows == 2
     with pytest.raises(DuplicateKeyError, match="'k': None"):
@@ -179,7 +181,7 @@ def test_a_null_key_is_an_ordinary_key_in_flink_sql(storage: LocalStorage) -> No
 
 @pytest.mark.parametrize("kind", [StateKind.LIST, StateKind.TIMERS])
 def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind) -> None:
-    """A list has no element without a place, and no timer is without a time."""
+    """Every list element has a position, and every timer has a time."""
     table = rows([1, 1], k=[1, 1], e=[None, 1])
     domain = TimeDomain.EVENT if kind is StateKind.TIMERS else None
     with pytest.raises(InvalidArgumentError, match=r"rows whose 'e' is null"):
@@ -187,8 +189,8 @@ def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind
     assert storage.list("t") == ()
 
 
-def test_an_error_of_the_rows_themselves_leaves_no_file(storage: LocalStorage) -> None:
-    """Whoever produces the batches may fail half way."""
+def test_an_error_in_the_input_leaves_no_file(storage: LocalStorage) -> None:
+    """The source of the batches can fail in the middle."""
     table = rows([1, 2], k=[1, 2])
 
     def batches() -> Any:
@@ -201,7 +203,7 @@ def test_an_error_of_the_rows_themselves_leaves_no_file(storage: LocalStorage) -
 
 
 def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
-    """A key group that comes back would need a second file, in whatever batch it does."""
+    """A key group that appears again would need a second file, in any batch."""
     for batch_rows in (1, 2, 9):
         with pytest.raises(
             InvalidArgumentError, match="key group 1 come after those of key group 2"
@@ -213,10 +215,10 @@ def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
 @pytest.mark.parametrize("batch_rows", [1, 4, 7, 100])
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
 @pytest.mark.parametrize("run_bytes", [1, 100, 10_000])
-def test_files_do_not_depend_on_how_rows_come(
+def test_files_do_not_depend_on_how_rows_arrive(
     storage: LocalStorage, run_bytes: int, layout: Layout, batch_rows: int
 ) -> None:
-    """I7: sorted and digested key group by key group, or many at once."""
+    """I7: rows are sorted and digested one key group at a time, or many together."""
     groups = [1, 1, 1, 2, 5, 5, 6, 7, 7, 7, 7, 7, 9]
     keys = [3, 1, 2, 9, 8, 4, 0, 10, 14, 12, 11, 13, -1]
     table = rows(groups, k=keys, v=[str(key) for key in keys])
@@ -244,7 +246,7 @@ def test_files_do_not_depend_on_how_rows_come(
 def test_a_file_that_cannot_be_made_durable_is_an_error(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5: also of files that were synced while others were written; none is left."""
+    """I5: this includes files that were synced while others were written. No file remains."""
 
     def fail(_: LocalStorage, names: Any) -> None:
         raise StorageError(f"cannot sync {len(names)} files")

@@ -1,4 +1,4 @@
-"""Small layers of changes, decoded once for the subtasks of a process."""
+"""Small layers of changes are decoded once for the subtasks of a process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_subtasks_share_layers_and_get_the_same_rows(layered: Checkpoints) -> No
     assert [*opened_layers(layered).values()] == [1, 1]
 
 
-def test_a_full_cache_leaves_layers_to_each_subtask(layered: Checkpoints) -> None:
+def test_a_full_cache_makes_each_subtask_read_the_layer(layered: Checkpoints) -> None:
     entry = layered.store.manifest().keyed[0]
     alone = rows(layered, entry, None)
     [first, _] = reads_of(entry, HALVES[0]).layers
@@ -60,7 +60,7 @@ def test_a_full_cache_leaves_layers_to_each_subtask(layered: Checkpoints) -> Non
     assert decoded is not None
     layered.opened()
     assert rows(layered, entry, LayerCache(decoded.nbytes * 6 // 5)) == alone
-    # The second layer is decoded, found to be too large, and read by each half.
+    # The second layer is decoded, is too large for the cache, and is then read by each half.
     assert sorted(opened_layers(layered).values()) == [1, 3]
 
 

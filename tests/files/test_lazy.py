@@ -1,4 +1,4 @@
-"""A subtask that is fetched as it is asked for: a key group at a time, and only its own."""
+"""A lazy subtask reads one key group at a time, on request, and only its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = {f"k{i}": i for i in range(600)}
 
 
 class Counted:
-    """A store, and what was opened and read of its data files since it was last asked."""
+    """A store that counts the data files opened and bytes read since the last call of ``read``."""
 
     def __init__(self, folder: Path, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
@@ -107,7 +107,7 @@ def test_the_first_lookup_reads_one_key_group(counted: Counted) -> None:
     assert counted.read() == (0, 0)
 
 
-def test_fetch_reads_what_is_asked_for_and_what_it_owns(counted: Counted) -> None:
+def test_fetch_reads_the_requested_groups_that_it_owns(counted: Counted) -> None:
     lazy = counted.state(3).lazy(1)
     assert lazy.key_groups == KeyGroupRange(4, 7)
     assert lazy.fetch(KeyGroupRange(0, 5)) == 2
@@ -118,7 +118,7 @@ def test_fetch_reads_what_is_asked_for_and_what_it_owns(counted: Counted) -> Non
     assert counted.read() == (0, 0)
 
 
-def test_the_least_lately_used_goes_first(counted: Counted) -> None:
+def test_the_least_recently_used_group_is_evicted_first(counted: Counted) -> None:
     state = counted.state(1)
     of: dict[int, str] = {key_group_of(k, max_parallelism=MOST): k for k in ROWS}
     lazy = state.lazy(0)
@@ -138,10 +138,10 @@ def test_the_least_lately_used_goes_first(counted: Counted) -> None:
 
 
 @pytest.mark.parametrize(("most", "is_changed"), [(MOST, False), (MOST, True), (36, True)])
-def test_a_key_group_that_is_larger_than_the_limit_is_not_held(
+def test_a_key_group_larger_than_the_limit_is_not_cached(
     counted: Counted, most: int, is_changed: bool
 ) -> None:
-    """Its keys are looked up in the files; a limit of none holds nothing."""
+    """Its keys are looked up in the files. With a limit of zero nothing is cached."""
     if is_changed:
         counted.change()
     state = counted.state(1, max_parallelism=most)
@@ -158,7 +158,7 @@ def test_a_key_group_that_is_larger_than_the_limit_is_not_held(
         assert lazy.get("nobody") == []
 
 
-def test_a_value_that_is_no_key_is_refused(counted: Counted) -> None:
+def test_an_invalid_key_is_refused(counted: Counted) -> None:
     lazy = counted.state(1).lazy(0)
     for wrong in (5, None, ("a", "b")):
         with pytest.raises(InvalidArgumentError):
@@ -166,7 +166,7 @@ def test_a_value_that_is_no_key_is_refused(counted: Counted) -> None:
     assert counted.read() == (0, 0)
 
 
-def test_a_restore_that_verifies_does_so_here_too(counted: Counted) -> None:
+def test_a_verifying_restore_also_verifies_lazy_reads(counted: Counted) -> None:
     state = counted.state(1, verify=True)
     entry = state.entry
     for handle in entry.handles:
@@ -176,7 +176,7 @@ def test_a_restore_that_verifies_does_so_here_too(counted: Counted) -> None:
         state.lazy(0).get("k5")
 
 
-def test_what_has_expired_is_not_found(tmp_path: Path) -> None:
+def test_expired_rows_are_not_found(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = [{"k": "a", "at": 0}, {"k": "b", "at": 100}]
     with store.snapshot(parallelism=1) as checkpoint:

@@ -1,4 +1,4 @@
-"""The order of lists: that of Python's lists of what the elements are ordered by, and Spark's."""
+"""The order of lists: Python's order of lists of sort keys, and Spark's order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = 60
 
 
 def lists_of(seed: int) -> tuple[Kind, list[Any], pa.Array]:
-    """Return a type of lists, three levels deep at most, some values of it, and their column."""
+    """Return a list type with at most three levels, some values of it, and their column."""
     draw = Random(seed)
     kind = ("array", draw_ordered_kind(draw, 2))
     values = [draw_value(draw, kind, draw.choice((0, 0.2))) for _ in range(VALUES)]
@@ -35,7 +35,7 @@ def lists_of(seed: int) -> tuple[Kind, list[Any], pa.Array]:
 
 
 def place(value: Any, kind: Kind, zeros_differ: bool = True) -> Any:
-    """Return what Python orders as values are: null first, NaN last."""
+    """Return a sort key that orders values in Python: null first, NaN last."""
     if value is None:
         return (0,)
     match name_of(kind):
@@ -51,8 +51,8 @@ def place(value: Any, kind: Kind, zeros_differ: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_bytes_are_in_the_order_of_the_lists(seed: int) -> None:
-    """Also of a slice; equal lists have equal bytes, and a null one none."""
+def test_sort_bytes_have_the_order_of_the_lists(seed: int) -> None:
+    """This includes slices. Equal lists have equal bytes, and a null list has none."""
     kind, values, column = lists_of(seed)
     skipped = seed % 3
     values, column = values[skipped:], column.slice(skipped)
@@ -77,7 +77,7 @@ def test_no_lists_have_no_bytes() -> None:
 
 
 def test_spark_has_the_same_order(spark: SparkSession) -> None:
-    """But for the zeros, which it takes for one."""
+    """Spark treats the two zeros as equal."""
     for seed in range(12):
         kind, values, column = lists_of(seed)
         rows = pa.table({"at": pa.array(range(VALUES), pa.int64()), "x": column})
@@ -88,8 +88,8 @@ def test_spark_has_the_same_order(spark: SparkSession) -> None:
         assert [places[at] for at in order] == sorted(places)
 
 
-def test_files_are_held_to_the_order() -> None:
-    """As ``verify`` looks at them, batch by batch."""
+def test_verify_checks_the_order_in_files() -> None:
+    """``verify`` reads the file batch by batch."""
     for seed in range(10):
         kind, values, column = lists_of(seed)
         order = sorted(range(VALUES), key=lambda at: place(values[at], kind))

@@ -1,4 +1,4 @@
-"""One key's rows: what is a key, what is not, and how little is read for it."""
+"""Rows of one key: valid and invalid keys, and how little a lookup reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAN = float("nan")
 
 
 def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKeyedState:
-    """Rows with these keys, and their number as ``v``."""
+    """Return a state of rows with these keys, and their position as ``v``."""
     rows = keys if isinstance(keys, pa.Table) else pa.table({"k": keys})
     rows = rows.append_column("v", pa.array(range(len(rows))))
     store = StateStore.open(str(folder / "store"), table_format="parquet")
@@ -73,7 +73,7 @@ def found(restored: RestoredKeyedState, key: Any) -> list[int]:
     ids=str,
 )  # fmt: skip
 def test_a_key_is_found_by_its_value(tmp_path: Path, keys: pa.Array, key: Any) -> None:
-    """The second of two; whatever Python type spells it exactly."""
+    """The second of two keys is found, with any Python type that represents it exactly."""
     assert found(state(tmp_path, keys), key) == [1]
 
 
@@ -106,14 +106,14 @@ def test_a_key_is_found_by_its_value(tmp_path: Path, keys: pa.Array, key: Any) -
     ],
     ids=str,
 )
-def test_a_value_that_is_no_key_is_refused(tmp_path: Path, keys: pa.Array, key: Any) -> None:
-    """Instead of being rounded to one, or answered with nothing; the key is shown."""
+def test_an_invalid_key_is_refused(tmp_path: Path, keys: pa.Array, key: Any) -> None:
+    """It is not rounded to a valid key, and the result is not empty. The message shows the key."""
     with pytest.raises(InvalidArgumentError, match=r"is no key of state 'n' of operator 'u'.*\(k "):
         state(tmp_path, keys).get(key)
 
 
-def test_a_null_key_is_refused_where_it_cannot_be_one(tmp_path: Path) -> None:
-    """In flink-sql it can."""
+def test_a_null_key_is_refused_if_the_scheme_does_not_allow_it(tmp_path: Path) -> None:
+    """The flink-sql scheme allows it."""
     with pytest.raises(NullKeyError):
         state(tmp_path, pa.array([1])).get(None)
     sql = state(tmp_path / "sql", pa.array([1, None]), hash_scheme="flink-sql")
@@ -121,7 +121,7 @@ def test_a_null_key_is_refused_where_it_cannot_be_one(tmp_path: Path) -> None:
 
 
 def test_several_key_columns_are_a_tuple_or_a_dictionary(tmp_path: Path) -> None:
-    """Each column by its name, in any order."""
+    """Each column has its name, in any order."""
     rows = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"]})
     both = state(tmp_path, rows, key=["a", "b"])
     assert found(both, (1, "y")) == found(both, [1, "y"]) == found(both, {"b": "y", "a": 1}) == [1]
@@ -131,19 +131,19 @@ def test_several_key_columns_are_a_tuple_or_a_dictionary(tmp_path: Path) -> None
 
 
 def test_one_key_column_can_be_named(tmp_path: Path) -> None:
-    """As several are."""
+    """A dictionary works as with several columns."""
     assert found(state(tmp_path, pa.array([1, 2])), {"k": 2}) == [1]
 
 
 def test_a_missing_key_has_no_rows(tmp_path: Path) -> None:
-    """Also one whose key group has no file."""
+    """This includes a key whose key group has no file."""
     few = state(tmp_path, pa.array([1]), max_parallelism=128)
     assert [few.get(key) for key in range(2, 40)] == [[]] * 38
 
 
 @pytest.mark.parametrize("precision", ["s", "ms", "us"])
 def test_a_timestamp_of_any_precision_is_found(tmp_path: Path, precision: str) -> None:
-    """I1: it is stored in microseconds, and hashed as the recorded type says."""
+    """I1: it is stored in microseconds, and hashed as its recorded type."""
     keys = pa.array([NOON], pa.timestamp(precision))
     for scheme in ("java", "flink-sql"):
         restored = state(tmp_path / scheme, keys, hash_scheme=scheme, max_parallelism=128)
@@ -151,7 +151,7 @@ def test_a_timestamp_of_any_precision_is_found(tmp_path: Path, precision: str) -
 
 
 def test_a_column_with_a_dot_in_its_name_is_not_a_field_of_a_struct(tmp_path: Path) -> None:
-    """Parquet writes ``a.b`` for both; their bounds must not be mixed up."""
+    """Parquet writes ``a.b`` for both, and their bounds must not be confused."""
     rows = pa.table({"a.b": ["x", "y", "z"], "a": [{"b": "0"}, {"b": "0"}, {"b": "1"}]})
     restored = state(tmp_path, rows, key="a.b")
     assert [found(restored, key) for key in "xyz"] == [[0], [1], [2]]
@@ -160,7 +160,7 @@ def test_a_column_with_a_dot_in_its_name_is_not_a_field_of_a_struct(tmp_path: Pa
 def test_row_groups_that_cannot_hold_the_key_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a big key group, one row group for one key."""
+    """A lookup reads one row group of a large key group."""
     restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
     assert restored.entry.handles[0].row_groups == 4
     read: list[int] = []
@@ -176,10 +176,8 @@ def test_row_groups_that_cannot_hold_the_key_are_not_read(
     assert read == [2]
 
 
-def test_bounds_that_nothing_vouches_for_hide_no_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I7: a manifest of an older release has no checksum of the footer that says them."""
+def test_unverified_bounds_hide_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7: a manifest of an older release has no checksum of the footer with the bounds."""
     monkeypatch.setattr("statestore.files.writer.footer_of", lambda _: None)
     restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
     monkeypatch.setattr("statestore.files.lookup._admits", lambda *_: False)
@@ -203,7 +201,7 @@ def test_every_key_has_the_rows_of_a_dictionary(tmp_path: Path, layout: str, for
             assert [row["m"] for row in found] == sorted(m for _, m in expected)
 
 
-def test_one_file_at_most_is_opened_of_the_base_and_of_each_layer(tmp_path: Path) -> None:
+def test_at_most_one_file_of_the_base_and_of_each_layer_is_opened(tmp_path: Path) -> None:
     state = Checkpoints(tmp_path)
     state.full(users(200), parallelism=4)
     state.change({("u001", 0): 1})
@@ -219,7 +217,7 @@ def test_one_file_at_most_is_opened_of_the_base_and_of_each_layer(tmp_path: Path
     assert sum("/changes/" in name for name in opened) == len(opened) - 1
 
 
-def test_keys_of_changes_are_told_apart_as_in_a_full_state(tmp_path: Path) -> None:
+def test_keys_of_changes_are_distinguished_as_in_a_full_state(tmp_path: Path) -> None:
     kind = pa.struct([("a", pa.int64()), ("f", pa.float64())])
     schema = pa.schema([("k", kind), ("n", pa.string()), ("v", pa.int64())])
 
@@ -249,7 +247,7 @@ def test_keys_of_changes_are_told_apart_as_in_a_full_state(tmp_path: Path) -> No
 
 
 def test_a_lookup_names_a_missing_or_damaged_file(taken: Checkpoints) -> None:
-    """As a restore does, whichever it needs."""
+    """The error is the same as in a restore that needs the file."""
     restored = taken.store.restore().keyed("u", "s")
 
     def look() -> None:

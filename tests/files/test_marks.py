@@ -1,4 +1,6 @@
-"""Marks of changes: stored, the width of a delete; until then also whether it is cleared."""
+"""Markers of changes: a file stores how many columns a delete names. In memory a marker also says
+whether the row expired.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def keys(changes: pa.Table) -> list[int]:
     return [*changes.column("k").to_pylist()]
 
 
-def test_a_change_comes_or_goes_and_says_which_columns_it_names() -> None:
+def test_a_change_is_an_upsert_or_a_delete_of_named_columns() -> None:
     assert marks.comes(CHANGES).tolist() == [True, False, False, False, False]
     assert keys(marks.coming(CHANGES)) == [0]
     assert keys(marks.deletes(CHANGES)) == [1, 2, 3, 4]
@@ -48,8 +50,8 @@ def test_a_change_comes_or_goes_and_says_which_columns_it_names() -> None:
     assert named == [["k", "m", "v"], ["k"], ["k", "m"], ["k"], ["k", "m"]]
 
 
-def test_what_is_stored_is_a_width() -> None:
-    """The format's own numbers: docs/FORMAT.md."""
+def test_the_stored_marker_is_a_width() -> None:
+    """These numbers are part of the format: docs/FORMAT.md."""
     stored = marks.as_stored(CHANGES)
     assert stored.column(MARK).to_pylist() == [0, 1, 2, 1, 2]
     cleared = marks.as_cleared(stored)
@@ -58,14 +60,14 @@ def test_what_is_stored_is_a_width() -> None:
     assert marks.as_stored(cleared).equals(stored)
 
 
-def test_what_has_expired_clears_its_identity() -> None:
+def test_an_expired_row_clears_its_identity() -> None:
     gone = marks.cleared_where(CHANGES, marks.comes(CHANGES), STATE)
     assert gone.column("v").to_pylist() == [None, *"bcde"]
     assert marks.widths_of(gone, STATE).tolist() == [2, 1, 2, 1, 2]
     assert keys(marks.deletes(gone, cleared=False)) == [1, 2]
 
 
-def test_a_stored_mark_that_says_nothing_is_counted() -> None:
+def test_invalid_stored_markers_are_counted() -> None:
     changes = change_state(STATE)
     assert marks.are_changes(changes)
     assert not marks.are_changes(STATE)
@@ -77,6 +79,6 @@ def test_a_stored_mark_that_says_nothing_is_counted() -> None:
 
 
 @pytest.mark.parametrize("module", modules("statestore"), ids=str)
-def test_no_other_module_reads_a_mark(module: Module) -> None:
+def test_no_other_module_reads_a_marker(module: Module) -> None:
     own = module.name == marks.__name__
     assert own or "column(MARK)" not in module.text

@@ -1,4 +1,4 @@
-"""Base and layers merged: in order, by runs of key groups, without a hash of any row."""
+"""Merges of base and layers: in order, one run of key groups at a time, without hashing rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERYTHING = KeyGroupRange(0, GROUPS - 1)
 
 
 def store_of(path: Path, **written: Any) -> tuple[StateStore, dict[str, int]]:
-    """Return a store with a base and three layers, and what its state is."""
+    """Return a store with a base and three layers, and the content of its state."""
     parquet = ParquetOptions(**written)
     store = StateStore.open(str(path), table_format="parquet", parquet=parquet, compaction=None)
     state = {f"k{i}": i for i in range(60)}
@@ -72,7 +72,7 @@ def no_hash(rows: Any, columns: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("run_bytes", [1, runs.RUN_BYTES])
-def test_the_newest_change_counts(
+def test_the_newest_change_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int
 ) -> None:
     store, state = store_of(tmp_path / "store", run_bytes=run_bytes)
@@ -84,13 +84,13 @@ def test_the_newest_change_counts(
     assert rows.combine_chunks().equals(in_order.combine_chunks())
 
 
-def test_it_is_done_one_run_of_key_groups_at_a_time(tmp_path: Path) -> None:
+def test_a_merge_handles_one_run_of_key_groups_at_a_time(tmp_path: Path) -> None:
     store, _ = store_of(tmp_path / "store", row_group_rows=1)
     groups = [set(batch.column("key_group").to_pylist()) for batch in merged(store, run_bytes=1)]
     assert max(map(len, groups)) == 1
 
 
-def test_some_key_groups_have_the_rows_that_they_have_of_all(tmp_path: Path) -> None:
+def test_a_subset_of_key_groups_has_the_rows_of_a_full_merge(tmp_path: Path) -> None:
     store, state = store_of(tmp_path / "store")
     parts = [merged(store, KeyGroupRange(group, group)) for group in range(GROUPS)]
     for group, batches in enumerate(parts):
@@ -103,8 +103,10 @@ def test_some_key_groups_have_the_rows_that_they_have_of_all(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("seed", range(4))
-def test_many_layers_are_put_over_the_base_at_once(tmp_path: Path, layout: str, seed: int) -> None:
-    """Rows come, go by key and by entry, and come back, in layers of which each has some keys."""
+def test_many_layers_are_merged_in_one_pass(tmp_path: Path, layout: str, seed: int) -> None:
+    """Rows are added, deleted by key or by entry, and added again, in layers with
+    different keys.
+    """
     made, random = Checkpoints(tmp_path / "store", layout=layout), Random(seed)
     made.full(users(12, 3))
     for number in range(12):
@@ -138,8 +140,10 @@ KEYS = KeyedState(
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 128, 1000])
 @pytest.mark.parametrize("new", [1, 5, 1000])
-def test_new_rows_come_to_their_places(rows: int, new: int) -> None:
-    """Also before all rows and behind them, beside rows that go, in every key group or in one."""
+def test_new_rows_are_inserted_in_order(rows: int, new: int) -> None:
+    """New rows come before, after and between existing rows, next to deleted ones, and in one or
+    all key groups.
+    """
     random = Random(rows * new)
     for groups in (1, GROUPS):
         keys = random.sample([(k, m) for k in range(200) for m in range(20)], rows + new)
@@ -159,7 +163,7 @@ def test_new_rows_come_to_their_places(rows: int, new: int) -> None:
 def changed_rows(
     rows: Sequence[tuple[tuple[int, int], int | None, int | None]], groups: int
 ) -> pa.Table:
-    """Return entries with a value and a mark, in order of key group."""
+    """Return entries with a value and a marker, in order of key group."""
     named = [{"key_group": k % groups, "k": k, "m": m, MARK: at, "v": v} for (k, m), v, at in rows]
     longs = [(name, pa.int64()) for name in ("k", "m", MARK, "v")]
     schema = pa.schema([("key_group", pa.int32()), *longs])
@@ -171,7 +175,7 @@ def run(rows: int) -> pa.Table:
     return pa.table({"n": pa.array(range(rows), pa.int64())})
 
 
-def test_what_is_brought_in_ahead_is_bounded_and_ends_with_its_reader() -> None:
+def test_read_ahead_is_bounded_and_ends_with_its_reader() -> None:
     begun: list[int] = []
     ended: list[bool] = []
 
@@ -190,7 +194,7 @@ def test_what_is_brought_in_ahead_is_bounded_and_ends_with_its_reader() -> None:
     assert ended == [True]
 
 
-def test_it_is_brought_in_before_somebody_waits_for_it() -> None:
+def test_runs_are_read_before_they_are_requested() -> None:
     brought = Event()
 
     def runs() -> Iterator[pa.Table]:
@@ -201,7 +205,7 @@ def test_it_is_brought_in_before_somebody_waits_for_it() -> None:
         assert brought.wait(timeout=60)
 
 
-def test_what_goes_wrong_ahead_is_told_behind_what_came_before() -> None:
+def test_an_error_of_read_ahead_follows_the_runs_before_it() -> None:
     def runs() -> Iterator[pa.Table]:
         yield run(1)
         yield run(2)
@@ -213,8 +217,8 @@ def test_what_goes_wrong_ahead_is_told_behind_what_came_before() -> None:
             next(ahead)
 
 
-def test_equal_rows_are_found_as_keys_are_equal() -> None:
-    """Null is null and NaN is NaN, 0.0 is not -0.0, and order plays no part."""
+def test_rows_match_as_keys_do() -> None:
+    """Null equals null, NaN equals NaN, and 0.0 differs from -0.0, in any order of rows."""
     nan = float("nan")
     values = [0.0, -0.0, nan, None, 1.5]
     old = pa.table({"a": pa.array(values, pa.float64()), "b": ["x"] * 5})
@@ -251,7 +255,7 @@ KINDS: list[tuple[pa.DataType, list[Any]]] = [
 
 
 def plainly(value: Any, kind: pa.DataType) -> Any:
-    """Return what is equal for equal values alone, of a column of a type."""
+    """Return a form of a value in a type's column that is equal only for equal values."""
     if isinstance(value, float):
         return "NaN" if value != value else (value, str(value))
     if isinstance(value, dict):
@@ -263,7 +267,7 @@ def plainly(value: Any, kind: pa.DataType) -> Any:
 
 
 def first_equal(old: pa.Table, new: pa.Table) -> list[tuple[int, int]]:
-    """Return what is found, a row and a value at a time."""
+    """Return the matches, by comparing each row with each value."""
 
     def shown(rows: pa.Table) -> list[list[Any]]:
         return [
@@ -280,8 +284,8 @@ def first_equal(old: pa.Table, new: pa.Table) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_of_any_columns_are_found(seed: int) -> None:
-    """In pieces, with columns in another order, and where a column is of another type."""
+def test_rows_of_any_columns_are_matched(seed: int) -> None:
+    """The rows come in pieces, with columns in another order, and with a column of another type."""
     random, count = Random(seed), 0
 
     def rows_of(kinds: list[tuple[pa.DataType, list[Any]]]) -> pa.Table:

@@ -1,4 +1,6 @@
-"""pandas between two Arrow tables: what nobody touched comes back bit for bit, all else exactly."""
+"""pandas between two Arrow tables: untouched values are identical bit for bit, and others are
+exact.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ def tables(draw: Any) -> pa.Table:
 
 @settings(deadline=None)
 @given(rows=tables())
-def test_what_pandas_does_not_touch_comes_back_bit_for_bit(rows: pa.Table) -> None:
-    """Of every type, by both ways in; also of a frame that was sliced, copied and turned round."""
+def test_untouched_values_are_identical_bit_for_bit(rows: pa.Table) -> None:
+    """This holds for every type and both conversions, also after a frame was sliced, copied and
+    reversed.
+    """
     frame = pandas_of(rows)
     turned = frame.iloc[::-1].copy().iloc[::-1]
     for one in (frame, turned.reset_index(drop=True)):
@@ -74,12 +78,12 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
         (pd.Series([{"x": 1}]), pa.map_(pa.string(), pa.int64()), [[("x", 1)]]),
     ],
 )
-def test_an_equal_value_of_another_type_is_taken(
+def test_an_equal_value_of_another_type_is_accepted(
     series: Any, kind: pa.DataType, values: list[Any]
 ) -> None:
-    """As pandas makes them of Python's values; NaN stays one where the column can hold it."""
+    """pandas creates such types from Python values. NaN stays NaN if the column can hold it."""
     frame = pd.DataFrame({"v": series})
-    frame.index = pd.Index([*range(7, 7 + len(frame))])  # an index is left out
+    frame.index = pd.Index([*range(7, 7 + len(frame))])  # the conversion ignores the index
     column = pandas_as_stored(frame, pa.schema([("v", kind)])).column("v")
     assert column.type == kind
     found = ["nan" if value != value else value for value in column.to_pylist()]
@@ -109,8 +113,6 @@ def test_an_equal_value_of_another_type_is_taken(
         (pd.Series([pd.Timedelta(1)]), pa.int64(), "'v'.*long"),
     ],
 )
-def test_a_value_that_would_become_another_is_refused(
-    series: Any, kind: pa.DataType, message: str
-) -> None:
+def test_a_value_that_would_change_is_refused(series: Any, kind: pa.DataType, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         pandas_as_stored(pd.DataFrame({"v": series}), pa.schema([("v", kind)]))

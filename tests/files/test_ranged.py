@@ -1,4 +1,6 @@
-"""Ranged files: a contiguous range of key groups each, restored as if every group had its own."""
+"""Ranged files: each has a contiguous range of key groups, and restores as if every group had a
+file.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,10 @@ def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
 
 @pytest.mark.parametrize("max_parallelism", [1, 64, 1000, 32_768])
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 16, 64])
-def test_every_subtask_gets_the_same_rows_as_of_partitioned_files(
+def test_every_subtask_gets_the_same_rows_as_from_partitioned_files(
     tmp_path: Path, max_parallelism: int, parallelism: int
 ) -> None:
-    """I1, I2, I7: whatever file and row group its key groups share."""
+    """I1, I2, I7: for any file and row group that its key groups share."""
     if parallelism > max_parallelism or (max_parallelism > 1000 and parallelism not in (3, 7)):
         return
     one, other = store_in(tmp_path / "a"), store_in(tmp_path / "b", layout="partitioned")
@@ -66,7 +68,7 @@ def test_every_subtask_gets_the_same_rows_as_of_partitioned_files(
         assert set(groups) <= set(assignment.range_of(subtask))
 
 
-def test_a_file_ends_with_a_key_group_once_it_is_large(tmp_path: Path) -> None:
+def test_a_large_file_ends_at_the_next_key_group(tmp_path: Path) -> None:
     """Files and their indexes tile the key groups."""
     entry = take(store_in(tmp_path, file_bytes=30_000))
     assert 2 < len(entry.handles) < 20
@@ -84,7 +86,7 @@ def test_a_file_ends_with_a_key_group_once_it_is_large(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_cut_between_key_groups(tmp_path: Path) -> None:
-    """So that few readers meet in one; a key group that is larger than one is cut inside."""
+    """Few readers then share a row group. A key group larger than a row group is cut inside."""
     entry = take(store_in(tmp_path))
     (handle,) = entry.handles
     file = pq.ParquetFile(tmp_path / entry.table.path / handle.path)
@@ -97,8 +99,8 @@ def test_row_groups_are_cut_between_key_groups(tmp_path: Path) -> None:
         assert not one & later
 
 
-def test_a_subtask_reads_its_row_groups_alone(tmp_path: Path) -> None:
-    """I8: the file once, and of its bytes about the subtask's share."""
+def test_a_subtask_reads_only_its_row_groups(tmp_path: Path) -> None:
+    """I8: it opens the file once, and reads approximately its share of the bytes."""
     rows = [row | {"text": hashlib.sha512(str(row).encode()).hexdigest()} for row in ROWS]
     with store_in(tmp_path).snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=64)
@@ -168,10 +170,10 @@ def test_an_index_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     ("count", "max_parallelism", "layout"),
     [(6000, 2, "partitioned"), (6000, 3, "ranged"), (6000, 128, "ranged"), (0, 1, "ranged")],
 )
-def test_auto_goes_by_the_rows_of_a_key_group(
+def test_auto_layout_depends_on_the_rows_of_a_key_group(
     tmp_path: Path, count: int, max_parallelism: int, layout: str
 ) -> None:
-    """From 2,048 on a file of its own costs little beside them."""
+    """With 2,048 or more rows, the cost of a separate file is small in comparison."""
     store = store_in(tmp_path, layout="auto")
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.Table.from_pylist(ROWS).slice(0, count)
@@ -210,8 +212,10 @@ def test_a_subtask_without_rows_opens_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("per_task", [5_000, 50_000])
-def test_auto_parallelism_goes_by_the_rows_of_each_key_group(tmp_path: Path, per_task: int) -> None:
-    """A key group with most of the rows is not spread over its file's range."""
+def test_auto_parallelism_depends_on_the_rows_of_each_key_group(
+    tmp_path: Path, per_task: int
+) -> None:
+    """The rows of a large key group are not attributed to the other groups in its file's range."""
     store = store_in(tmp_path)
     many = [{"user": "one", "position": i, "text": f"{i:030x}"} for i in range(20_000)]
     few = [{"user": f"u{i}", "position": 0, "text": "x"} for i in range(300)]
@@ -226,7 +230,7 @@ def test_auto_parallelism_goes_by_the_rows_of_each_key_group(tmp_path: Path, per
 
 
 def test_verify_finds_digests_of_other_key_groups(tmp_path: Path) -> None:
-    """I7: also when they still add up to the file's."""
+    """I7: also if they still add up to the file's digest."""
     store = store_in(tmp_path)
     take(store)
     name, document = manifest_of(tmp_path)
@@ -253,7 +257,7 @@ def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
 
 
 def manifest_of(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return where the manifest is, and what it holds but its checksum."""
+    """Return the path of the manifest, and its content without the checksum."""
     name = path / "checkpoints" / "0000000001.json"
     document = json.loads(name.read_text())
     document.pop("sha256")

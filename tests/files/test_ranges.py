@@ -1,4 +1,6 @@
-"""Reading by ranges: each wanted byte once, in few requests, several at once, a bounded number."""
+"""Range reads: each needed byte is read once, in few requests, with a bounded number in
+parallel.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ STREAMS = 4
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A state in each layout: 3 MB that do not compress, ranged in 4 files."""
+    """A store per layout, each with a state of 3 MB that cannot be compressed. The ranged layout
+    has 4 files.
+    """
     random = Random(1)
     rows = pa.table(
         {
@@ -57,10 +61,10 @@ def read(storage: Storage, parallelism: int) -> tuple[KeyedEntry, list[pa.Table]
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("parallelism", [1, 3, 7, 16, 64])
-def test_rows_are_the_same_however_they_are_read(
+def test_rows_are_the_same_for_every_way_to_read(
     stores: dict[str, Path], layout: str, parallelism: int
 ) -> None:
-    """By path, through an open file, and by ranges."""
+    """Files are read by path, through an open file, and by ranges."""
     path = str(stores[layout])
     _, through_file = read(CountingStorage(path), parallelism)
     _, by_ranges = read(CountingStorage(path, STREAMS), parallelism)
@@ -73,7 +77,7 @@ def test_rows_are_the_same_however_they_are_read(
 def test_files_of_a_key_group_are_read_once_and_opened_once(
     stores: dict[str, Path], streams: int, parallelism: int
 ) -> None:
-    """I8: exactly the bytes of the state, and on an object store one request for each file."""
+    """I8: exactly the bytes of the state, and one request per file on an object store."""
     storage = CountingStorage(str(stores[PARTITIONED]), streams)
     entry, _ = read(storage, parallelism)
     assert storage.bytes_read == entry.size_bytes
@@ -83,10 +87,10 @@ def test_files_of_a_key_group_are_read_once_and_opened_once(
 
 @pytest.mark.parametrize("streams", [1, STREAMS])
 @pytest.mark.parametrize("parallelism", [3, 16])
-def test_of_a_shared_file_only_wanted_row_groups_and_its_end_are_read(
+def test_only_needed_row_groups_and_the_end_of_a_shared_file_are_read(
     stores: dict[str, Path], streams: int, parallelism: int
 ) -> None:
-    """I8: nothing twice by one subtask, but for the end of the file."""
+    """I8: one subtask reads nothing twice, except the end of the file."""
     storage = CountingStorage(str(stores[RANGED]), streams)
     entry, _ = read(storage, parallelism)
     ends = sum(_end_bytes(stores[RANGED], entry, index, streams) for index in range(4))
@@ -102,8 +106,8 @@ def _end_bytes(folder: Path, entry: KeyedEntry, index: int, streams: int) -> int
     return int(metadata.serialized_size) + 8
 
 
-def test_row_groups_side_by_side_are_asked_for_together(stores: dict[str, Path]) -> None:
-    """A request for the end of each file, and one for what is wanted of it: it fits in one."""
+def test_adjacent_row_groups_are_read_in_one_request(stores: dict[str, Path]) -> None:
+    """There is one request for the end of each file, and one for the needed row groups."""
     storage = CountingStorage(str(stores[RANGED]), STREAMS)
     keyed = StateStore.over(storage).restore(parallelism=8).keyed("uid", "name")
     rows = keyed.to_arrow(1).read_all().num_rows
@@ -112,8 +116,8 @@ def test_row_groups_side_by_side_are_asked_for_together(stores: dict[str, Path])
     assert max(asked.values()) <= 2
 
 
-def test_requests_under_way_are_several_and_bounded(stores: dict[str, Path]) -> None:
-    """Of all subtasks of a process together."""
+def test_parallel_requests_are_several_and_bounded(stores: dict[str, Path]) -> None:
+    """The bound covers all subtasks of a process together."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=STREAMS, latency_seconds=0.001)
     threads = [threading.Thread(target=read, args=(storage, 3)) for _ in range(3)]
     for thread in threads:
@@ -123,8 +127,8 @@ def test_requests_under_way_are_several_and_bounded(stores: dict[str, Path]) -> 
     assert storage.most == STREAMS
 
 
-def test_what_is_asked_ahead_is_bounded_and_what_is_needed_never_waits() -> None:
-    """A reader that stands still keeps its pieces, and no other one out."""
+def test_prefetch_is_bounded_and_a_needed_read_never_waits() -> None:
+    """A paused reader keeps its prefetched ranges without blocking another reader."""
     streams, asked = Streams(2), Counter[str]()
 
     def reader(name: str) -> RangedFile:
@@ -149,8 +153,8 @@ def test_what_is_asked_ahead_is_bounded_and_what_is_needed_never_waits() -> None
     other.close()
 
 
-def test_an_abandoned_reader_asks_for_nothing_more(stores: dict[str, Path]) -> None:
-    """Its requests that have not begun are withdrawn."""
+def test_an_abandoned_reader_sends_no_more_requests(stores: dict[str, Path]) -> None:
+    """Its waiting requests are withdrawn."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=2, latency_seconds=0.01)
     batches = StateStore.over(storage).restore(parallelism=1).keyed("uid", "name").to_arrow(0)
     batches.read_next_batch()
@@ -189,14 +193,16 @@ def _flipped(path: Path) -> None:
         (_flipped, DamagedFileError),
     ],
 )
-def test_a_file_that_was_asked_for_ahead_is_named_when_it_is_damaged(
+def test_a_damaged_prefetched_file_is_named(
     stores: dict[str, Path],
     tmp_path: Path,
     layout: str,
     damage: Callable[[Path], None],
     error: type[Exception],
 ) -> None:
-    """I7: with what was being restored, though another thread met it."""
+    """I7: the error names the state that was being restored, although another thread read
+    the file.
+    """
     copy = tmp_path / "copy"
     shutil.copytree(stores[layout], copy)
     storage = CountingStorage(str(copy), STREAMS)
@@ -208,10 +214,10 @@ def test_a_file_that_was_asked_for_ahead_is_named_when_it_is_damaged(
     assert any("while restoring" in note for note in caught.value.__notes__)
 
 
-def test_a_request_that_fails_is_a_storage_error(
+def test_a_failed_request_is_a_storage_error(
     stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no damage: retry later."""
+    """It is not damage, and a later retry can succeed."""
     storage = CountingStorage(str(stores[RANGED]), STREAMS)
 
     def failing(self: CountingStorage, name: str, start: int, stop: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Data files: what a handle says of them is exact, and what is not as it says is named."""
+"""Data files: a handle describes its file exactly, and a file that differs is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = pa.table(
         "l": pa.array([[number] * (number % 3) for number in range(100)], pa.list_(pa.int32())),
     }
 )
-# As a stored schema has it.
+# In the form of a stored schema.
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("t", pa.string()), ("l", pa.list_(pa.field("element", pa.int32())))]
 )
@@ -50,8 +50,8 @@ def read(storage: LocalStorage, handle: OperatorStateHandle) -> pa.Table:
 
 
 @pytest.mark.parametrize("row_group_rows", [1, 7, 13, 99, 100, 101])
-def test_a_handle_states_what_was_written(storage: LocalStorage, row_group_rows: int) -> None:
-    """I5: rows, bytes, row groups, digest and SHA-256, wherever row groups are cut."""
+def test_a_handle_describes_the_written_file(storage: LocalStorage, row_group_rows: int) -> None:
+    """I5: rows, bytes, row groups, digest and SHA-256, for any row-group size."""
     handle = write(storage, row_group_rows=row_group_rows)
     raw = storage.read("t/f.parquet")
     assert (handle.rows, handle.size_bytes) == (100, len(raw))
@@ -63,17 +63,17 @@ def test_a_handle_states_what_was_written(storage: LocalStorage, row_group_rows:
     assert read(storage, handle).equals(ROWS.cast(SCHEMA))
 
 
-def test_wide_rows_are_cut_into_row_groups_by_their_bytes(storage: LocalStorage) -> None:
-    """A reader holds one row group: a few wide rows must not fill its memory."""
+def test_wide_rows_are_split_into_row_groups_by_size(storage: LocalStorage) -> None:
+    """A reader holds one row group in memory, and a few wide rows must not fill it."""
     handle = write(storage, row_group_bytes=1)
-    assert handle.row_groups == 100  # a row each
+    assert handle.row_groups == 100  # one row each
     assert handle.digest == rows_digest(ROWS)
     assert read(storage, handle).equals(ROWS.cast(SCHEMA))
 
 
-def test_pages_carry_checksums(storage: LocalStorage) -> None:
-    """A flipped bit is an error and not another row, except in a few places of headers and footer;
-    these the digest finds.
+def test_pages_have_checksums(storage: LocalStorage) -> None:
+    """A flipped bit is an error and never another row. In a few places of headers and footer only
+    the digest finds it.
     """
     handle = write(storage)
     raw = storage.read("t/f.parquet")
@@ -92,8 +92,8 @@ def test_pages_carry_checksums(storage: LocalStorage) -> None:
     assert unseen < 5
 
 
-def test_a_handle_knows_its_footer(storage: LocalStorage) -> None:
-    """I5: the bytes behind the last page, to the end."""
+def test_a_handle_describes_its_footer(storage: LocalStorage) -> None:
+    """I5: the footer is the bytes after the last page, up to the end."""
     handle = write(storage, row_group_rows=30)
     raw = storage.read("t/f.parquet")
     last = pq.read_metadata(pa.BufferReader(raw)).row_group(3).column(2)
@@ -106,7 +106,7 @@ def test_a_handle_knows_its_footer(storage: LocalStorage) -> None:
 def test_a_damaged_footer_is_refused_before_arrow_sees_it(
     storage: LocalStorage, streams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I7: any bit of it. Arrow would lose rows, or abort the process."""
+    """I7: for any bit of it. Arrow would lose rows or abort the process."""
     handle = write(storage, row_group_rows=30)
     raw = storage.read("t/f.parquet")
     assert handle.footer is not None
@@ -120,8 +120,8 @@ def test_a_damaged_footer_is_refused_before_arrow_sees_it(
             next(read_batches(CountingStorage(storage.url, streams), "t", handle, SCHEMA))
 
 
-def test_one_request_brings_a_footer(storage: LocalStorage) -> None:
-    """Its length is known; one of which it is not is guessed."""
+def test_a_footer_needs_one_request(storage: LocalStorage) -> None:
+    """The handle has the footer's length. Without a handle the length is estimated."""
     handle = write(storage)
     assert handle.footer is not None
     for known, length in ((handle, handle.footer.size_bytes), (unsealed(handle), None)):
@@ -143,17 +143,17 @@ def test_one_request_brings_a_footer(storage: LocalStorage) -> None:
 def test_a_footer_without_checksum_is_counted(
     storage: LocalStorage, rows: int, row_groups: int, message: str
 ) -> None:
-    """I7: what older releases wrote."""
+    """I7: older releases wrote such files."""
     known = write(storage, row_group_rows=30)
     handle = replace(unsealed(known), rows=rows, row_groups=row_groups)
     with pytest.raises(DamagedFileError, match=message):
         read(storage, handle)
 
 
-def test_rows_that_a_row_group_does_not_give_are_missed(
+def test_missing_rows_of_a_row_group_are_detected(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I7: whatever it is that Arrow passes over."""
+    """I7: for any reason that makes Arrow skip rows."""
     handle = write(storage, row_group_rows=30)
     iter_batches = pq.ParquetFile.iter_batches
 
@@ -205,10 +205,10 @@ def _no_magic(path: Path) -> None:
         (_no_magic, DamagedFileError, "ends with another footer than was written"),
     ],
 )
-def test_a_file_that_is_not_what_its_handle_says_is_named(
+def test_a_file_that_differs_from_its_handle_is_named(
     storage: LocalStorage, damage: Callable[[Path], None], error: type[Exception], message: str
 ) -> None:
-    """I7: before a row of it is given out."""
+    """I7: before a row of the file is returned."""
     handle = write(storage)
     damage(Path(storage.url, "t/f.parquet"))
     with pytest.raises(error, match=f"{storage.url}/t/f.parquet .*{message}"):
@@ -225,10 +225,10 @@ def test_a_file_that_is_not_what_its_handle_says_is_named(
     ],
     ids=["fewer rows", "a column less", "another column", "another type"],
 )
-def test_another_table_in_a_files_place_is_damage(
+def test_another_table_in_place_of_a_file_is_damage(
     storage: LocalStorage, other: pa.Table, message: str
 ) -> None:
-    """Even when it is a valid Parquet file of the size that was expected."""
+    """This includes a valid Parquet file of the expected size."""
     handle = write(storage)
     path = Path(storage.url, "t/f.parquet")
     pq.write_table(other, path)
@@ -238,10 +238,12 @@ def test_another_table_in_a_files_place_is_damage(
         read(storage, same_size)
 
 
-def test_a_disk_that_cannot_be_read_is_no_damage(
+def test_an_unreadable_disk_is_not_damage(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing device or network says nothing about what the file holds: retry later."""
+    """A failed device or network says nothing about the file's content, so a later retry can
+    succeed.
+    """
     handle = write(storage)
 
     def failing(*_: object, **__: object) -> None:
@@ -252,8 +254,8 @@ def test_a_disk_that_cannot_be_read_is_no_damage(
         read(storage, handle)
 
 
-def test_files_are_closed_however_they_are_opened(tmp_path: Path) -> None:
-    """By a path, or by the storage; also when the reader stops half way."""
+def test_files_are_closed_for_every_way_to_open_them(tmp_path: Path) -> None:
+    """They are opened by path or by the storage. The reader may stop in the middle."""
     storage = CountingStorage(str(tmp_path))
     handle = write(storage)
     batches = read_batches(storage, "t", handle, SCHEMA)
@@ -264,7 +266,7 @@ def test_files_are_closed_however_they_are_opened(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_file_leaves_nothing(storage: LocalStorage) -> None:
-    """And its name can be taken again."""
+    """The name can be used again."""
     writer = FileWriter(storage, "t/f.parquet", SCHEMA, ParquetOptions())
     writer.write(ROWS.cast(SCHEMA).to_batches()[0])
     writer.abandon()
@@ -272,8 +274,8 @@ def test_an_abandoned_file_leaves_nothing(storage: LocalStorage) -> None:
     assert write(storage).rows == 100
 
 
-def test_a_file_that_parquet_refuses_leaves_nothing(storage: LocalStorage) -> None:
-    """Whatever it has against its columns."""
+def test_a_file_that_parquet_rejects_leaves_nothing(storage: LocalStorage) -> None:
+    """This holds for any reason that concerns its columns."""
     writer = FileWriter(storage, "t/f", pa.schema([("a", pa.struct([]))]), ParquetOptions())
     with pytest.raises(pa.ArrowException):
         writer.close()

@@ -1,4 +1,4 @@
-"""Rows sorted within a memory budget: any budget gives the same rows, files and errors."""
+"""Sort rows within a memory budget: any budget gives the same rows, files and errors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
 
 
 def outcome(pieces: Iterator[pa.Table]) -> pa.Table | str:
-    """Return the rows in order as bytes that tell all values apart, or the error."""
+    """Return the sorted rows as bytes that distinguish all values, or the error."""
     try:
         tables = [*checked(pieces, state_of())]
     except StateStoreError as error:
@@ -88,13 +88,13 @@ def outcome(pieces: Iterator[pa.Table]) -> pa.Table | str:
 
 @pytest.fixture(autouse=True)
 def few_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merge few runs at a time, so that little memory has several rows of each."""
+    """Merge few runs at a time, so that a small budget holds several rows of each run."""
     monkeypatch.setattr(sorting, "_FAN_IN", 4)
 
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files of its own; they are all gone at the end."""
+    """A separate folder for temporary files, which must be empty at the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -110,7 +110,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_any_budget_gives_the_same_rows(
     rows: list[tuple[Any, ...]], repeated: bool, memory: int, run_bytes: int, batch_rows: int
 ) -> None:
-    """Duplicates are refused with the same error, in whatever piece each of them is."""
+    """Duplicates are refused with the same error, whichever pieces contain them."""
     if repeated and rows:
         rows = [*rows, rows[0]]
     table = table_of(sorted(rows, key=lambda row: row[0]))
@@ -123,7 +123,7 @@ def test_any_budget_gives_the_same_rows(
 
 
 def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
-    """There are more runs than are merged at a time; the folder is gone after that."""
+    """There are more runs than one merge reads. The folder is deleted afterwards."""
     rows: list[tuple[Any, ...]] = [
         (1, f"{number:05}", 0.0, [], bytes(50)) for number in range(3000)
     ]
@@ -138,8 +138,10 @@ def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     assert [*temporary.iterdir()] == []
 
 
-def test_streams_that_follow_each_other_are_not_sorted_together() -> None:
-    """So the time of a merge does not grow with the number of runs of rows that come in order."""
+def test_streams_in_sequence_are_not_merged() -> None:
+    """The time of a merge therefore does not grow with the number of runs that are already in
+    order.
+    """
     rows: list[tuple[Any, ...]] = [
         (1, f"{number:05}", 0.0, [], bytes(50)) for number in range(3200)
     ]
@@ -150,10 +152,10 @@ def test_streams_that_follow_each_other_are_not_sorted_together() -> None:
     assert sum(table.num_rows for table, _, _ in steps) < 2 * len(rows)
 
 
-def test_rows_that_fit_never_touch_the_disk(
+def test_rows_that_fit_in_memory_never_use_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no temporary folder for them, and its lack is an error of those that do not fit."""
+    """They work without a temporary folder, while rows that do not fit raise an error."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     table = table_of([(1, str(number), 0.0, [], bytes(100)) for number in range(100)])
     assert sum(map(len, key_group_pieces([table], state_of(), 1, IN_MEMORY))) == 100
@@ -161,8 +163,8 @@ def test_rows_that_fit_never_touch_the_disk(
         [*key_group_pieces([table], state_of(), 1, 100)]
 
 
-def test_the_folder_is_gone_after_an_error(temporary: Path) -> None:
-    """Also if the rows themselves fail, or nobody takes them to their end."""
+def test_the_folder_is_deleted_after_an_error(temporary: Path) -> None:
+    """This also holds if the input fails or the reader stops early."""
 
     def failing() -> Iterator[pa.Table]:
         yield from slices_of(table_of([(1, str(n), 0.0, [], bytes(100)) for n in range(50)]), 100)
@@ -175,12 +177,14 @@ def test_the_folder_is_gone_after_an_error(temporary: Path) -> None:
     pieces = key_group_pieces([table], state_of(), 1, 100)
     next(pieces)
     assert [*temporary.iterdir()] != []
-    del pieces  # which ends the generator
+    del pieces  # this ends the generator
     assert [*temporary.iterdir()] == []
 
 
-def test_a_row_that_is_too_large_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays and pages end at 2 GiB, so a reader could not have it."""
+def test_a_row_that_is_too_large_is_refused_with_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arrays and pages are limited to 2 GiB, so no reader could return the row."""
     monkeypatch.setattr(sorting, "ROW_BYTES", 5000)
     rows: list[tuple[Any, ...]] = [
         (1, f"k{number}", 0.0, [], bytes(6000 * (number == 3))) for number in range(9)
@@ -246,7 +250,7 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
 def test_any_budget_gives_the_same_files(
     tmp_path: Path, temporary: Path, memory_bytes: int, layout: str
 ) -> None:
-    """Byte for byte: tables, streams, changes, comparisons, compaction and rekey."""
+    """The files are identical for tables, streams, changes, comparisons, compaction and rekey."""
     folders = [tmp_path / "small", tmp_path / "large"]
     small = opened(folders[0], memory_bytes, compaction=None)
     large = opened(folders[1], IN_MEMORY, compaction=None)
@@ -256,7 +260,7 @@ def test_any_budget_gives_the_same_files(
 
 
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
-def test_a_row_that_comes_and_is_deleted_is_refused_in_any_piece(
+def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
     tmp_path: Path, memory_bytes: int
 ) -> None:
     """The delete of a key is the first of its changes, and its rows are in many pieces."""
@@ -276,7 +280,7 @@ def test_a_row_that_comes_and_is_deleted_is_refused_in_any_piece(
 
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_null_keys_of_a_stream_are_counted(tmp_path: Path, memory_bytes: int) -> None:
-    """All of them, as of a table."""
+    """All of them are counted, as for a table."""
     keys = pa.array([None if number % 5 == 0 else "k" for number in range(200)])
     with (
         pytest.raises(NullKeyError, match="40 rows of state 's'"),
@@ -287,7 +291,7 @@ def test_null_keys_of_a_stream_are_counted(tmp_path: Path, memory_bytes: int) ->
 
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
 def test_subtasks_write_streams(tmp_path: Path, memory_bytes: int) -> None:
-    """A row of another subtask is refused in a stream, too."""
+    """A row that belongs to another subtask is refused in a stream, too."""
     store = opened(tmp_path, memory_bytes)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", ROWS, **KEY)
@@ -319,8 +323,10 @@ except StorageError as error:
 """
 
 
-def test_a_disk_without_room_is_an_error_of_storage(tmp_path: Path) -> None:
-    """The last checkpoint stays, and no temporary file does. The system refuses the bytes."""
+def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
+    """The operating system refuses the bytes. The last checkpoint stays, and no temporary file
+    does.
+    """
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     done = subprocess.run(

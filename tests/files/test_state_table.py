@@ -1,4 +1,4 @@
-"""Both table formats under one suite, and what only a Delta table has."""
+"""Both table formats pass one suite. Further tests cover the Delta table alone."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class TestParquetTable(StateTableSuite):
         return StateStore.open(str(tmp_path / "a store"), spark=spark, table_format="parquet")
 
     def test_there_is_no_log(self, store: StateStore, users: Any) -> None:
-        """The format needs no jar and leaves nothing but data files."""
+        """The format needs no jar and writes nothing but data files."""
         take(store, users)
         assert store.manifest().keyed[0].table.version is None
         assert not (Path(store.url) / TABLE / "_delta_log").exists()
 
-    def test_rows_that_lie_right_are_not_shuffled(
+    def test_co_located_rows_are_not_shuffled(
         self, store: StateStore, users: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """I7: what a restore gave, updated, at the same parallelism, in order of key group or not;
-        and no row lies wrong.
+        """I7: rows of a restore are updated and written at the same parallelism, in any order of
+        key groups. Misplaced rows are refused.
         """
         take(store, users)
         restored = store.restore(parallelism=3).keyed("totals", "total")
@@ -67,9 +67,9 @@ class TestParquetTable(StateTableSuite):
         assert store.checkpoints() == (1, 2, 3)
 
 
-@pytest.mark.long  # states of so few rows have this layout in the other classes too
+@pytest.mark.long  # the other classes also write this layout, because their states are small
 class TestRangedFiles(StateTableSuite):
-    """Few files, each with a range of key groups: restored like the others."""
+    """Few files, each with a range of key groups, restore like the other layouts."""
 
     @pytest.fixture
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
@@ -79,7 +79,7 @@ class TestRangedFiles(StateTableSuite):
 
 
 def test_each_task_writes_one_file(tmp_path: Path, spark: SparkSession) -> None:
-    """And each ends where the next task's begins."""
+    """Each file ends where the next task's file begins."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="ranged")
     take(store, spark.range(500).selectExpr("'user-' || id AS user", "id AS total").repartition(2))
     handles = store.manifest().keyed[0].handles
@@ -89,9 +89,9 @@ def test_each_task_writes_one_file(tmp_path: Path, spark: SparkSession) -> None:
     ]
 
 
-@pytest.mark.usefixtures("uncompiled")  # the same snapshots are compiled in the classes above
+@pytest.mark.usefixtures("uncompiled")  # the classes above compile the same snapshots
 class TestDeltaTable(StateTableSuite):
-    """The same files, and a Delta log that names the newest checkpoint's."""
+    """The same data files, and a Delta log that names the newest checkpoint's files."""
 
     @pytest.fixture
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
@@ -107,17 +107,18 @@ class TestDeltaTable(StateTableSuite):
         path = f"{store.url}/{TABLE}"
         assert spark_rows(spark.read.format("delta").load(path)) == wanted
         assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == wanted
-        # DuckDB reads the files that the log names; its own Delta extension is a download.
+        # DuckDB reads the files that the log names, because its Delta extension would be a
+        # download.
         files = [f"{path}/{handle.path}" for handle in store.manifest().keyed[0].handles]
         query = "SELECT * FROM read_parquet($files, hive_partitioning=true)"
         found = duckdb.sql(query, params={"files": files})
         assert found is not None
         assert spark_rows(_Frame(found.to_arrow_table())) == wanted
 
-    def test_a_layout_may_follow_another(
+    def test_the_layout_can_change_between_checkpoints(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """Each version of the table, and each checkpoint, reads back as it was written."""
+        """Each version of the table and each checkpoint reads back as it was written."""
         path = f"{store.url}/{TABLE}"
         frames = [users, users.where("total >= 1000"), users.where("total < 500")]
         for layout, frame in zip(("partitioned", "ranged", "partitioned"), frames, strict=True):
@@ -136,7 +137,7 @@ class TestDeltaTable(StateTableSuite):
     def test_the_manifest_names_the_table_version(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """Delta's time travel to the recorded version gives the checkpoint's rows."""
+        """Delta's time travel to the recorded version returns the checkpoint's rows."""
         take(store, users)
         take(store, users.where("total >= 1000"))
         version = store.manifest(1).keyed[0].table.version
@@ -149,10 +150,10 @@ class TestDeltaTable(StateTableSuite):
             "statestore checkpoint 2",
         ]
 
-    def test_vacuum_with_default_settings_breaks_no_kept_checkpoint(
+    def test_vacuum_with_default_settings_damages_no_kept_checkpoint(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """Files that only older checkpoints name survive somebody else's VACUUM."""
+        """Files that only older checkpoints use survive a VACUUM by another program."""
         take(store, users)
         take(store, users.where("total >= 1000"))
         DeltaTable.forPath(spark, f"{store.url}/{TABLE}").vacuum()
@@ -169,10 +170,12 @@ class TestDeltaTable(StateTableSuite):
         assert statistics
         assert all(one["minValues"]["user"].startswith("user-") for one in statistics)
 
-    def test_a_foreign_commit_in_between_is_survived_or_named(
+    def test_a_foreign_commit_in_between_is_tolerated_or_reported(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """Somebody appends to the table: the next checkpoint replaces it, the kept ones stay."""
+        """Another program appends to the table. The next checkpoint replaces the rows, and kept
+        ones stay.
+        """
         take(store, users)
         foreign = users.limit(1).select(F.lit(0).alias("key_group"), "user", "total")
         foreign.write.format("delta").mode("append").save(f"{store.url}/{TABLE}")
@@ -184,7 +187,7 @@ class TestDeltaTable(StateTableSuite):
     def test_a_lost_race_leaves_the_table_readable(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """I4: of two snapshots one wins, and the newest table version can be read all the same."""
+        """I4: one of two snapshots wins, and the newest table version stays readable."""
         late = store.snapshot(parallelism=2)
         write(late.__enter__(), users)
         take(store, users.where("total >= 1000"))
@@ -197,14 +200,16 @@ class TestDeltaTable(StateTableSuite):
     def test_any_thread_of_a_new_driver_publishes(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
-        """I10: a restarted driver reads Delta's log checkpoint, also where no session is active."""
+        """I10: a restarted driver reads Delta's log checkpoint, also in a thread without an active
+        session.
+        """
         take(store, users)
         properties = "SET TBLPROPERTIES ('delta.checkpointInterval' = '1')"
         spark.sql(f"ALTER TABLE delta.`{store.url}/{TABLE}` {properties}")
         take(store, users)
         log = Path(store.url) / TABLE / "_delta_log"
         assert list(log.glob("*.checkpoint*"))
-        for checksum in log.glob("*.crc"):  # as a driver leaves it that is killed after its commit
+        for checksum in log.glob("*.crc"):  # a driver that is killed after its commit leaves none
             checksum.unlink()
         entry = store.manifest().keyed[0]
 
@@ -217,8 +222,8 @@ class TestDeltaTable(StateTableSuite):
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(in_a_new_driver).result() == entry.table
 
-    def test_a_state_that_began_empty_can_get_elements(self, store: StateStore) -> None:
-        """Columns become known with the first element; the Delta table takes them then."""
+    def test_a_state_that_was_empty_can_get_elements(self, store: StateStore) -> None:
+        """The first element determines the columns, and the Delta table then adds them."""
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.union("source", "offsets", [[], []])
         with store.snapshot(parallelism=2) as checkpoint:
@@ -228,7 +233,7 @@ class TestDeltaTable(StateTableSuite):
     def test_another_schema_at_the_same_place_is_refused(
         self, store: StateStore, users: Any
     ) -> None:
-        """A table left by a checkpoint that no longer counts does not take other columns."""
+        """A table of a checkpoint that is no longer visible does not accept other columns."""
         take(store, users)
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.union("other", "offsets", [[{"n": 1}]])
@@ -239,7 +244,7 @@ class TestDeltaTable(StateTableSuite):
 
 
 class _Frame:
-    """An Arrow table that the suite's helpers take like a DataFrame."""
+    """An Arrow table that the suite's helpers accept like a DataFrame."""
 
     def __init__(self, table: Any) -> None:
         self.table = table

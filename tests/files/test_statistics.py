@@ -1,4 +1,4 @@
-"""Bounds in a Delta log hold every value that they are of."""
+"""Bounds in a Delta log contain every value of their column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from statestore.format.schema import Field
 
 EPOCH = dt.datetime(1970, 1, 1)
 MICROSECOND = dt.timedelta(microseconds=1)
-# Short alphabets, so that long texts share what is truncated.
+# Small alphabets, so that long texts share the truncated prefix.
 TEXTS = st.text(st.sampled_from("ab\x7f\ud7ff\ue000\uffff\U00020000\U0010ffff")) | st.text()
 DECIMALS = st.decimals("-99999999.99", "99999999.99", places=2)
 
@@ -45,8 +45,8 @@ def statistics(values: list[Any], data_type: str, row_group_size: int = 2) -> di
 @given(TEXTS)
 @example("\U0010ffff" * (LONGEST_TEXT + 1))
 @example("a" * (LONGEST_TEXT - 1) + "\ud7ffb")
-def test_raised_text_is_an_upper_bound(text: str) -> None:
-    """In the order of UTF-8 bytes, and not longer than it has to be."""
+def test_incremented_text_is_an_upper_bound(text: str) -> None:
+    """The order is that of UTF-8 bytes, and the bound is as short as possible."""
     raised = raised_text(text)
     assert raised.encode() >= text.encode()
     assert len(raised) <= LONGEST_TEXT or set(text[:LONGEST_TEXT]) == {"\U0010ffff"}
@@ -54,7 +54,7 @@ def test_raised_text_is_an_upper_bound(text: str) -> None:
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=6))
-def test_text_lies_within_its_bounds(values: list[str]) -> None:
+def test_text_is_within_its_bounds(values: list[str]) -> None:
     known = statistics(values, "string")
     low, high = known["minValues"]["x"], known["maxValues"]["x"]
     assert all(low.encode() <= value.encode() <= high.encode() for value in values)
@@ -63,7 +63,7 @@ def test_text_lies_within_its_bounds(values: list[str]) -> None:
 
 
 @given(st.lists(st.datetimes(), min_size=1, max_size=6), st.sampled_from(["", "Z"]))
-def test_times_lie_within_their_bounds(values: list[dt.datetime], zone: str) -> None:
+def test_times_are_within_their_bounds(values: list[dt.datetime], zone: str) -> None:
     data_type = "timestamp" if zone else "timestamp_ntz"
     known = statistics([(value - EPOCH) // MICROSECOND for value in values], data_type)
     if max(values) > dt.datetime(9999, 12, 31, 23, 59, 59, 999000):
@@ -77,7 +77,7 @@ def test_times_lie_within_their_bounds(values: list[dt.datetime], zone: str) -> 
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_times_that_json_has_not_have_no_bounds(micros: int) -> None:
+def test_times_that_json_cannot_represent_have_no_bounds(micros: int) -> None:
     bounds = time_bounds(micros, micros, "timestamp")
     first, last = dt.datetime.min, dt.datetime.max.replace(microsecond=999000)
     inside = (first - EPOCH) // MICROSECOND <= micros <= (last - EPOCH) // MICROSECOND
@@ -107,14 +107,14 @@ def test_integers_are_exact(values: list[int]) -> None:
         (["x" * 5000], "string"),
     ],
 )
-def test_without_some_bound_there_is_only_the_number_of_rows(
-    values: list[Any], data_type: str
-) -> None:
-    """A row group of nulls, a day that JSON has not, no row, text without a bound in the footer."""
+def test_without_all_bounds_there_is_only_the_row_count(values: list[Any], data_type: str) -> None:
+    """A row group of nulls, a day that JSON cannot represent, no row, or text without a bound in
+    the footer.
+    """
     assert statistics(values, data_type, row_group_size=1).keys() == {"numRecords"}
 
 
-def test_nulls_are_counted_beside_the_bounds() -> None:
+def test_nulls_are_counted_in_addition_to_the_bounds() -> None:
     known = statistics(["b", None, "a", None], "string")
     assert known["nullCount"] == {"x": 2}
     assert (known["minValues"], known["maxValues"]) == ({"x": "a"}, {"x": "b"})

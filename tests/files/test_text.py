@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 is refused where it is written, with its column, row and bytes."""
+"""Text that is not UTF-8 is refused on write, with its column, row and bytes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_element_is_refused(store: StateStore, mode: str) -> None:
 
 @examples(100)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=30), st.integers(0, 3))
-def test_what_python_decodes_is_taken_and_nothing_else(values: list[bytes], skipped: int) -> None:
+def test_only_bytes_that_python_decodes_are_accepted(values: list[bytes], skipped: int) -> None:
     column = pa.array(values, pa.binary()).view(pa.string()).slice(min(skipped, len(values) - 1))
     batch = pa.record_batch({"n": pa.array(range(len(column))), "v": column})
     left = values[len(values) - len(column) :]

@@ -1,4 +1,4 @@
-"""Column types between Arrow's notation and the manifest's."""
+"""Convert column types between Arrow and the manifest's notation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.key_values import schemas
 
 
 @given(schemas)
-def test_a_stored_schema_comes_back_from_arrow(schema: Schema) -> None:
-    """With every nested type."""
+def test_a_stored_schema_survives_a_round_trip_through_arrow(schema: Schema) -> None:
+    """This includes every nested type."""
     assert schema_of_arrow(arrow_schema(schema)) == schema
 
 
@@ -35,8 +35,8 @@ def test_a_stored_schema_comes_back_from_arrow(schema: Schema) -> None:
         (pa.map_(pa.large_string(), pa.list_(pa.bool_())), "map<string, array<boolean>>"),
     ],
 )
-def test_what_other_frames_hold_is_stored_as(kind: pa.DataType, stored: str) -> None:
-    """Polars, pandas and DuckDB have types of their own for the same values."""
+def test_types_of_other_dataframes_have_a_stored_type(kind: pa.DataType, stored: str) -> None:
+    """Polars, pandas and DuckDB have their own types for the same values."""
     [field] = schema_of_arrow(pa.schema([("c", kind)])).fields
     assert type_text(field.type) == stored
     empty = pa.array([], kind).cast(arrow_type(field.type))
@@ -64,6 +64,6 @@ def test_what_other_frames_hold_is_stored_as(kind: pa.DataType, stored: str) -> 
     ],
 )
 def test_a_type_that_delta_lacks_is_refused_with_advice(kind: pa.DataType, advice: str) -> None:
-    """The message names the column, also where the type is deep inside."""
+    """The message names the column, also for a deeply nested type."""
     with pytest.raises(UnsupportedTypeError, match=f"column 'c' .*{advice}"):
         schema_of_arrow(pa.schema([("c", kind)]))

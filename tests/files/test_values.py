@@ -1,4 +1,6 @@
-"""Python values into columns and back: each comes out equal, or is refused with its place."""
+"""Convert Python values to columns and back: each is equal afterwards, or is refused with its
+location.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def is_null(value: Any) -> bool:
 
 
 def _is_nearest(given: float, found: Any) -> bool:
-    """Whether what was found is of 32 bits, and no other of these is nearer."""
+    """Return whether a value is the nearest 32-bit float to the given one."""
     if not isinstance(found, float) or abs(found) > 3.5e38 or found == 0:
         return False
     return math.isclose(given, found, rel_tol=2**-24, abs_tol=2**-150)
@@ -79,23 +81,23 @@ def _is_nat(value: Any) -> bool:
     return isinstance(value, np.datetime64) and bool(np.isnat(value))
 
 
-def came_out(given: Any, found: Any) -> bool:
-    """Whether a value is what went in, by Python's own idea of equal."""
+def is_equal_after(given: Any, found: Any) -> bool:
+    """Return whether a value equals the input, according to Python."""
     if is_null(given):
         return found is None
     if isinstance(found, dict):
         names = isinstance(given, Mapping) and set(given) <= set(found)
-        return names and all(came_out(given.get(name), item) for name, item in found.items())
+        return names and all(is_equal_after(given.get(name), item) for name, item in found.items())
     if isinstance(found, list):
         if isinstance(given, Mapping):
             given = list(given.items())
         return (
             isinstance(given, list | tuple)
             and len(given) == len(found)
-            and all(map(came_out, given, found))
+            and all(map(is_equal_after, given, found))
         )
     if isinstance(found, tuple):
-        return isinstance(given, tuple | list) and all(map(came_out, given, found))
+        return isinstance(given, tuple | list) and all(map(is_equal_after, given, found))
     if isinstance(given, np.datetime64):
         exact = np.datetime64(found.replace(tzinfo=None)) if isinstance(found, datetime) else found
         return bool(given == exact)
@@ -111,7 +113,7 @@ def came_out(given: Any, found: Any) -> bool:
 
 
 def outcome(make: Callable[[], Any]) -> tuple[list[Any] | None, str]:
-    """Return the values of a column, or why there is none."""
+    """Return the values of a column, or the error."""
     try:
         return make().to_pylist(), ""
     except InvalidArgumentError as error:
@@ -119,7 +121,7 @@ def outcome(make: Callable[[], Any]) -> tuple[list[Any] | None, str]:
 
 
 def with_another_leaf(draw: st.DrawFn, value: Any) -> Any:
-    """Return a value of which a part, at any depth, is anything."""
+    """Return a value in which one part, at any depth, is replaced by an arbitrary value."""
     if isinstance(value, dict) and value and draw(st.booleans()):
         name = draw(st.sampled_from([*value, "more"]))
         return {**value, name: with_another_leaf(draw, value.get(name))}
@@ -139,19 +141,19 @@ def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, list[Any]]:
 
 
 @given(kinds.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(kind.values, max_size=4))))
-def test_what_a_type_holds_goes_in(case: tuple[Kind, list[Any]]) -> None:
-    """Three levels deep, each value and null."""
+def test_values_of_the_type_are_accepted(case: tuple[Kind, list[Any]]) -> None:
+    """Types have three levels, and every value can be null."""
     kind, values = case
     found = column_of(values, kind.type, name="c")
     assert found.type == kind.type
-    assert all(map(came_out, values, found.to_pylist()))
+    assert all(map(is_equal_after, values, found.to_pylist()))
     found.validate(full=True)
 
 
 @examples(400)
 @given(kinds_and_values())
-def test_a_value_comes_out_equal_or_is_refused(case: tuple[Kind, list[Any]]) -> None:
-    """Whatever stands in the place of a value, at any depth; the message has the place."""
+def test_a_value_is_equal_afterwards_or_refused(case: tuple[Kind, list[Any]]) -> None:
+    """Any value can replace another at any depth, and the message has the location."""
     kind, values = case
     subject = "state 'n' of operator 'u'"
     found, why = outcome(lambda: column_of(values, kind.type, name="c", subject=subject))
@@ -159,30 +161,30 @@ def test_a_value_comes_out_equal_or_is_refused(case: tuple[Kind, list[Any]]) -> 
         assert f"row {len(values) - 1} of {subject} has " in why
         assert " in the column 'c" in why.replace('"', "'")
     else:
-        assert all(map(came_out, values, found))
+        assert all(map(is_equal_after, values, found))
 
 
 @examples(300)
 @given(st.lists(anything, max_size=4))
-def test_guessed_types_mix_nothing(values: list[Any]) -> None:
-    """A list of values becomes a column in which each comes out equal, or is refused."""
+def test_inferred_types_mix_no_values(values: list[Any]) -> None:
+    """A list of values becomes a column in which each value is equal, or it is refused."""
     found, why = outcome(lambda: guessed_column(values, name="c"))
     if found is None:
         assert "row " in why
     else:
-        assert all(map(came_out, values, found))
+        assert all(map(is_equal_after, values, found))
 
 
 @pytest.mark.slow
 @examples(300)
 @given(st.data())
-def test_a_column_of_arrow_goes_in_as_its_values_would(data: st.DataObject) -> None:
-    """One rule for what has a type of its own and what has none."""
+def test_an_arrow_column_is_accepted_like_its_values(data: st.DataObject) -> None:
+    """The same rule applies to input with and without a type."""
     source = data.draw(kinds)
     values = data.draw(st.lists(source.values, max_size=3))
     target = data.draw(st.sampled_from([source, *(data.draw(kinds) for _ in range(3))]))
     column = pa.chunked_array([pa.array(values, source.type)])
-    assume(column.null_count < len(column))  # nulls have a type too
+    assume(column.null_count < len(column))  # a column of only nulls has a type
     found, why = outcome(lambda: fitted(column, target.type, name="c"))
     wanted, _ = outcome(lambda: column_of(column.to_pylist(), target.type, name="c"))
     if found is None:
@@ -227,8 +229,8 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("kind", "value", "path"), LOSSES, ids=str)
-def test_nothing_is_lost_on_the_way_in(kind: Any, value: Any, path: str) -> None:
-    """The message names the column, what is within it, the row and the value."""
+def test_nothing_is_lost_on_input(kind: Any, value: Any, path: str) -> None:
+    """The message names the column, the path within it, the row and the value."""
     schema = Schema((Field("c", kind),))
     with pytest.raises(InvalidArgumentError) as caught:
         table_of_dicts([{}, {"c": value}], schema, subject="state 'n' of operator 'u'")
@@ -259,8 +261,8 @@ def test_nothing_is_lost_on_the_way_in(kind: Any, value: Any, path: str) -> None
     ],
     ids=str,
 )
-def test_an_equal_value_goes_in(kind: Any, value: Any, stored: Any) -> None:
-    """Of another type, but not another value."""
+def test_an_equal_value_of_another_type_is_accepted(kind: Any, value: Any, stored: Any) -> None:
+    """The type differs, and the value does not."""
     schema = Schema((Field("c", kind),))
     assert table_of_dicts([{"c": value}], schema).to_pylist() == [{"c": stored}]
 
@@ -281,14 +283,14 @@ def test_an_equal_value_goes_in(kind: Any, value: Any, stored: Any) -> None:
     ],
     ids=str,
 )
-def test_two_types_are_no_column(values: list[Any]) -> None:
-    """What Arrow alone makes of them is another value."""
+def test_values_of_two_types_are_not_a_column(values: list[Any]) -> None:
+    """Arrow alone would convert them to another value."""
     with pytest.raises(InvalidArgumentError, match=r"row [01] of the rows has .* in .*'a"):
         table_of_dicts([{"a": value} for value in values], None)
 
 
-def test_numbers_of_two_types_are_one_column_where_nothing_is_lost() -> None:
-    """An integer is a double, and a decimal, of the same value."""
+def test_numbers_of_two_types_are_one_column_if_nothing_is_lost() -> None:
+    """An integer can equal a double, and a decimal."""
     assert guessed_column([1, 2.5], name="c").type == pa.float64()
     found = guessed_column([1000, Decimal("2.5")], name="c")
     assert found.type == pa.decimal128(5, 1)
@@ -297,16 +299,16 @@ def test_numbers_of_two_types_are_one_column_where_nothing_is_lost() -> None:
     assert guessed_column([Decimal("0E+3"), Decimal(0)], name="c").to_pylist() == [0, 0]
 
 
-def test_a_name_that_the_schema_lacks_is_refused() -> None:
-    """With what was stored."""
+def test_a_name_that_is_not_in_the_schema_is_refused() -> None:
+    """The message lists the stored columns."""
     with pytest.raises(SchemaMismatchError, match=r"state 'n' .* value of 'd', .* \(c long\)"):
         table_of_dicts([{"d": 1}], Schema((Field("c", "long"),)), subject="state 'n'")
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_time_that_python_lacks_is_named(kind: pa.DataType, sign: int) -> None:
-    """Arrow has the years -290,307 to 294,246, Python 1 to 9999."""
+def test_a_time_that_python_cannot_represent_is_named(kind: pa.DataType, sign: int) -> None:
+    """Arrow has the years -290,307 to 294,246, and Python has 1 to 9999."""
     many = 2**60 if pa.types.is_timestamp(kind) else 2**30
     column = pa.array([0, sign * many], pa.int32() if kind == pa.date32() else pa.int64())
     rows = pa.table([pa.array([1, 2]), column.view(kind)], names=["n", "at"])
@@ -316,13 +318,13 @@ def test_a_time_that_python_lacks_is_named(kind: pa.DataType, sign: int) -> None
 
 
 def test_the_schema_of_no_rows() -> None:
-    """Every column, without a value."""
+    """It has every column, and no values."""
     schema = Schema((Field("a", "long"), Field("b", "string")))
     assert table_of_dicts([], schema).schema == arrow_schema(schema)
 
 
-def test_dictionaries_form_columns_of_every_name_that_one_has() -> None:
-    """A name that a later row alone has is not lost; where a row lacks one, it is null."""
+def test_dictionaries_form_columns_of_all_their_names() -> None:
+    """A name that only a later row has is kept, and rows without it get null."""
     rows: list[dict[str, Any]] = [{"a": 1}, {"b": "x"}, {}]
     assert table_of_dicts(rows, None).to_pylist() == [
         {"a": 1, "b": None},
@@ -331,8 +333,8 @@ def test_dictionaries_form_columns_of_every_name_that_one_has() -> None:
     ]
 
 
-def test_dictionaries_take_the_types_of_a_schema() -> None:
-    """Columns in its order; a name that it lacks is refused."""
+def test_dictionaries_get_the_types_of_a_schema() -> None:
+    """The columns are in the schema's order, and an unknown name is refused."""
     schema = Schema((Field("b", "string"), Field("a", "integer")))
     table = table_of_dicts([{"a": 1}], schema)
     assert table.schema == arrow_schema(schema)
