@@ -1,4 +1,6 @@
-"""The parallelism of today's adaptive batch scheduler, and ranges of key groups cut by bytes."""
+"""The parallelism from Flink's current adaptive batch scheduler, and key-group ranges cut
+by bytes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ OPTIONS = {
     "skewed_factor": "skewed_factor",
     "skewed_threshold": "skewed_threshold",
 }
-# Two groups of one subtask begin at one partition; the vectors list the first of them.
+# Two groups of one subtask start at the same partition. The vectors list only the first.
 ABRIDGED = (30, 111)
 
 
@@ -73,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 
 def _cells(decision: Decision, number: int) -> Counter[tuple[int, int]]:
-    """How often each (partition, subpartition) of an input is read."""
+    """Count how often each (partition, subpartition) of an input is read."""
     return Counter(
         (row, column)
         for groups in decision.inputs[number]
@@ -103,7 +105,7 @@ def test_parallelism_and_ranges_are_flinks(number: int) -> None:
     assert (got.inputs == got.by_first_partition()) is (number not in ABRIDGED)
 
 
-# Answers of the same class in all groups, where the vectors list the first of two, or have none.
+# Answers of the same Flink class for all groups. The vectors list only the first of two, or none.
 _SKEWED = {
     "per_task": 200, "min": 1, "max": 4, "skewed_threshold": 100,
     "inputs": [{"bytes": [[10, 500, 10, 5]] * 3, "intra": False}],
@@ -137,7 +139,7 @@ def test_a_source_takes_the_largest_parallelism_by_default() -> None:
 
 
 def test_partitions_are_shared_by_number_as_a_last_resort() -> None:
-    """Three partitions of four subpartitions for five subtasks: 2, 2 and 1 readers."""
+    """Five subtasks read three partitions of four subpartitions: 2, 2 and 1 readers."""
     got = [groups[0] for groups in groups_by_number(3, 4, 5)]
     assert [group.partitions.first for group in got] == [0, 0, 1, 1, 2]
     assert [tuple(group.subpartitions) for group in got] == [(0, 1), (2, 3), (0, 1), (2, 3), (0, 3)]
@@ -181,7 +183,7 @@ def vertices(draw: st.DrawFn) -> tuple[list[ConsumedInput], Options]:
 @pytest.mark.slow
 @given(vertices())
 def test_everything_is_read_within_the_bounds(vertex: tuple[list[ConsumedInput], Options]) -> None:
-    """Every cell is read; once, unless a split side has to meet it several times."""
+    """Every cell is read exactly once, unless a split side must meet it several times."""
     inputs, options = vertex
     try:
         got = decide(inputs, options)
@@ -218,7 +220,7 @@ def test_what_has_to_stay_together_does(vertex: tuple[list[ConsumedInput], Optio
 
 
 class NaiveCutter:
-    """Ranges filled one element after another."""
+    """Ranges that are filled one element after another."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.total, self.smallest = sizes, sum(sizes), min(sizes)
@@ -254,7 +256,7 @@ def test_jumping_finds_the_ranges_that_adding_up_finds(
 
 
 def test_a_slice_that_recurs_counts_once_in_a_range() -> None:
-    """Left pieces 5 and 5 meet one right piece of 8: together 18 bytes, not 26."""
+    """The left pieces 5 and 5 meet one right piece of 8: together 18 bytes, not 26."""
     left = [Slice(Span(0, 0), Span(0, 0), 5), Slice(Span(1, 1), Span(0, 0), 5)]
     right = [Slice(Span(0, 1), Span(0, 0), 8)] * 2
     cutter = cutter_of([left, right])
@@ -296,7 +298,9 @@ def test_key_groups_are_decided_as_one_keyed_input(
 
 
 def test_a_decision_says_how_it_came_about() -> None:
-    """480 bytes at 100 a task are 5 tasks, or 6 whole ranges; 4 are allowed, of up to 150."""
+    """480 bytes at 100 per task give 5 tasks, or 6 complete ranges. 4 are allowed, with up to 150
+    bytes.
+    """
     got = _for_key_groups([90, 90, 60, 60, 90, 90], 100, 1, 4)
     assert (got.first_guess, got.ranges_at_limit, got.parallelism) == (4, 6, 4)
     assert list(map(str, got.byte_ranges)) == ["0..0", "1..2", "3..4", "5..5"]

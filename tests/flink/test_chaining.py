@@ -1,4 +1,4 @@
-"""Chains and job vertices are Flink's (golden/flink/operator_ids.json, operation ``graph``)."""
+"""Chains and job vertices equal Flink's (golden/flink/operator_ids.json, operation ``graph``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ GRAPHS = [case for case in cases("operator_ids", "graph") if "out" in case]
 def graph_of(out: dict[str, Any]) -> JobGraph:
     """Return the graph of a vector: nodes in order of id, edges per target in order of its inputs.
 
-    Two edges between the same operators may feed different inputs; they are taken in turn.
+    Two edges between the same operators may feed different inputs, so they are used one after
+    another.
     """
     names = {node["id"]: node["name"] for node in out["nodes"]}
     left = {node["id"]: list(node["out"]) for node in out["nodes"]}
@@ -74,7 +75,7 @@ def chained(graph: JobGraph) -> list[tuple[str, str]]:
 
 
 def test_the_vectors_hold_graphs() -> None:
-    """The parametrised tests below did not run over an empty list."""
+    """The parametrized tests below did not run over an empty list."""
     assert len(GRAPHS) == 61
 
 
@@ -87,7 +88,7 @@ def test_the_chainable_edges_are_flinks(case: Any) -> None:
 
 @pytest.mark.parametrize("case", GRAPHS)
 def test_the_job_vertices_are_flinks(case: Any) -> None:
-    """Their order, names, operators and numbers."""
+    """Their order, names, operators and numbers are compared."""
     found = [
         {
             "id": vertex.id,
@@ -110,7 +111,7 @@ def pair(
     edge: dict[str, Any] | None = None,
     **options: Any,
 ) -> JobGraph:
-    """Return a source and an operator behind it."""
+    """Return a source and its downstream operator."""
     up = Node("up", **{"source": True, **(source or {})})
     return JobGraph(
         (up, Node("down", **(target or {}))), (Edge("up", "down", **edge or {}),), **options
@@ -154,14 +155,14 @@ def test_an_edge_of_another_graph_is_refused() -> None:
 
 
 def test_an_operator_of_two_inputs_is_not_chained() -> None:
-    """Nor is one with two edges from the same operator."""
+    """An operator with two edges from the same operator is not chained either."""
     nodes = (Node("a", source=True), Node("b", source=True), Node("c"))
     assert chained(JobGraph(nodes, (Edge("a", "c"), Edge("b", "c")))) == []
     assert chained(JobGraph((nodes[0], nodes[2]), (Edge("a", "c"), Edge("a", "c")))) == []
 
 
 def test_a_yielding_operator_looks_at_the_head_of_the_chain() -> None:
-    """A legacy source two operators before it cuts the chain; one before a cut does not."""
+    """A legacy source two operators upstream breaks the chain. One upstream of a break does not."""
     nodes = [Node("old", legacy_source=True), Node("m"), Node("wait", yielding=True)]
     edges = (Edge("old", "m"), Edge("m", "wait"))
     assert chained(JobGraph(tuple(nodes), edges)) == [("old", "m")]
@@ -179,7 +180,7 @@ def test_a_vertex_takes_the_numbers_of_its_head() -> None:
 
 
 def two_inputs(*numbers: int, extra: tuple[Edge, ...] = ()) -> JobGraph:
-    """Return two sources into one HEAD_WITH_SOURCES operator, and an operator behind it."""
+    """Return two sources that feed one HEAD_WITH_SOURCES operator, and a downstream operator."""
     nodes = (
         Node("s", source=True),
         Node("t", source=True),
@@ -191,7 +192,9 @@ def two_inputs(*numbers: int, extra: tuple[Edge, ...] = ()) -> JobGraph:
 
 
 def test_sources_run_inside_an_operator_of_several_inputs() -> None:
-    """One vertex, headed by the operator; the sources are its inputs, not members of the chain."""
+    """The operator heads a single vertex. The sources are its inputs and not members of
+    the chain.
+    """
     graph = two_inputs(1, 2)
     ids = operator_ids(graph)
     (vertex,) = vertices(graph)
@@ -203,14 +206,14 @@ def test_sources_run_inside_an_operator_of_several_inputs() -> None:
 
 
 def test_sources_that_share_an_input_stay_outside() -> None:
-    """Their records meet in the network: three vertices."""
+    """The network merges their records, so there are three vertices."""
     found = vertices(two_inputs(1, 1))
     assert [vertex.name for vertex in found] == ["s", "t", "join -> out"]
     assert {vertex.chained_sources for vertex in found} == {()}
 
 
 def test_a_source_with_two_outputs_stays_outside() -> None:
-    """The other source is inside all the same."""
+    """The other source still runs inside."""
     found = vertices(two_inputs(1, 2, extra=(Edge("s", "out"),)))
     assert [(vertex.name, vertex.chained_sources) for vertex in found] == [
         ("s", ()),
@@ -220,7 +223,7 @@ def test_a_source_with_two_outputs_stays_outside() -> None:
 
 
 def test_the_only_source_of_an_operator_runs_inside_it() -> None:
-    """With one input the edge is chainable too, but the operator is the head, not the source."""
+    """With one input the edge is chainable too, but the head is the operator and not the source."""
     graph = pair(target={"strategy": "HEAD_WITH_SOURCES"})
     (vertex,) = vertices(graph)
     assert (vertex.name, vertex.chained_sources) == ("down [up]", ("up",))
@@ -228,7 +231,9 @@ def test_the_only_source_of_an_operator_runs_inside_it() -> None:
 
 
 def test_every_operator_is_in_one_vertex() -> None:
-    """Also in a chain far longer than Python's stack, and in one cut at every operator."""
+    """This includes a chain far longer than Python's stack, and one that breaks at every
+    operator.
+    """
     names = [f"n{i}" for i in range(3000)]
     nodes = tuple(Node(name, yielding=True) for name in names)
     edges = tuple(Edge(a, b) for a, b in pairwise(names))

@@ -1,4 +1,4 @@
-"""Job graphs: what they refuse, the order of their edges, and TOML."""
+"""Job graphs: invalid graphs, the order of edges, and TOML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_input_may_be_created_after_its_target() -> None:
 
 
 def test_a_graph_is_a_value() -> None:
-    """Equal graphs are equal, also after their indexes were built and after pickling."""
+    """Equal graphs compare equal, also after their indexes were built and after pickling."""
     one, two = (JobGraph(nodes("a", "b"), (Edge("a", "b"),)) for _ in range(2))
     one.in_edges("b")
     assert one == two
@@ -114,14 +114,14 @@ def test_a_graph_that_does_not_fit_together_is_refused(
 
 
 def test_one_node_twice_is_refused() -> None:
-    """Though it is the very same object."""
+    """This holds even for the same Python object."""
     node = Node("a")
     with pytest.raises(InvalidArgumentError, match="two operators are called 'a'"):
         JobGraph((node, node))
 
 
 def test_without_generated_ids_every_operator_needs_a_uid() -> None:
-    """A uid_hash does not do: new snapshots would lie under a generated id all the same."""
+    """A uid_hash is not enough, because new snapshots would still use a generated id."""
     JobGraph((Node("a", uid="a"),), auto_generate_uids=False)
     with pytest.raises(InvalidArgumentError, match="'b' has no uid"):
         JobGraph((Node("a", uid="a"), Node("b", uid_hash="0" * 32)), auto_generate_uids=False)
@@ -262,7 +262,7 @@ def test_a_graph_is_read_from_toml() -> None:
 
 
 def test_an_operator_without_inputs_is_a_source() -> None:
-    """Unless its kind says something else."""
+    """A kind that says otherwise takes precedence."""
     graph = JobGraph.from_toml(
         '[[operator]]\nname = "a"\n[[operator]]\nname = "b"\ninputs = ["a"]\n'
         '[[operator]]\nname = "c"\nkind = "operator"'

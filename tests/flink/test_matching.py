@@ -1,4 +1,6 @@
-"""Which operator finds which stored one, what is lost, and that hints bring it back."""
+"""Matching operators to stored state: which state is found, which is lost, and which hints recover
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def line(*nodes: Node | str) -> JobGraph:
 
 
 def snapshot(graph: JobGraph, *, names: bool = False) -> tuple[StoredOperator, ...]:
-    """Return what a job stores: one row for every operator."""
+    """Return the stored operators of a job, with one row each."""
     return tuple(
         StoredOperator(found, graph.node(name).uid, name if names else None, rows=1)
         for name, found in operator_ids(graph).items()
@@ -46,7 +48,7 @@ def snapshot(graph: JobGraph, *, names: bool = False) -> tuple[StoredOperator, .
 
 
 def followed(graph: JobGraph, matching: Matching) -> JobGraph:
-    """Return the graph with every hint followed."""
+    """Return the graph after every hint was followed."""
     changes = {hint.node: hint for hint in matching.hints}
     nodes = (
         changes[node.name].applied_to(node) if node.name in changes else node
@@ -59,7 +61,7 @@ def followed(graph: JobGraph, matching: Matching) -> JobGraph:
 
 
 def test_an_operator_is_found_by_its_uid() -> None:
-    """Whatever its name, its place and what else the job has."""
+    """Its name, its position and the other operators do not matter."""
     matching = match([of_uid("totals")], line("src", "new", Node("sums", uid="totals")))
     found = matching.node("sums")
     assert (found.outcome, found.found_by) == (Outcome.FOUND, FoundBy.UID)
@@ -70,7 +72,7 @@ def test_an_operator_is_found_by_its_uid() -> None:
 
 
 def test_an_operator_is_found_by_its_generated_id() -> None:
-    """In the same job, under another name."""
+    """The job is the same, and the operator's name differs."""
     stored = snapshot(line("src", "a"))
     matching = match(stored, line("x", "y"))
     assert [found.found_by for found in matching.nodes] == [FoundBy.GENERATED] * 2
@@ -78,7 +80,9 @@ def test_an_operator_is_found_by_its_generated_id() -> None:
 
 
 def test_a_uid_hash_is_looked_up_first() -> None:
-    """Though the uid would be found too, which then nobody claims; the own id stays."""
+    """The uid would match too, and its stored state then stays unclaimed. The operator keeps its
+    own id.
+    """
     stored = [of_uid("totals"), StoredOperator(HASH, rows=2)]
     matching = match(stored, line(Node("t", uid="totals", uid_hash=HASH)))
     (found,) = matching.nodes
@@ -119,7 +123,7 @@ def test_a_name_that_is_not_in_the_job_is_refused() -> None:
 
 
 def test_stored_state_that_nobody_claims_is_refused() -> None:
-    """The message says what is lost and how to give it up."""
+    """The message names the lost state and explains how to drop it."""
     gone = of_uid("gone", 12, states=("count", "last"), size_bytes=345)
     matching = match([gone], line(Node("a", uid="a")))
     assert matching.dropped == (gone,)
@@ -134,7 +138,7 @@ def test_stored_state_that_nobody_claims_is_refused() -> None:
 
 
 def test_a_stored_operator_without_state_is_passed_over() -> None:
-    """Its states may be named: without a row nothing is lost."""
+    """It may name its states. Without a row nothing is lost."""
     empty = of_uid("gone", 0, states=("count",))
     matching = match([empty], line("a"))
     assert (matching.dropped, matching.ignored, matching.hints) == ((), (empty,), ())
@@ -166,22 +170,22 @@ def test_a_generated_id_is_named_as_uid_hash() -> None:
     assert f"set uid_hash = '{HASH}' on operator 'totals'" in str(hint)
 
 
-def test_a_uid_that_is_not_that_of_the_id_is_no_help() -> None:
-    """The id is what is looked up."""
+def test_a_uid_that_does_not_produce_the_id_is_ignored() -> None:
+    """The lookup uses the id."""
     (hint,) = match([StoredOperator(HASH, "u", "totals", rows=1)], line("totals")).hints
     assert (hint.uid, hint.uid_hash) == (None, HASH)
 
 
 def test_a_uid_that_another_operator_has_is_named_as_uid_hash() -> None:
-    """That one was found by its uid_hash and keeps its uid."""
+    """That operator was found by its uid_hash and keeps its uid."""
     stored = [StoredOperator(HASH, rows=1), of_uid("u", name="b")]
     matching = match(stored, line(Node("a", uid="u", uid_hash=HASH), "b"))
     (hint,) = matching.hints
     assert (hint.node, hint.uid, hint.uid_hash) == ("b", None, operator_id("u"))
 
 
-def test_the_old_graph_tells_the_name_and_then_the_place() -> None:
-    """One operator was moved and keeps its name, one was renamed and keeps its place."""
+def test_the_old_graph_supplies_the_name_and_then_the_position() -> None:
+    """One operator was moved and keeps its name. Another was renamed and keeps its position."""
     old = line("src", "a", "b")
     stored = [one for one in snapshot(old) if one.operator_id != operator_ids(old)["src"]]
     new = line("src", Node("b2", uid="x"), Node("filter", uid="y"), Node("a", uid="z"))
@@ -195,7 +199,7 @@ def test_the_old_graph_tells_the_name_and_then_the_place() -> None:
 
 
 def test_only_operators_that_start_empty_are_hinted_at() -> None:
-    """And each at most once."""
+    """Each operator gets at most one hint."""
     stored = [
         of_uid("a"),
         of_uid("old", name="a"),
@@ -206,8 +210,8 @@ def test_only_operators_that_start_empty_are_hinted_at() -> None:
     assert [(hint.node, hint.uid) for hint in matching.hints] == [("b", "one")]
 
 
-def test_a_uid_that_would_change_ids_behind_it_becomes_a_uid_hash() -> None:
-    """The operator behind is found by its generated id, which must not change."""
+def test_a_uid_that_would_change_downstream_ids_becomes_a_uid_hash() -> None:
+    """The downstream operator is found by its generated id, which must not change."""
     job = line("src", "totals", "out")
     kept = [one for one in snapshot(job) if one.operator_id != operator_ids(job)["totals"]]
     matching = match([*kept, of_uid("u", name="totals")], job)
@@ -217,8 +221,8 @@ def test_a_uid_that_would_change_ids_behind_it_becomes_a_uid_hash() -> None:
     assert after.dropped == ()
 
 
-def test_a_uid_that_brings_back_the_id_of_another_becomes_a_uid_hash() -> None:
-    """With the uid on ``a``, ``b`` would claim what the other hint gives to ``w``."""
+def test_a_uid_that_restores_the_id_of_another_becomes_a_uid_hash() -> None:
+    """With the uid on ``a``, ``b`` would claim the state that the other hint assigns to ``w``."""
     old = line("src", Node("a", uid="a"), "b")
     new = line("src", "a", "b", Node("w", strategy=ChainingStrategy.NEVER))
     names = {operator_id("a"): "a", operator_ids(old)["b"]: "w"}
@@ -239,7 +243,7 @@ nodes = st.lists(
 
 
 def _job(drawn: list[tuple[str, str | None]]) -> JobGraph:
-    """Return a line of the drawn operators; a uid that was drawn again is left out."""
+    """Return a line of the drawn operators, in which a repeated uid is omitted."""
     seen: set[str] = set()
     made = []
     for name, uid in drawn:
@@ -252,7 +256,7 @@ def _job(drawn: list[tuple[str, str | None]]) -> JobGraph:
 def test_hints_bring_back_what_they_say_and_lose_nothing(
     before: Any, after: Any, names: bool, with_graph: bool
 ) -> None:
-    """All of them followed at once, between any two jobs."""
+    """All hints are followed together, between any two jobs."""
     old, new = _job(before), _job(after)
     stored = snapshot(old, names=names)
     matching = match(stored, new, old if with_graph else None)
@@ -269,7 +273,7 @@ def test_hints_bring_back_what_they_say_and_lose_nothing(
 
 @given(nodes, nodes)
 def test_every_stored_operator_is_found_or_dropped(before: Any, after: Any) -> None:
-    """Exactly one of both, and none by two operators."""
+    """Each one is either found or dropped, and no two operators find the same."""
     stored = snapshot(_job(before))
     matching = match(stored, _job(after))
     found = [one.stored for one in matching.nodes if one.stored is not None]
@@ -287,7 +291,7 @@ def test_a_job_finds_all_its_own_state(drawn: Any) -> None:
 
 
 def test_a_derived_max_parallelism_yields_to_the_stored_one() -> None:
-    """Operators that start empty are not among the answers."""
+    """Operators that start empty are not in the result."""
     graph = JobGraph((Node("a", uid="a", parallelism=200), Node("b", uid="b")))
     assert check_parallelism(match([of_uid("a", max_parallelism=256)], graph), graph) == {"a": 256}
 
@@ -307,7 +311,7 @@ def test_a_max_parallelism_that_does_not_fit_names_the_operator(node: Node, mess
 
 
 def test_what_an_operator_names_is_what_the_head_of_its_chain_names() -> None:
-    """As Flink runs a chain as one vertex; see also ``chaining.py``."""
+    """Flink runs a chain as one vertex; see also ``chaining.py``."""
     graph = line(Node("head", max_parallelism=64), Node("a", uid="u", max_parallelism=128))
     with pytest.raises(ParallelismError, match=r"operator 'a': .* 128 but 64 is configured"):
         check_parallelism(match([of_uid("u", max_parallelism=128)], graph), graph)

@@ -1,4 +1,4 @@
-"""The parallelism of Flink 1.15 and 1.16: a power of two, from bytes alone."""
+"""The parallelism of Flink 1.15 and 1.16: a power of two that depends only on bytes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_nearest_power_of_two_is_taken_ties_upwards(number: int, rounded: in
 
 
 def test_broadcast_bytes_take_half_of_a_task_at_most() -> None:
-    """16 tasks of 100 bytes, or of 50 when much is broadcast."""
+    """There are 16 tasks of 100 bytes, or of 50 if the broadcast input is large."""
     data = Input2022((1600,))
     assert decide_2022([data], bytes_per_task=100) == 16
     for broadcast in (50, 10**9):
@@ -76,7 +76,9 @@ def test_broadcast_bytes_take_half_of_a_task_at_most() -> None:
 
 
 def test_one_byte_a_task_leaves_no_room_beside_what_is_broadcast() -> None:
-    """Half of one byte is rounded up to all of it: no division by zero, but all that there is."""
+    """Half of one byte is rounded up to one byte. This avoids a division by zero and leaves no
+    other bytes.
+    """
     broadcast = Input2022((7,), broadcast=True)
     assert decide_2022([Input2022((5,)), broadcast], bytes_per_task=1, max_parallelism=8) == 8
     assert decide_2022([broadcast], bytes_per_task=1, min_parallelism=2, max_parallelism=8) == 2

@@ -1,4 +1,4 @@
-"""Records take the channels that Flink gives them; each partitioner has its edge's wiring."""
+"""Partitioners send records to the same channels as Flink's, and each has its edge's wiring."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _channels(asked: dict[str, Any]) -> list[int]:
 # --- Flink's answers ------------------------------------------------------------------------------
 
 
-def test_every_vector_is_asked() -> None:
-    """Those that are not about channels are in test_wiring.py; each error has its class."""
+def test_every_vector_is_tested() -> None:
+    """Vectors about other subjects are in test_wiring.py. Each error has its class."""
     operations = {case["in"]["op"] for case in cases("partitioners")}
     assert operations == {"channels", "pointwise", "state_mapper"}
     assert {case["error"] for case in CHANNELS if "error" in case} == set(ERRORS)
@@ -82,7 +82,7 @@ def test_every_vector_is_asked() -> None:
 
 @pytest.mark.parametrize("number", range(len(CHANNELS)))
 def test_every_record_takes_flinks_channel(number: int) -> None:
-    """The answer of the real class, record by record, or its error."""
+    """The result of Flink's class for each record, or its error."""
     case = CHANNELS[number]
     if "error" in case:
         with pytest.raises(ERRORS[case["error"]]):
@@ -123,7 +123,9 @@ def test_each_side_has_flinks_mapper() -> None:
 
 @pytest.mark.parametrize("partitioner", ALL, ids=str)
 def test_a_partitioner_is_a_value(partitioner: Partitioner) -> None:
-    """It survives pickle and can be a key; a lone column name is one name, not its letters."""
+    """It survives pickling and is hashable. A single column name is one name and not a list of
+    letters.
+    """
     copy = pickle.loads(pickle.dumps(partitioner))
     assert {copy, partitioner} == {partitioner}
     assert KeyGroup(key="id").key == Custom(_modulo, "id").key == ("id",)
@@ -134,7 +136,7 @@ def test_a_partitioner_is_a_value(partitioner: Partitioner) -> None:
 
 @given(channels=parallelisms, data=st.data())
 def test_rebalance_visits_every_channel_once_a_round(channels: int, data: Any) -> None:
-    """Beginning after the random start; the start itself comes last."""
+    """The first record goes to the channel after the random start, which comes last."""
     first = data.draw(st.integers(0, channels - 1))
     begin = data.draw(st.integers(0, 10**12))
     got = [Rebalance(first).channel(channels, index=i) for i in range(channels)]
@@ -145,7 +147,9 @@ def test_rebalance_visits_every_channel_once_a_round(channels: int, data: Any) -
 
 @given(channels=parallelisms, index=st.integers(0, 2**40))
 def test_broadcast_is_every_channel_and_no_single_one(channels: int, index: int) -> None:
-    """Asking for one is an error, as in Flink; all others have exactly one."""
+    """The request for a single channel is an error, as in Flink. All other partitioners return
+    exactly one.
+    """
     assert Broadcast().channels(channels, index=index) == tuple(range(channels))
     with pytest.raises(InvalidArgumentError, match=f"{channels} channels"):
         Broadcast().channel(channels, index=index)
@@ -155,14 +159,16 @@ def test_broadcast_is_every_channel_and_no_single_one(channels: int, index: int)
 
 @given(channels=st.integers(1, 32_768), seed=st.integers(-(2**63), 2**63 - 1), index=st.integers(0))
 def test_a_shuffle_with_a_seed_is_one_function(channels: int, seed: int, index: int) -> None:
-    """Always in range, and the same for the same seed and index."""
+    """The channel is always in range, and the same seed and index always give the same one."""
     channel = Shuffle(seed).channel(channels, index=index)
     assert 0 <= channel < channels
     assert channel == Shuffle(seed).channel(channels, index=index)
 
 
 def test_a_shuffle_reaches_all_channels_alike() -> None:
-    """Each has its part, to four standard deviations, whatever the channel before; seeds differ."""
+    """Each channel gets its share within four standard deviations, after any previous channel.
+    Seeds differ.
+    """
     counts = Counter(Shuffle(7).channel(10, index=index) for index in range(100_000))
     assert set(counts) == set(range(10))
     assert all(abs(count - 10_000) < 4 * 95 for count in counts.values())
@@ -175,8 +181,8 @@ def test_a_shuffle_reaches_all_channels_alike() -> None:
 
 
 @given(channels=parallelisms, seed=st.integers())
-def test_what_is_random_is_drawn_once(channels: int, seed: int) -> None:
-    """A start is in range, depends on the generator alone, and is not drawn again."""
+def test_a_random_start_is_drawn_once(channels: int, seed: int) -> None:
+    """A start is in range, depends only on the generator, and is not drawn again."""
     rebalance = Rebalance().started(channels, Random(seed))
     assert rebalance == Rebalance().started(channels, Random(seed))
     assert rebalance.started(channels) == rebalance
@@ -187,7 +193,7 @@ def test_what_is_random_is_drawn_once(channels: int, seed: int) -> None:
 
 
 def test_every_start_is_drawn() -> None:
-    """0 and n - 1 among them; what is not random draws nothing."""
+    """The starts 0 and n - 1 occur. A partitioner without randomness draws nothing."""
     drawn = {Rebalance().started(4).channel(4) for _ in range(300)}
     assert drawn == {0, 1, 2, 3}
     assert Global().started(4) == Global()
@@ -196,7 +202,7 @@ def test_every_start_is_drawn() -> None:
 
 @pytest.mark.parametrize("partitioner", [Shuffle(), Rebalance()], ids=str)
 def test_a_channel_is_not_known_before_the_start_is_drawn(partitioner: Partitioner) -> None:
-    """Two calls would answer for two different subtasks."""
+    """Two calls would return results for two different subtasks."""
     with pytest.raises(InvalidArgumentError, match=r"started\(\)"):
         partitioner.channel(4)
 
@@ -207,7 +213,7 @@ def test_a_channel_is_not_known_before_the_start_is_drawn(partitioner: Partition
     data=st.data(),
 )
 def test_a_key_goes_to_the_owner_of_its_group(key: Any, parallelism: int, data: Any) -> None:
-    """The subtask that restores the key's state, under every scheme."""
+    """The record goes to the subtask that restores the key's state, under every scheme."""
     maximum = data.draw(st.integers(parallelism, 32_768))
     scheme = data.draw(st.sampled_from(["java", "flink-sql", "pyflink"]))
     group = key_group_of(key, max_parallelism=maximum, hash_scheme=scheme)
@@ -218,7 +224,7 @@ def test_a_key_goes_to_the_owner_of_its_group(key: Any, parallelism: int, data: 
 
 @given(hashed=st.integers(-(2**31), 2**31 - 1), maximum=st.integers(1, 99), n=st.integers(1, 99))
 def test_fewer_key_groups_than_channels_is_allowed(hashed: int, maximum: int, n: int) -> None:
-    """Every channel is in range; at most as many as there are groups are used."""
+    """Every channel is in range, and at most as many channels as key groups are used."""
     assert 0 <= key_group_channel(hashed, maximum, n) < n
     used = {key_group_channel(other, maximum, n) for other in range(200)}
     assert len(used) <= min(maximum, n)
@@ -226,7 +232,7 @@ def test_fewer_key_groups_than_channels_is_allowed(hashed: int, maximum: int, n:
 
 @given(parallelism=st.integers(1, 32_768))
 def test_max_parallelism_is_derived_when_not_given(parallelism: int) -> None:
-    """From the consumer's parallelism, as a job without configuration does."""
+    """The value depends on the consumer's parallelism, as in a job without configuration."""
     derived = default_max_parallelism(parallelism)
     assert KeyGroup(key="k").max_at(parallelism) == derived
     assert KeyGroup(key="k", max_parallelism=77).max_at(parallelism) == 77
@@ -237,7 +243,7 @@ def test_max_parallelism_is_derived_when_not_given(parallelism: int) -> None:
 
 @given(up=parallelisms, down=parallelisms)
 def test_all_to_all_edges_connect_everybody(up: int, down: int) -> None:
-    """Channel i is subtask i; pointwise ones have the pointwise wiring."""
+    """Channel i is subtask i. Pointwise edges have the pointwise wiring."""
     expected = Wiring(((0, up - 1),) * down, (tuple(range(down)),) * up)
     assert all(wiring(each, up, down) == expected for each in ALL if not each.is_pointwise)
     assert wiring(Rescale(), up, down) == pointwise(up, down)
@@ -248,7 +254,7 @@ def test_all_to_all_edges_connect_everybody(up: int, down: int) -> None:
 
 @pytest.mark.parametrize(("up", "down"), [(2, 3), (3, 2), (1, 32_768)])
 def test_forward_needs_equal_parallelism(up: int, down: int) -> None:
-    """The message says both, and what to use instead."""
+    """The message has both values, and the partitioner to use instead."""
     with pytest.raises(ParallelismError, match=rf"{up} to {down}.*Rescale"):
         wiring(Forward(), up, down)
 
@@ -258,7 +264,9 @@ def test_forward_needs_equal_parallelism(up: int, down: int) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 32_769])
 def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
-    """Channels, parallelism and max parallelism lie in 1..32768; the message names which."""
+    """Channels, parallelism and max parallelism are in 1..32768. The message names the
+    invalid one.
+    """
     for partitioner in ALL:
         with pytest.raises(InvalidArgumentError, match=rf"channels .*1\.\.32768, not {wrong}"):
             partitioner.channels(wrong, key=1)
@@ -275,7 +283,7 @@ def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "2", None])
 def test_what_is_no_number_is_refused(wrong: Any) -> None:
-    """2.0 is no number of channels, and True would silently be 1."""
+    """2.0 is not a number of channels, and True would silently become 1."""
     with pytest.raises(InvalidArgumentError, match="channels"):
         Global().channel(wrong)
     with pytest.raises(InvalidArgumentError, match="index"):
@@ -284,28 +292,30 @@ def test_what_is_no_number_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("answer", [-1, 3, 2**40, None, True, 1.0, "1"])
 def test_a_custom_answer_that_is_no_channel_is_refused(answer: Any) -> None:
-    """The message names the answer, the key and the number of channels."""
+    """The message names the result, the key and the number of channels."""
     with pytest.raises(InvalidArgumentError) as caught:
         Custom(lambda key, channels: answer).channel(3, key="berlin")
     assert all(part in str(caught.value) for part in (repr(answer), "'berlin'", "0..2"))
 
 
 def test_a_custom_function_may_answer_with_any_channel() -> None:
-    """It is given the key and the number of channels; first and last are inside."""
+    """The function receives the key and the number of channels. The first and last channel are
+    valid.
+    """
     assert Custom(lambda key, channels: channels - key).channel(5, key=5) == 0
     assert Custom(lambda key, channels: channels - key).channel(5, key=1) == 4
 
 
 @pytest.mark.parametrize("first", [-1, 4, True, 1.0, "0"])
 def test_a_start_that_is_no_channel_is_refused(first: Any) -> None:
-    """It is checked where the number of channels is known."""
+    """The check happens where the number of channels is known."""
     for ask in (Rebalance(first).channel, Rebalance(first).started):
         with pytest.raises(InvalidArgumentError, match=r"0\.\.3 with 4 channels"):
             ask(4)
 
 
 def test_other_wrong_arguments_are_refused() -> None:
-    """Each with its class, where it is given."""
+    """Each has its error class, and is raised where the argument is passed."""
     with pytest.raises(InvalidArgumentError, match="not -1"):
         Rescale().channel(2, index=-1)
     for seed in (2**63, -(2**63) - 1, "7", True, 1.5):

@@ -1,4 +1,4 @@
-"""Where subtasks run by their state: every answer of Flink's class, and what holds beyond them."""
+"""Placement of subtasks by their state: every answer of Flink's class, and further properties."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_slots_are_assigned_by_locality_as_flink_does(number: int) -> None:
 def test_a_score_is_whole_bytes_per_key_group_and_never_less_than_one(
     size: int, score: int
 ) -> None:
-    """Half of the 8 groups of an old subtask: half of its bytes, but for rounding."""
+    """Half of an old subtask's 8 groups count as half of its bytes, except for rounding."""
     vertex = VertexState("v", 8, (old(5, 0, 7, size),))
     got = assign_by_locality([vertex], {"g": [("v", 0)], "h": [("v", 1)]}, [5, 6])
     assert got.scores == {"g": {5: score}, "h": {5: score}}
@@ -166,7 +166,7 @@ def test_key_groups_past_the_max_parallelism_are_refused() -> None:
 
 
 def test_the_largest_parallelism_is_placed() -> None:
-    """Old and new subtasks are not compared each with each."""
+    """The placement does not compare every old subtask with every new one."""
     assignment = KeyGroupAssignment(max_parallelism=32_768, parallelism=32_768)
     previous = [PreviousAllocation(-i, r, 1) for i, r in enumerate(assignment.ranges())]
     assert place_subtasks(assignment, previous, range(-32_767, 1))[:3] == (0, -1, -2)

@@ -1,4 +1,4 @@
-"""Operator state moves on a rescale exactly as in Flink, and nothing is lost (I7, I11)."""
+"""A rescale moves operator state exactly as in Flink, and nothing is lost (I7, I11)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = cases("operator_state")
 SPLIT, UNION, BROADCAST = RedistributionMode
 
 parallelisms = st.integers(1, 40)
-# Per old subtask None (it had finished) or the elements that it reported.
+# Per old subtask: None if it had finished, or the elements that it reported.
 reports = st.lists(st.none() | st.lists(st.integers(), max_size=12), min_size=1, max_size=12)
 
 
@@ -57,7 +57,7 @@ def _sizes(old: Any, parallelism: int) -> list[int]:
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_every_element_goes_where_flink_sends_it(number: int) -> None:
-    """I11: the answer of the real class, for every case; absent and empty lists are the same."""
+    """I11: the result of Flink's class for every case. Absent and empty lists are equivalent."""
     case = CASES[number]
     if "error" in case:
         with pytest.raises(InvalidArgumentError):
@@ -67,7 +67,8 @@ def test_every_element_goes_where_flink_sends_it(number: int) -> None:
     assert [_without_empty(subtask) for subtask in got] == list(map(_without_empty, case["out"]))
 
 
-# Orders that java.util.HashMap (Java 17) gave, where the vectors do not tell table sizes apart.
+# Orders of java.util.HashMap (Java 17) for cases in which the vectors do not determine its table
+# size.
 _THIRTEEN = "s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 s12 s13"
 
 
@@ -88,7 +89,7 @@ _THIRTEEN = "s1 s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 s12 s13"
     ],
 )
 def test_states_are_dealt_in_the_order_of_javas_hash_map(reported: list[str], order: str) -> None:
-    """I11: with one element each, the k-th state of the order lands on the k-th new subtask."""
+    """I11: with one element each, the k-th state of the order gets to the k-th new subtask."""
     old = [
         dict.fromkeys(names.split(), ("split", 1 if subtask == 0 else 0))
         for subtask, names in enumerate(reported)
@@ -98,7 +99,9 @@ def test_states_are_dealt_in_the_order_of_javas_hash_map(reported: list[str], or
 
 
 def test_kafka_offsets_of_two_subtasks_split_over_three() -> None:
-    """Two old subtasks with two partitions each: the first of three takes the remainder."""
+    """Two old subtasks have two partitions each. The first of the three new subtasks takes the
+    remainder.
+    """
     old = _one_state("split", [["P1 1000", "P2 1500"], ["P3 2000", "P4 2200"]])
     assert [got["s"] for got in redistribute(old, 3)] == [
         ("P1 1000", "P2 1500"),
@@ -108,7 +111,7 @@ def test_kafka_offsets_of_two_subtasks_split_over_three() -> None:
 
 
 def test_kafka_offsets_of_three_subtasks_split_over_two() -> None:
-    """Back from three to two: the blocks are the original ones."""
+    """A rescale from three back to two restores the original blocks."""
     old = _one_state("split", [["P1 1000", "P2 1500"], ["P3 2000"], ["P4 2200"]])
     assert [got["s"] for got in redistribute(old, 2)] == [
         ("P1 1000", "P2 1500"),
@@ -117,19 +120,23 @@ def test_kafka_offsets_of_three_subtasks_split_over_two() -> None:
 
 
 def test_four_elements_onto_five_subtasks_leave_the_last_one_empty() -> None:
-    """More subtasks than elements: 1, 1, 1, 1, 0."""
+    """There are more subtasks than elements: 1, 1, 1, 1, 0."""
     assert _sizes(_one_state("split", [2, 2]), 5) == [1, 1, 1, 1, 0]
 
 
 def test_uneven_lists_become_blocks_within_one() -> None:
-    """7, 1 and 2 elements onto 4 subtasks: 3, 3, 2, 2, cut across the old lists."""
+    """7, 1 and 2 elements for 4 subtasks become 3, 3, 2, 2, across the boundaries of the
+    old lists.
+    """
     old = _one_state("split", [7, 1, 2])
     assert _sizes(old, 4) == [3, 3, 2, 2]
     assert redistribute_counts(old, 4)[2] == {"s": ((0, 6), (1, 0))}
 
 
 def test_the_remainder_of_a_second_state_starts_where_the_first_one_ended() -> None:
-    """Two list states, one element per old subtask, 2 to 3: a on 0 and 1, b on 2 and 0."""
+    """Two list states with one element per old subtask, rescaled from 2 to 3: a on 0 and 1, b on 2
+    and 0.
+    """
     old = [{"a": ("split", [f"a{i}"]), "b": ("split", [f"b{i}"])} for i in range(2)]
     assert redistribute(old, 3) == (
         {"a": ("a0",), "b": ("b1",)},
@@ -145,7 +152,9 @@ def test_the_remainder_of_a_second_state_starts_where_the_first_one_ended() -> N
 def test_split_conserves_elements_in_contiguous_blocks_within_one(
     reported: list[list[int] | None], parallelism: int
 ) -> None:
-    """I7: the blocks joined are the old lists joined, and their sizes differ by one at most."""
+    """I7: the blocks concatenated are the old lists concatenated, and their sizes differ by at most
+    one.
+    """
     restored = [
         got.get("s", ()) for got in redistribute(_one_state("split", reported), parallelism)
     ]
@@ -159,7 +168,7 @@ def test_split_conserves_elements_in_contiguous_blocks_within_one(
 def test_split_stays_where_it_was_at_unchanged_parallelism(
     reported: list[list[int] | None],
 ) -> None:
-    """A restore without a rescale moves nothing, however uneven the lists."""
+    """A restore without a rescale moves nothing, even if the lists are uneven."""
     restored = redistribute(_one_state("split", reported), len(reported))
     assert [got.get("s", ()) for got in restored] == [tuple(e or ()) for e in reported]
 
@@ -175,7 +184,7 @@ def test_split_stays_where_it_was_at_unchanged_parallelism(
 def test_split_places_every_element_of_many_states_once(
     counts: list[dict[str, int] | None], parallelism: int
 ) -> None:
-    """I11: whatever the names' order, each element of each state has exactly one new subtask."""
+    """I11: each element of each state has exactly one new subtask, for any order of names."""
     old = [None if c is None else {name: ("split", n) for name, n in c.items()} for c in counts]
     expected = Counter(
         (name, subtask, position)
@@ -203,7 +212,9 @@ def test_union_is_given_in_full_to_each(reported: list[list[int] | None], parall
 def test_union_does_not_grow_over_restores(
     reported: list[list[int] | None], path: list[int]
 ) -> None:
-    """I7: restored again and again, each element reported by one subtask, the union stays equal."""
+    """I7: after repeated restores, in which one subtask reports each element, the union stays
+    equal.
+    """
     expected = Counter(_all_elements(reported))
     for parallelism in path:
         restored = redistribute(_one_state("union", reported), parallelism)
@@ -213,7 +224,7 @@ def test_union_does_not_grow_over_restores(
 
 
 def test_union_is_built_once_for_all_subtasks() -> None:
-    """2,000 subtasks with 100,000 elements hold one list, not 2,000."""
+    """2,000 subtasks with 100,000 elements share one list instead of having 2,000."""
     old = _one_state("union", [range(50)] * 2_000)
     restored = redistribute(old, 1_999)
     assert len(restored[0]["s"]) == 100_000
@@ -224,29 +235,31 @@ def test_union_is_built_once_for_all_subtasks() -> None:
 def test_broadcast_gives_one_copy_to_each(
     old_parallelism: int, parallelism: int, copy: list[int]
 ) -> None:
-    """I7: equal copies in, one equal copy out for every new subtask."""
+    """I7: every new subtask gets one copy that equals the old copies."""
     restored = redistribute(_one_state("broadcast", [copy] * old_parallelism), parallelism)
     assert [got["s"] for got in restored] == [tuple(copy)] * parallelism
 
 
 @given(st.lists(st.none() | st.just([1, 2]), min_size=1, max_size=12), parallelisms)
-def test_broadcast_gives_one_copy_to_each_though_some_had_finished(
+def test_broadcast_gives_one_copy_to_each_although_some_had_finished(
     reported: list[list[int] | None], parallelism: int
 ) -> None:
-    """I7: a copy that only some subtasks reported reaches all, once."""
+    """I7: a copy that only some subtasks reported reaches every subtask once."""
     restored = redistribute(_one_state("broadcast", reported), parallelism)
     expected = [(1, 2)] * parallelism if any(reported) else [()] * parallelism
     assert [got.get("s", ()) for got in restored] == expected
 
 
 def test_broadcast_is_dealt_from_the_reporting_subtasks_in_turn() -> None:
-    """New subtask i gets the copy of the i-th reporting one, starting over at the end."""
+    """New subtask i gets the copy of the i-th reporting subtask, in a round-robin."""
     places = redistribute_counts(_one_state("broadcast", [1, None, 1]), 5)
     assert [got["s"] for got in places] == [((0, 0),), ((2, 0),), ((0, 0),), ((2, 0),), ((0, 0),)]
 
 
 def test_of_two_broadcast_copies_the_own_one_is_restored() -> None:
-    """Flink hands an own and a dealt copy over at unchanged parallelism; one of them is read."""
+    """At unchanged parallelism Flink returns both its own copy and a distributed one. Only one is
+    read.
+    """
     old = _one_state("broadcast", [None, ["copy of 1"], ["copy of 2"]])
     handed = redistribute_counts(_one_state("broadcast", [None, 1, 1]), 3)
     assert [got["s"] for got in handed] == [((1, 0),), ((1, 0), (2, 0)), ((1, 0), (2, 0))]
@@ -264,7 +277,7 @@ def test_of_two_broadcast_copies_the_own_one_is_restored() -> None:
 def test_one_subtask_alone_gets_what_it_gets_among_all(
     reported: list[list[int] | None], parallelism: int, mode: RedistributionMode
 ) -> None:
-    """I11: reading one subtask does not need the others."""
+    """I11: the result for one subtask does not depend on the other subtasks."""
     old = _one_state(mode, reported)
     together = redistribute(old, parallelism)
     alone = [subtask_elements(old, parallelism, i) for i in range(parallelism)]
@@ -272,7 +285,7 @@ def test_one_subtask_alone_gets_what_it_gets_among_all(
 
 
 def test_the_plan_names_the_runs_that_a_subtask_reads() -> None:
-    """A plan is made from counts, before any element is read."""
+    """A plan is made from counts before any element is read."""
     plan = plan_redistribution(_one_state("split", [7, 1, 2]), 4)
     assert plan.modes == {"s": SPLIT}
     assert plan.runs(2) == {"s": (Run(0, 6, 7), Run(1, 0, 1))}
@@ -281,18 +294,18 @@ def test_the_plan_names_the_runs_that_a_subtask_reads() -> None:
 
 @pytest.mark.parametrize("subtask", [-1, 4, 1.0, True])
 def test_a_subtask_that_does_not_exist_is_refused(subtask: Any) -> None:
-    """Flink would compute something for it; a reader must not."""
+    """Flink would return a result for it, but a reader must not."""
     with pytest.raises(InvalidArgumentError, match="0 to 3"):
         plan_redistribution(_one_state("split", [1]), 4).runs(subtask)
 
 
 def test_every_state_is_named_in_every_subtask() -> None:
-    """A subtask that gets nothing of a state gets an empty tuple, not a missing name."""
+    """A subtask without elements of a state gets an empty tuple, and the name is still there."""
     assert redistribute([{"s": ("split", [])}, None], 3) == ({"s": ()}, {"s": ()}, {"s": ()})
 
 
 def test_elements_are_moved_unopened() -> None:
-    """Elements need no equality, order or hash: the new subtask has the very objects."""
+    """Elements need no equality, order or hash: the new subtask has the same objects."""
     elements = [object(), {"not": "hashable"}, float("nan")]
     restored = redistribute(_one_state("split", [elements]), 2)
     moved = [element for got in restored for element in got["s"]]
@@ -308,20 +321,20 @@ def test_elements_are_moved_unopened() -> None:
     + [(mode.value, mode) for mode in RedistributionMode],
 )
 def test_a_mode_has_our_name_and_flinks(name: str, mode: RedistributionMode) -> None:
-    """Both spellings are one mode, and a mode reads as its own value."""
+    """Both spellings are one mode, and a mode's value selects it."""
     assert RedistributionMode(name) is mode
     assert redistribute_counts([{"s": (name, 3)}], 2) == redistribute_counts([{"s": (mode, 3)}], 2)
 
 
 @pytest.mark.parametrize("mode", ["round-robin", "Split", None, 0])
 def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    """The message lists the modes that exist."""
+    """The message lists the available modes."""
     with pytest.raises(InvalidArgumentError, match="'split', 'union', 'broadcast'"):
         redistribute_counts([{"s": (mode, 1)}], 2)
 
 
 def test_one_state_with_two_modes_is_refused() -> None:
-    """The message names the state, both modes, and who reported which."""
+    """The message names the state, both modes, and the subtasks that reported them."""
     old = [{"s": ("split", 1)}, None, {"s": ("union", 1)}]
     with pytest.raises(InvalidArgumentError, match=r"'s'.*split in old subtask 0, union in .* 2"):
         redistribute_counts(old, 2)
@@ -329,20 +342,20 @@ def test_one_state_with_two_modes_is_refused() -> None:
 
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769])
 def test_parallelism_out_of_bounds_is_refused(parallelism: Any) -> None:
-    """Parallelism lies in 1..32768, both ends included."""
+    """Parallelism is in 1..32768, both ends included."""
     with pytest.raises(InvalidArgumentError, match=r"1\.\.32768"):
         redistribute_counts([{"s": ("split", 1)}], parallelism)
 
 
 @pytest.mark.parametrize("parallelism", [True, 2.0, "2", None])
 def test_a_parallelism_that_is_not_a_number_is_refused(parallelism: Any) -> None:
-    """2.0 is no number of subtasks, and True would silently be 1."""
+    """2.0 is not a number of subtasks, and True would silently become 1."""
     with pytest.raises(InvalidArgumentError, match="integer"):
         redistribute_counts([{"s": ("split", 1)}], parallelism)
 
 
 def test_the_largest_parallelism_is_allowed() -> None:
-    """32,768 is inside the bounds, for the old and for the new parallelism."""
+    """32,768 is valid for the old and for the new parallelism."""
     assert _sizes(_one_state("split", [1] + [None] * 32_767), 32_768)[0] == 1
 
 
@@ -368,6 +381,6 @@ def test_what_no_subtasks_reported_is_refused(old: Any) -> None:
 
 @pytest.mark.parametrize("elements", ["text", b"bytes", {1}, None, iter([1])])
 def test_elements_that_are_not_a_list_are_refused(elements: Any) -> None:
-    """A string has a length too, but is one element, not many."""
+    """A string has a length too, but it is a single element."""
     with pytest.raises(InvalidArgumentError, match="'s' of old subtask 0"):
         redistribute([{"s": ("split", elements)}], 2)

@@ -1,4 +1,4 @@
-"""Restart strategies: every answer of Flink's classes, and what holds beyond."""
+"""Restart strategies: every answer of Flink's classes, and further properties."""
 
 from __future__ import annotations
 

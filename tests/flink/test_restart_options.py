@@ -1,4 +1,4 @@
-"""Flink's options of the restart strategies: names, defaults, values and what is refused."""
+"""Flink's options for restart strategies: names, defaults, values and invalid input."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_durations_are_read_as_flink_writes_them(text: str, millis: int) -> None
 @pytest.mark.parametrize(
     "text", ["", " ", "s", "-1", "-PT1S", "1.5 s", "1 s 2", "P", "PT", "P1DT", "P1H", "PT1D", "1 x"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         duration_ms(text)
 

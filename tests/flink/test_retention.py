@@ -1,4 +1,4 @@
-"""Retention: every answer of Flink's classes, the end of a job, and what holds beyond them."""
+"""Retention: every answer of Flink's classes, the end of a job, and further properties."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ kinds = st.lists(st.sampled_from(SnapshotKind), max_size=25)
 
 
 def after(limit: int, kinds: list[SnapshotKind]) -> Retention:
-    """The retention after snapshots 1, 2, ... of these kinds; nothing was discarded yet."""
+    """Return the retention after snapshots 1, 2, ... of these kinds, before any was deleted."""
     retention = Retention(limit)
     for number, kind in enumerate(kinds, 1):
         retention = retention.add(Snapshot(number, kind)).retention
@@ -110,7 +110,7 @@ def test_a_checkpoint_with_a_file_in_use_waits() -> None:
 
 
 def test_retention_and_shared_files_release_by_the_same_mark() -> None:
-    """A claimed native savepoint: its directory goes once no file in it is used."""
+    """The directory of a claimed native savepoint is deleted when none of its files is used."""
     registry = SharedFiles().use(1, {"a": "ha"}).registry
     registry = registry.restored(1, "CLAIM", native_savepoint=True)
     retention, gone = Retention(1).add(Snapshot(1, restored_kind("CLAIM"))).retention, list[Any]()

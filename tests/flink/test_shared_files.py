@@ -1,4 +1,4 @@
-"""The registry of shared files: every answer of Flink's class, and what holds beyond them."""
+"""The registry of shared files: every answer of Flink's class, and further properties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERRORS: dict[str, type[Exception]] = {
 
 
 def step(registry: SharedFiles, event: Any) -> tuple[SharedFiles, Any]:
-    """What one event of a vector leads to, and the answer that the vector should have."""
+    """Return the registry after one event of a vector, and the expected answer."""
     if event["ev"] == "restored":
         return registry.restored(event["cp"], event["mode"]), None
     if event["ev"] == "lowest":
@@ -72,7 +72,9 @@ def test_a_checkpoint_registers_all_its_files_or_none() -> None:
 def test_only_own_files_that_no_kept_checkpoint_uses_are_deleted_and_once(
     steps: list[tuple[set[str], int]], mode: ClaimMode, restored: int
 ) -> None:
-    """Every checkpoint uses some keys, and the oldest ones go; at the end, all of them."""
+    """Every checkpoint uses some keys. The oldest checkpoints are released, and at the end all of
+    them.
+    """
     registry, lowest = SharedFiles(), 1
     uses: dict[int, set[str]] = {}
     created: dict[str, int] = {}
@@ -95,7 +97,7 @@ def test_only_own_files_that_no_kept_checkpoint_uses_are_deleted_and_once(
     unclaimed = restored if mode is not ClaimMode.CLAIM and restored <= len(steps) else 0
     gone += registry.release(len(steps) + 1).deleted
     assert len(gone) == len(set(gone))
-    # What the restored history created is deleted only if it was released before the restore.
+    # Files of the restored history are deleted only if they were released before the restore.
     assert {handle for handle in created if created[handle] > unclaimed} <= set(gone)
     last_use = {h: max(one for one in uses if h in uses[one]) for h in created}
     assert all(last_use[h] < unclaimed for h in gone if created[h] <= unclaimed)

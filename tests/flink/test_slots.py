@@ -1,4 +1,4 @@
-"""Slots are selected as Flink does: every answer of its classes, and what holds beyond them."""
+"""Slot selection equals Flink's: every answer of its classes, and further properties."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_slot_is_selected_as_flink_does(number: int) -> None:
 # --- Selecting a slot -----------------------------------------------------------------------------
 
 
-def test_of_equally_good_slots_the_first_offered_is_taken() -> None:
+def test_the_first_offered_of_equally_good_slots_is_taken() -> None:
     slots = [Slot(7, "a1", "a", 0.5), Slot(3, "a1", "a", 0.5)]
     for strategy in SlotStrategy:
         for preferred in ([], [A1], [A2], [B1]):
@@ -148,7 +148,7 @@ def test_inputs_with_more_than_eight_neighbours_are_ignored() -> None:
 
 def test_free_slots_beyond_all_needs_are_shared_equally() -> None:
     groups = {"wide": [VertexDemand(1, 10), VertexDemand(2, 3)], "narrow": [VertexDemand(1, 2)]}
-    # 3 are needed. Of the 5 beyond, narrow wants 1 of its share of 2, and wide gets what is left.
+    # 3 are needed. The other 5 are shared: narrow takes 1 of its 2, and wide gets the rest.
     assert slots_per_group(groups, 8) == {"wide": 6, "narrow": 2}
     assert slots_per_group(groups, 3) == {"wide": 2, "narrow": 1}
     assert slots_per_group(groups, 100) == {"wide": 10, "narrow": 2}

@@ -1,4 +1,4 @@
-"""Subtasks are wired as in Flink, and take over the in-flight records that Flink's do."""
+"""Subtasks are connected as in Flink, and take over the same in-flight records."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ parallelisms = st.integers(1, 60)
 # --- Flink's answers ------------------------------------------------------------------------------
 
 
-def test_every_vector_is_asked() -> None:
-    """Those that are not about subtasks are in test_partitioners.py; there is one error."""
+def test_every_vector_is_tested() -> None:
+    """Vectors about other subjects are in test_partitioners.py. There is one error."""
     operations = {case["in"]["op"] for case in cases("partitioners")}
     assert operations == {"channels", "pointwise", "state_mapper"}
     assert {case["error"] for case in MAPPINGS if "error" in case} == {"cannot_rescale"}
@@ -31,7 +31,7 @@ def test_every_vector_is_asked() -> None:
 
 @pytest.mark.parametrize("number", range(len(WIRINGS)))
 def test_pointwise_edges_are_wired_as_in_flink(number: int) -> None:
-    """Who consumes whom, and which subtask is behind which channel."""
+    """Both the consumers of each producer and the subtask of each channel are compared."""
     case = WIRINGS[number]
     wired = pointwise(case["in"]["up"], case["in"]["down"])
     assert [list(consumed) for consumed in wired.consumes] == case["out"]["consumes"]
@@ -40,7 +40,7 @@ def test_pointwise_edges_are_wired_as_in_flink(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(len(MAPPINGS)))
 def test_old_subtasks_are_flinks(number: int) -> None:
-    """Per new subtask the old ones, or the error."""
+    """The old subtasks of each new subtask, or the error."""
     asked = MAPPINGS[number]["in"]
     mapper, old, new = asked["mapper"], asked["old"], asked["new"]
     if "error" in MAPPINGS[number]:
@@ -56,7 +56,7 @@ def test_old_subtasks_are_flinks(number: int) -> None:
 
 @given(up=st.integers(1, 200), down=st.integers(1, 200))
 def test_both_ends_of_a_pointwise_edge_agree(up: int, down: int) -> None:
-    """Every subtask has a peer, and the two tables tell one story."""
+    """Every subtask has a peer, and the two tables agree."""
     wired = pointwise(up, down)
     assert len(wired.consumes) == down
     assert len(wired.channels) == up
@@ -70,7 +70,7 @@ def test_both_ends_of_a_pointwise_edge_agree(up: int, down: int) -> None:
 
 
 def test_the_largest_parallelism_is_wired() -> None:
-    """One to one, to the last subtask."""
+    """The edge is one to one, up to the last subtask."""
     assert pointwise(32_768, 32_768).channels[-1] == (32_767,)
 
 
@@ -79,7 +79,9 @@ def test_the_largest_parallelism_is_wired() -> None:
 
 @given(old=parallelisms, new=parallelisms, mapper=st.sampled_from(list(StateMapper)))
 def test_every_old_subtask_is_taken_over(old: int, new: int, mapper: StateMapper) -> None:
-    """Nothing in flight is lost; and only FULL and RANGE hand an old subtask to several."""
+    """No in-flight record is lost. Only FULL and RANGE assign an old subtask to several
+    new ones.
+    """
     if mapper is StateMapper.UNSUPPORTED:
         with pytest.raises(ParallelismError, match=f"parallelism {old} to {new}"):
             old_subtasks(mapper, new - 1, old, new)
@@ -93,8 +95,8 @@ def test_every_old_subtask_is_taken_over(old: int, new: int, mapper: StateMapper
 
 
 @given(old=parallelisms, new=parallelisms, data=st.data())
-def test_a_range_holds_everyone_who_owned_a_key(old: int, new: int, data: Any) -> None:
-    """A key's old owner is among those its new owner takes over from, at max parallelism 32768."""
+def test_a_range_includes_every_previous_owner_of_a_key(old: int, new: int, data: Any) -> None:
+    """The old subtasks of a key's new owner include its old owner, at max parallelism 32768."""
     hashed = data.draw(st.integers(-(2**31), 2**31 - 1))
     before, after = (key_group_channel(hashed, 32_768, n) for n in (old, new))
     assert before in old_subtasks("RANGE", after, old, new)
@@ -105,7 +107,9 @@ def test_a_range_holds_everyone_who_owned_a_key(old: int, new: int, data: Any) -
 
 @pytest.mark.parametrize("wrong", [0, -1, 32_769])
 def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
-    """Parallelism lies in 1..32768 on either side, before and after; the message names which."""
+    """Parallelism is in 1..32768 on either side, before and after. The message names the invalid
+    value.
+    """
     for up, down, side in ((wrong, 2, "upstream"), (2, wrong, "downstream")):
         with pytest.raises(InvalidArgumentError, match=f"^{side} .* not {wrong}"):
             pointwise(up, down)
@@ -116,13 +120,13 @@ def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "2", None, -1, 2])
 def test_a_subtask_that_does_not_exist_is_refused(wrong: Any) -> None:
-    """Nor is there one that is no integer: True would silently be 1."""
+    """A value that is not an integer is refused too, because True would silently become 1."""
     for mapper in ("FULL", "RANGE"):
         with pytest.raises(InvalidArgumentError, match="subtasks are 0 to 1"):
             old_subtasks(mapper, wrong, 4, 2)
 
 
 def test_an_unknown_mapper_is_refused() -> None:
-    """The message lists those that there are."""
+    """The message lists the available mappers."""
     with pytest.raises(InvalidArgumentError, match="ROUND_ROBIN, ARBITRARY"):
         old_subtasks("round", 0, 2, 2)
