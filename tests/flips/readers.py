@@ -1,4 +1,4 @@
-"""Everything that parses a data file: from a store to an answer that can be compared."""
+"""Every code path that parses a data file: from a store to a comparable result."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _progress(store: StateStore) -> Any:
 
 
 def _verify(store: StateStore) -> Any:
-    """Damage is what it is asked for."""
+    """This reader must report the damage."""
     report = store.maintenance.verify("all")
     if not report.is_intact:
         raise CorruptionError(report.broken[0].what[0])
@@ -107,7 +107,7 @@ def _verify(store: StateStore) -> Any:
 
 
 def _salvage(store: StateStore) -> Any:
-    """What is lost is said."""
+    """This reader must report the lost rows."""
     states = store.maintenance.salvage(2, dry_run=True).states
     if any(state.lost for state in states):
         raise CorruptionError("lost")

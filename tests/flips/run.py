@@ -1,14 +1,15 @@
-"""Damage to the footers of data files, each put before one reader, in processes that may die.
+"""Damage footers of data files, and read each with one reader, in processes that can crash.
 
     python -m tests.flips.run --count 10000
     python -m tests.flips.run --count 1000 --unsealed
 
-A seed draws the layout, the file, the damage (a bit, a byte, a cut, or some bytes more) and the
-reader. The reader has to give the right answer, when it does not need the file, or to raise an
-error of corruption: another answer is wrong rows, any other error is a failure, and a process that
-ends by a signal is a crash. Exit code 1 when there was any of these. With ``--unsealed`` manifests
-are those of older releases, without checksums of footers: then Arrow parses what is damaged, and
-its crashes are counted, and are no failure.
+A seed selects the layout, the file, the reader and the damage: a bit, a byte, a truncation, or
+extra bytes. A reader that does not need the file must return the right result. Other readers must
+raise an error of corruption. Another result means wrong rows, any other error is a failure, and a
+process that ends by a signal is a crash. Each of these makes the exit code 1.
+
+With ``--unsealed`` the manifests look like those from older releases, without checksums of footers.
+Arrow then parses damaged bytes, and its crashes are counted without being failures.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ _BATCH = 250
 
 @dataclass
 class Result:
-    """What came of some flips: how many had which outcome, and each that should not have been."""
+    """The results of some flips: a count per outcome, and every failure."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """The number of flips."""
         return self.outcomes.total()
 
 
 def run_flips(flips: int, seed: int, *, unsealed: bool, batch: int = _BATCH) -> Result:
-    """Run flips in processes, each of at most ``batch``; one that dies costs the flip at hand."""
+    """Run flips in processes, at most ``batch`` in each. A process that dies loses only
+    one flip.
+    """
     result = Result()
     with tempfile.TemporaryDirectory(prefix="statestore-flips-") as folder:
         first = 0
@@ -56,12 +59,12 @@ def run_flips(flips: int, seed: int, *, unsealed: bool, batch: int = _BATCH) -> 
 
 
 def _batch(folder: Path, numbers: range, seed: int, unsealed: bool, result: Result) -> int:
-    """Run flips in one process; return how many of them are done."""
+    """Run flips in one process; return how many are done."""
     words = ["-m", "tests.flips.worker", str(folder), str(seed), str(numbers[0]), str(len(numbers))]
     words += ["--unsealed"] if unsealed else []
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    # Each flip has two lines: what is tried, and what came of it.
+    # Each flip has two lines: the attempt and its outcome.
     for tried, outcome in zip(lines[::2], lines[1::2], strict=False):
         result.outcomes[outcome] += 1
         if outcome not in ("right", "found"):
@@ -76,7 +79,7 @@ def _batch(folder: Path, numbers: range, seed: int, unsealed: bool, result: Resu
 
 
 def main() -> int:
-    """Run them, print what came of them, and return the exit code."""
+    """Run the flips, print their outcomes, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=2026)

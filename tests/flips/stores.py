@@ -1,4 +1,4 @@
-"""Two small stores to be damaged, of each layout, and the same as older releases wrote them."""
+"""Two small stores of each layout for damage tests, also in the form that older releases wrote."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _rows(first: int, stop: int) -> pa.Table:
 
 
 def unseal(store: StateStore, path: Path) -> StateStore:
-    """Return a copy whose manifests know no footer."""
+    """Return a copy whose manifests have no checksums of footers."""
     shutil.copytree(store.url, path)
     for number in store.checkpoints():
         name = path / manifest_path(number)

@@ -1,4 +1,4 @@
-"""A share of the flips of ``make flips`` in every run."""
+"""A sample of the flips of ``make flips``, in every run of the tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.long)])
-def test_no_reader_gives_other_rows_over_a_damaged_footer(count: int) -> None:
-    """I5, I7: of all readers, both layouts, keyed and operator state; and no process dies."""
+def test_no_reader_returns_other_rows_for_a_damaged_footer(count: int) -> None:
+    """I5, I7: for all readers, both layouts, keyed and operator state. No process dies."""
     result = run_flips(count, seed=1, unsealed=False)
     assert result.bad == []
     assert result.total == count
@@ -22,15 +22,15 @@ def test_no_reader_gives_other_rows_over_a_damaged_footer(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.long)])
-def test_no_reader_gives_other_rows_where_no_checksum_is_known(count: int) -> None:
-    """Of manifests of older releases: Arrow may end the process, which is their limit."""
+def test_no_reader_returns_other_rows_without_a_known_checksum(count: int) -> None:
+    """With manifests of older releases, Arrow can crash the process, which is a known limit."""
     result = run_flips(count, seed=1, unsealed=True)
     assert [line for line in result.bad if ": signal " not in line] == []
     assert result.total == count
 
 
 def test_a_process_that_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the flip that it was at; the next one goes on in another process."""
+    """The failure names the flip that was running. The next one runs in another process."""
     answers = iter(
         [
             subprocess.CompletedProcess([], -6, "flip 0\nfound\nflip 1\nwrong\nflip 2\n", ""),

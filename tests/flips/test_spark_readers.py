@@ -1,4 +1,4 @@
-"""A few damaged footers before Spark's readers: a task's own error says which file it is."""
+"""A few damaged footers with Spark's readers: the error of a task names the file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def digests(spark: SparkSession, url: str, *, source: bool) -> list[tuple[int, i
 
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("source", [False, True], ids=["dataframe", "data source"])
-def test_a_damaged_footer_gives_no_other_rows(
+def test_a_damaged_footer_causes_no_other_rows(
     spark: SparkSession, tmp_path: Path, source: bool, count: int
 ) -> None:
-    """I5, I7: the right answer, where the file is not needed, or the file by name."""
+    """I5, I7: the result is right if the file is not needed. Otherwise the error names the file."""
     store = fill(tmp_path / "store", Layout.RANGED)
     expected = digests(spark, store.url, source=source)
     files = sorted(file for file in data_files(store) if "keyed" in file.parts)

@@ -1,4 +1,4 @@
-"""One process of flips: it says what it tries before it does, for it may not live to say more."""
+"""Run flips in one process, which prints each attempt before it runs because it can die."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _END_BYTES = 8
 
 
 def main() -> int:
-    """Try some flips; two lines of each: what is tried, and ``right``, ``found`` or what else."""
+    """Run some flips, and print two lines for each: the attempt, and ``right``, ``found`` or the
+    failure.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("seed", type=int)
@@ -49,14 +51,14 @@ def main() -> int:
 
 
 def data_files(store: StateStore) -> Iterator[Path]:
-    """Yield the files that the newest checkpoint names."""
+    """Yield the files that the newest checkpoint references."""
     for entry in store.manifest().entries:
         for part in entry.parts:
             yield from (Path(store.url, part.table.path, handle.path) for handle in part.handles)
 
 
 def damage(draw: Random, raw: bytes) -> tuple[str, bytes]:
-    """Return what is done to a footer, and the file after it."""
+    """Return the description of random damage to a footer, and the damaged file."""
     length = int.from_bytes(raw[-_END_BYTES:-4], "little") + _END_BYTES
     at = len(raw) - 1 - draw.randrange(length)
     changed = bytearray(raw)
