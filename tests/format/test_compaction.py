@@ -1,4 +1,4 @@
-"""When layers are merged and spans folded: the bounds that the rule states, over long histories."""
+"""When layers are merged and spans are folded: the bounds of the policy, over long histories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TABLE = TableRef("parquet", "operators/u/keyed/s")
 
 
 def handle(first: int, rows: list[int]) -> KeyedStateHandle:
-    """Return a file of some key groups, with these rows in each; a row has ten bytes."""
+    """Return a file of some key groups, with these rows in each. A row has ten bytes."""
     return KeyedStateHandle(
         path=f"{first}.parquet",
         key_groups=KeyGroupRange(first, first + len(rows) - 1),
@@ -65,7 +65,7 @@ def base(*files: tuple[int, list[int]]) -> KeyedEntry:
 
 
 def merged(entry: KeyedEntry, count: int) -> KeyedEntry:
-    """Merge the newest layers, as far as the rule looks at them."""
+    """Merge the newest layers, as far as the policy considers them."""
     if not count:
         return entry
     old = entry.layers[-count:]
@@ -80,7 +80,7 @@ def folded(entry: KeyedEntry, spans: tuple[KeyGroupRange, ...]) -> KeyedEntry:
 
 @pytest.mark.parametrize("most", [2, 3, 4, 10])
 def test_there_are_few_layers_after_many_checkpoints(most: int) -> None:
-    """At most one less than merge_layers of each depth, and no depth beyond the logarithm."""
+    """Each depth has fewer than merge_layers layers, and no depth exceeds the logarithm."""
     rule, entry = CompactionRule(merge_layers=most), base((0, [10**9] * GROUPS))
     written = 0
     for number in range(1, 501):
@@ -123,8 +123,8 @@ def test_no_span_keeps_more_changes_than_the_greatest_share(
     assert {one for one in before if before[one].changed_rows == 0}.isdisjoint(chosen)
 
 
-def test_what_would_be_folded_soon_is_folded_with_the_first_so_that_whole_layers_go() -> None:
-    """With keys that change evenly a restore reads few rows that do not count."""
+def test_spans_that_are_nearly_due_are_folded_together_so_that_complete_layers_go() -> None:
+    """If all keys change equally often, a restore reads few superseded rows."""
     rule, numbers = CompactionRule(), random.Random(7)
     entry, stored, counted = base(*((group, [1000]) for group in range(GROUPS))), 0, 0
     for number in range(1, 201):
@@ -136,14 +136,14 @@ def test_what_would_be_folded_soon_is_folded_with_the_first_so_that_whole_layers
     assert counted <= stored < 1.1 * counted
 
 
-def test_the_spans_are_all_key_groups_each_once() -> None:
+def test_the_spans_cover_each_key_group_once() -> None:
     entry = base((1, [5, 7]), (3, [20]), (5, [2, 2]))
     assert [str(span.key_groups) for span in spans_of(entry)] == ["0..2", "3..4", "5..7"]
     (span,) = spans_of(base())
     assert (span.key_groups, span.rows) == (EVERYTHING, 0)
 
 
-def test_a_span_that_was_folded_counts_no_changes_of_older_layers() -> None:
+def test_a_folded_span_counts_no_changes_of_older_layers() -> None:
     entry = replace(base((0, [4] * 4), (4, [4] * 4)), layers=(layer(1, [1] * GROUPS),))
     after = folded(entry, (KeyGroupRange(0, 3),))
     assert [span.changed_rows for span in spans_of(after)] == [0, 4]

@@ -52,24 +52,26 @@ rows = st.dictionaries(st.text(max_size=3), values, min_size=1, max_size=3)
     ],
 )
 def test_digests_never_change(row: dict[str, Any], digest: str) -> None:
-    """They lie in stored manifests: a release that computes others calls every store damaged."""
+    """Stored manifests contain them. A release with other digests would report every store as
+    damaged.
+    """
     assert digest_text(hash_row(row)) == digest
 
 
 @given(u64, u64)
-def test_mixing_is_one_to_one(left: int, right: int) -> None:
-    """No two words become one."""
+def test_mixing_is_injective(left: int, right: int) -> None:
+    """No two words have the same result."""
     assert (mix(left) == mix(right)) == (left == right)
 
 
 @given(rows)
 def test_columns_count_by_name_not_by_position(row: dict[str, Any]) -> None:
-    """I1: whoever orders them how."""
+    """I1: any writer's column order gives the same digest."""
     assert hash_row(dict(reversed(row.items()))) == hash_row(row)
 
 
 @given(st.lists(rows, max_size=5), st.randoms())
-def test_the_order_and_the_files_of_rows_do_not_count(
+def test_the_order_and_the_files_of_rows_do_not_matter(
     given: list[dict[str, Any]], random: Any
 ) -> None:
     """I7: the digest of a whole is the sum of its parts' digests."""
@@ -111,13 +113,13 @@ def test_the_order_and_the_files_of_rows_do_not_count(
         (MapEntries([(1, 2), (3, 4)]), MapEntries([(1, 4), (3, 2)])),
     ],
 )
-def test_values_that_differ_have_hashes_that_differ(left: Any, right: Any) -> None:
-    """Also where only a length, a place or a sign differs."""
+def test_different_values_have_different_hashes(left: Any, right: Any) -> None:
+    """This includes values that differ only in a length, a position or a sign."""
     assert hash_value(left) != hash_value(right)
 
 
 def test_equal_values_have_one_hash() -> None:
-    """Every NaN is one; entries of a map have no order; a boolean is its number."""
+    """All NaNs are equal, the entries of a map have no order, and a boolean equals its number."""
     assert hash_value(NAN) == hash_value(-NAN)
     assert hash_value(True) == hash_value(1)
     entries: list[tuple[Any, Any]] = [("a", 1), ("b", 2)]
@@ -125,6 +127,6 @@ def test_equal_values_have_one_hash() -> None:
 
 
 def test_a_type_without_a_rule_is_refused() -> None:
-    """Instead of a digest that another reader would not compute."""
+    """It gets no digest, because another reader could not compute it."""
     with pytest.raises(TypeError, match="no digest is defined for set"):
         hash_value(set())

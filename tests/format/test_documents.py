@@ -1,4 +1,4 @@
-"""A broken document says where it is broken."""
+"""An invalid document causes an error with the position of the defect."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def parse(document: Any) -> dict[str, Any]:
     ("kind", "greatest"),
     [(Count, 2**63 - 1), (Moment, 253_402_300_799_999), (CheckpointId, 10**10 - 1)],
 )
-def test_a_number_has_its_bounds_and_is_written_as_one(kind: Any, greatest: int) -> None:
-    """No fraction, truth or text is a number, not even one that equals one."""
+def test_a_number_has_its_bounds_and_is_written_as_a_number(kind: Any, greatest: int) -> None:
+    """A fraction, a boolean or a text is refused, even if it equals a number."""
     assert converted([0, greatest], list[kind], "doc") == [0, greatest]
     wrongs: list[Any] = [
         -1,
@@ -53,8 +53,8 @@ def test_a_number_has_its_bounds_and_is_written_as_one(kind: Any, greatest: int)
             converted([wrong], list[kind], "doc", ".a.b")
 
 
-def test_what_a_reader_refuses_has_its_place() -> None:
-    """Whoever raises it, and however deep."""
+def test_a_refused_value_has_its_position() -> None:
+    """This holds for every check and at any depth."""
     for error, message in (
         (unfit(".rows", "too many"), r"doc at \$\.a\[0\]\.rows: too many"),
         (ValueError("of value"), r"doc at \$\.a\[0\]: of value"),
@@ -68,8 +68,8 @@ def test_what_a_reader_refuses_has_its_place() -> None:
             raise error
 
 
-def test_of_a_member_that_is_there_twice_the_last_counts() -> None:
-    """As for other readers of JSON."""
+def test_the_last_of_duplicate_members_wins() -> None:
+    """Other readers of JSON do the same."""
     raw = sealed(b'{"format":"f","format_version":1,"a":"x","a":2')
     assert parse_document(raw, dict[str, Any], name="doc", form="f", newest=1)["a"] == 2
 
@@ -77,8 +77,8 @@ def test_of_a_member_that_is_there_twice_the_last_counts() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"nonsense", b"\xff", b"\x00", b"[" * 10**5, b'{"a":' * 10**5, b"1 2"]
 )
-def test_what_is_no_json_is_malformed(raw: bytes) -> None:
-    """Whatever the parser thinks of it; without its checksum it is not even given to the parser."""
+def test_invalid_json_is_malformed(raw: bytes) -> None:
+    """This covers any parser error. A document without its checksum is not parsed at all."""
     said = r"doc (is not valid JSON|at \$: Expected `object`, got `(array|int)`)"
     with pytest.raises(MalformedManifestError, match=said):
         parse_document(sealed(raw), dict, name="doc", form="f", newest=1)
@@ -99,20 +99,20 @@ def test_every_other_byte_is_damage() -> None:
             parse_document(changed, dict, name="doc", form="f", newest=1)
 
 
-def test_a_document_is_json_for_any_reader() -> None:
-    """Its checksum is a member like others, and the last one."""
+def test_a_document_is_plain_json() -> None:
+    """Its checksum is an ordinary member, and the last one."""
     read = json.loads(document_bytes({"format": "é", "files": {"sha256": ["x"]}}))
     assert list(read) == ["format", "files", "sha256"]
 
 
 def test_another_form_is_refused() -> None:
-    """A manifest is no store file."""
+    """A manifest is not a store file."""
     with pytest.raises(MalformedManifestError, match=r"\$\.format: expected 'f', found 'g'"):
         parse({"format": "g", "format_version": 1})
 
 
 def test_a_newer_version_asks_for_an_upgrade_before_anything_else_is_read() -> None:
-    """It may have changed everything."""
+    """A newer version may have changed everything."""
     with pytest.raises(FormatVersionError, match="version 4; this release reads up to 3"):
         parse({"format": "f", "format_version": 4})
 
@@ -159,6 +159,8 @@ for number in range(200):
 
 
 def test_threads_may_read_documents_of_a_kind_for_the_first_time_together() -> None:
-    """msgspec alone lets the process die: a segmentation fault, in one of some hundred runs."""
+    """msgspec alone crashes the process with a segmentation fault, in one of several
+    hundred runs.
+    """
     done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Job graphs as JSON values, and back."""
+"""Convert job graphs to JSON values and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Handles cut to the key groups of a subtask: all vectors of Flink, and what a cut file holds."""
+"""Handles cut to the key groups of a subtask: all vectors of Flink, and the content of a
+cut file.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.support.vectors import cases
 
 
 def handle_of(tagged: dict[str, Any]) -> KeyedStateHandle:
-    """Return a handle; where its key groups begin is in place of how many rows they have."""
+    """Return a handle whose row counts are replaced by the start of each key group."""
     offsets = tagged.get("offsets")
     index = None if offsets is None else GroupIndex.of(offsets, offsets)
     name = json.dumps([tagged["id"], tagged["kind"]])
@@ -64,7 +66,7 @@ def test_every_subtask_gets_the_handles_that_flink_gives_it(case: dict[str, Any]
 
 @given(st.data())
 def test_the_slices_of_all_subtasks_are_the_file(data: st.DataObject) -> None:
-    """I2, I7: at any parallelism rows and digests add up, and slices follow each other."""
+    """I2, I7: at any parallelism the rows and digests add up, and the slices are contiguous."""
     groups = data.draw(st.integers(1, 40))
     counts = data.draw(st.lists(st.integers(0, 1000), min_size=groups, max_size=groups))
     digests = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=groups, max_size=groups))
@@ -93,7 +95,7 @@ def test_the_slices_of_all_subtasks_are_the_file(data: st.DataObject) -> None:
 
 
 def test_a_cut_file_has_the_rows_of_its_key_groups_and_their_share_of_the_bytes() -> None:
-    """Rounded up; a range that reaches over the file's ends counts as far as the file goes."""
+    """The share is rounded up. A range that extends beyond the file is limited to the file."""
     index = GroupIndex.of([1, 0, 2], [10, 0, 30])
     handle = KeyedStateHandle("f", KeyGroupRange(4, 6), 3, 100, 1, 40, "", index=index)
     wanted = {(0, 4): (1, 34), (5, 5): (0, 0), (5, 9): (2, 67), (0, 9): (3, 100)}
@@ -104,10 +106,10 @@ def test_a_cut_file_has_the_rows_of_its_key_groups_and_their_share_of_the_bytes(
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.just(2**64 - 1), max_size=140), st.data())
-def test_the_digest_of_some_key_groups_is_the_sum_of_theirs(
+def test_the_digest_of_several_key_groups_is_their_sum(
     digests: list[int], data: st.DataObject
 ) -> None:
-    """I7: however many there are, and whatever is carried from one to the next."""
+    """I7: for any number of key groups, and for any carry between them."""
     index = GroupIndex.of([0] * len(digests), digests)
     first = data.draw(st.integers(0, len(digests)))
     stop = data.draw(st.integers(first, len(digests)))
@@ -115,8 +117,8 @@ def test_the_digest_of_some_key_groups_is_the_sum_of_theirs(
     assert index.digest_in(0, len(digests)) == combine(digests)
 
 
-def test_files_that_are_cut_alike_are_looked_for_once() -> None:
-    """By all states of a job: the same ranges, and the same cuts of them."""
+def test_equally_cut_files_are_computed_once() -> None:
+    """All states of a job share the same ranges and the same cuts of them."""
     files = file_ranges((0, 4, 9), (3, 7, 9))
     assert file_ranges((0, 4, 9), (3, 7, 9)) is files
     cuts = files.cuts(2, 8)
@@ -126,8 +128,8 @@ def test_files_that_are_cut_alike_are_looked_for_once() -> None:
     assert files.cuts(8, 8) == files.cuts(10, 12) == ()
 
 
-def test_what_was_found_of_files_goes_with_them() -> None:
-    """A driver that plans for months holds no more than it has in hand; copies are no others."""
+def test_cached_ranges_are_released_with_their_files() -> None:
+    """A driver that plans for months holds only the ranges in use. A copy is the same object."""
     seen = []
     for last in range(200):
         files = file_ranges((0, last + 1), (last, 300))
@@ -140,7 +142,7 @@ def test_what_was_found_of_files_goes_with_them() -> None:
 
 
 def test_a_handle_is_a_value() -> None:
-    """Its statistics do not count: no manifest has them."""
+    """Its statistics do not affect equality, because manifests do not contain them."""
     handle = KeyedStateHandle(
         "f", KeyGroupRange(0, 1), 3, 100, 1, 40, "", index=GroupIndex(b"", b"")
     )

@@ -1,4 +1,4 @@
-"""One changed byte of a small document is found by its own checksum; nothing else is taken."""
+"""One changed byte of a small document is found with its checksum. No other damage is repaired."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 
 
 @pytest.mark.parametrize("at", range(len(RAW)))
-def test_any_changed_byte_is_put_back(at: int) -> None:
+def test_any_changed_byte_is_repaired(at: int) -> None:
     for change in (1, 0x80, 0x55):
         assert healed(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=20, deadline=None)
-def test_what_is_no_such_document_is_not_healed(raw: bytes) -> None:
+def test_another_document_is_not_repaired(raw: bytes) -> None:
     assert healed(raw) is None
 
 
-def test_more_damage_than_a_byte_is_not_guessed() -> None:
+def test_damage_of_several_bytes_is_not_guessed() -> None:
     twice = bytearray(RAW)
     twice[3] ^= 1
     twice[9] ^= 1

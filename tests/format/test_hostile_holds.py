@@ -1,4 +1,4 @@
-"""A file among the holds that no command puts there: nothing that it may keep is deleted."""
+"""A foreign file among the holds: files that it may protect are not deleted."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def store(tmp_path: Path) -> StateStore:
         b"pins/t.json",
     ],
 )
-def test_a_hold_under_another_name_stops_what_deletes(store: StateStore, name: bytes) -> None:
-    """Names that are not UTF-8 too: an error of ours, printable, that names the file."""
+def test_a_hold_under_another_name_blocks_deletion(store: StateStore, name: bytes) -> None:
+    """This includes names that are not UTF-8. A printable StateStoreError names the file."""
     path = os.fsencode(store.url) + b"/" + name
     os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a name of bytes
     with open(path, "wb") as file:  # noqa: PTH123
@@ -61,8 +61,8 @@ def test_a_hold_under_another_name_stops_what_deletes(store: StateStore, name: b
     whole(store, 1)
 
 
-def test_list_says_so(store: StateStore, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a word, not a traceback."""
+def test_list_reports_it(store: StateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report is one line and not a traceback."""
     folder = Path(store.url, "savepoints")
     folder.mkdir()
     Path(os.fsdecode(os.fsencode(folder) + b"/\xff.json")).write_bytes(SAVEPOINT)
@@ -70,8 +70,8 @@ def test_list_says_so(store: StateStore, capsys: pytest.CaptureFixture[str]) -> 
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_what_is_no_hold_at_all_is_passed_over(store: StateStore) -> None:
-    """A hidden file, or one of another kind, as an editor leaves them."""
+def test_a_file_that_is_not_a_hold_is_ignored(store: StateStore) -> None:
+    """Such a file is hidden or has another kind, like the files that editors leave."""
     folder = Path(store.url, "savepoints")
     folder.mkdir()
     for name in (".x.json.swp", "x.json~", "README"):

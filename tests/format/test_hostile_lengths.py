@@ -1,4 +1,6 @@
-"""A number in a document is not how much memory its reader takes: a small file costs little."""
+"""A number in a document does not determine how much memory its reader uses: small files cost
+little.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from statestore import StateStore
 from statestore.flink.graph import JobGraph, Node
 from statestore.format.documents import document_bytes, sealed
 
-# Runs each case in its turn, in a process that may take this much more than it has.
+# Runs each case in turn, in a process whose memory may grow by this amount.
 MEGABYTES = 512
 READER = f"""
 import io, json, resource, sys, traceback
@@ -49,7 +51,7 @@ for name in names:
 
 
 def made(path: Path) -> dict[str, Any]:
-    """A store with every sort of state, of a job with a graph; return its newest manifest."""
+    """Create a store with every kind of state and a job graph; return its newest manifest."""
     store = StateStore.open(str(path), table_format="parquet", compaction=None)
     graph = JobGraph((Node("u", uid="u", parallelism=2), Node("v", uid="v", parallelism=2)))
     rows = [{"k": str(i), "v": i, "at": i} for i in range(8)]
@@ -70,7 +72,7 @@ def made(path: Path) -> dict[str, Any]:
 
 
 def numbers(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of every number in a document."""
+    """Yield the path of every number in a document."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield above
     inner: Any = ()
@@ -102,7 +104,7 @@ def states(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def one_number(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each number in turn, as large as it may be and larger."""
+    """Yield a document for each number, with its maximum and with a greater value."""
     for place in numbers(document):
         for number in (2**31, 2**63 - 1, 2**63, 10**400):
             changed = again(document)
@@ -112,7 +114,7 @@ def one_number(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def agreeing(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Numbers that agree with one another, so that no sum finds them."""
+    """Yield documents whose numbers agree with each other, so that no sum check finds them."""
     for many in (2**31, 2**60):
         for name in ("split", "union", "rule", "part"):
             changed = again(document)
@@ -129,7 +131,9 @@ def agreeing(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def packed(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What stands for a gigabyte: of zeros, in a megabyte; once more, packed twice."""
+    """Yield members that decompress to a gigabyte of zeros, from one megabyte and from a doubly
+    compressed text.
+    """
     pack = zlib.compressobj(9)
     short = b"".join(pack.compress(bytes(2**20)) for _ in range(1024)) + pack.flush()
     for member in ("group_rows", "group_digests"):
@@ -143,7 +147,7 @@ def packed(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def many_operators(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Thousands of small operators, each with as many subtasks as there can be."""
+    """Yield a document with thousands of small operators, each with the largest parallelism."""
     changed = again(document)
     del changed["graph"], changed["ranges"], changed["metrics"]
     (state,) = states(document, "part")
@@ -162,7 +166,7 @@ def many_operators(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def nested(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A type within a type, deeper than anybody goes."""
+    """Yield a type that is nested deeper than any real type."""
     for depth in (200, 900, 40_000):
         changed = again(document)
         (state,) = states(changed, "part")
@@ -177,8 +181,10 @@ CASES = (one_number, agreeing, packed, many_operators, nested)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", CASES, ids=lambda cases: str(cases.__name__))
-def test_no_member_of_a_small_manifest_takes_much(tmp_path: Path, cases: Any) -> None:
-    """It is read for what it is, or refused: no memory is short, and nothing is a traceback."""
+def test_no_member_of_a_small_manifest_uses_much_memory(tmp_path: Path, cases: Any) -> None:
+    """The manifest is read or refused. The process neither runs out of memory nor prints a
+    traceback.
+    """
     document = made(tmp_path / "store")
     names = []
     for number, changed in enumerate(islice(cases(document), 2_000)):

@@ -1,4 +1,6 @@
-"""Names in documents that somebody else wrote lead nowhere: not out of a store, nor about in it."""
+"""Hostile names in a document are refused: they lead neither out of a store nor to another place in
+it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ Change = Callable[[dict[str, Any]], str]
 
 
 def made(path: Path) -> StateStore:
-    """A store with files of every sort: by key group, ranged, of changes and of elements."""
+    """Create a store with every kind of file: by key group, ranged, with changes and with
+    elements.
+    """
     store = StateStore.open(str(path), table_format="parquet", compaction=None)
     with store.snapshot(parallelism=1) as checkpoint:
         for name, layout in (("part", "partitioned"), ("long", "ranged")):
@@ -71,7 +75,7 @@ def states_of(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def places(manifest: dict[str, Any]) -> list[tuple[Any, Any, str]]:
-    """Every (object, member, sort) of a manifest that is the name of a folder or a file."""
+    """Return every (object, member, kind) in a manifest that names a folder or a file."""
     found: list[tuple[Any, Any, str]] = []
     for state in states_of(manifest):
         found.append((state["table"], "path", "folder"))
@@ -85,15 +89,17 @@ def places(manifest: dict[str, Any]) -> list[tuple[Any, Any, str]]:
 NUMBER_OF_PLACES = 9
 
 
-def test_every_name_of_a_manifest_is_known_here(store: StateStore) -> None:
+def test_this_module_knows_every_name_of_a_manifest(store: StateStore) -> None:
     assert len(places(document(store))) == NUMBER_OF_PLACES
     sorts = {(sort, member == "path") for _, member, sort in places(document(store))}
     assert sorts == {("folder", True), ("file", False)}
 
 
 @pytest.mark.parametrize("at", range(NUMBER_OF_PLACES))
-def test_a_hostile_name_is_refused_where_it_stands(store: StateStore, at: int) -> None:
-    """Any of them, at any place; the message has document, member and value."""
+def test_a_hostile_name_is_refused_with_its_position(store: StateStore, at: int) -> None:
+    """Any name at any position is refused. The message has the document, the member and
+    the value.
+    """
     for hostile in {*FOLDERS, *FILES}:
         manifest = document(store)
         inner, member, _ = places(manifest)[at]
@@ -106,7 +112,7 @@ def test_a_hostile_name_is_refused_where_it_stands(store: StateStore, at: int) -
         assert repr(hostile) in str(refused.value)
 
 
-def test_what_is_wrong_in_a_layer_or_a_type_has_its_own_place(store: StateStore) -> None:
+def test_an_error_in_a_layer_or_a_type_has_its_own_position(store: StateStore) -> None:
     manifest = document(store)
     at, state = next((at, one) for at, one in enumerate(states_of(manifest)) if "changes" in one)
     place = rf"^m\.json at \$\.operators\[0\]\.keyed\[{at}\]"
@@ -127,7 +133,7 @@ def test_what_is_wrong_in_a_layer_or_a_type_has_its_own_place(store: StateStore)
     ),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_drawn_name_is_taken(store: StateStore, at: int, parts: list[str]) -> None:
+def test_no_random_name_is_accepted(store: StateStore, at: int, parts: list[str]) -> None:
     manifest = document(store)
     inner, member, _ = places(manifest)[at]
     if inner[member] != "/".join(parts):
@@ -136,15 +142,15 @@ def test_no_drawn_name_is_taken(store: StateStore, at: int, parts: list[str]) ->
             manifest_from_json(document_bytes(manifest), name="m.json")
 
 
-def test_the_names_that_writers_give_are_taken(store: StateStore) -> None:
-    """The refusals above are of the names alone."""
+def test_names_from_writers_are_accepted(store: StateStore) -> None:
+    """The refusals above concern only the names."""
     for number in (1, 2):
         manifest = manifest_from_json(document_bytes(document(store, number)), name="m.json")
         assert manifest == store.manifest(number)
 
 
-def test_one_table_is_not_that_of_two_states(store: StateStore) -> None:
-    """Also of an operator that a graph may have renamed."""
+def test_two_states_do_not_share_a_table(store: StateStore) -> None:
+    """This also holds for an operator that a graph may have renamed."""
     manifest = document(store)
     manifest["graph"] = graph_to_json(JobGraph(()))
     first, second = (dict(state) for state in list(states_of(manifest))[:2])
@@ -172,17 +178,17 @@ def test_one_table_is_not_that_of_two_states(store: StateStore) -> None:
         {"checkpoint": 1},
     ],
 )
-def test_an_origin_that_no_command_says_is_refused(
+def test_an_origin_that_no_command_writes_is_refused(
     store: StateStore, origin: dict[str, Any]
 ) -> None:
-    """By it a checkpoint expires, and savepoints are moved."""
+    """The origin decides which checkpoints expire and which savepoints are moved."""
     manifest = document(store) | {"origin": origin}
     with pytest.raises(MalformedManifestError, match=r"m.json at \$.origin"):
         manifest_from_json(document_bytes(manifest), name="m.json")
 
 
-def test_no_command_reads_writes_or_deletes_where_a_name_leads(tmp_path: Path) -> None:
-    """Every command says that the manifest is not valid; all files are as they were."""
+def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
+    """Every command reports that the manifest is invalid, and all files are unchanged."""
     store = made(tmp_path / "store")
     victim = tmp_path / "victim.parquet"
     victim.write_bytes(b"not yours")

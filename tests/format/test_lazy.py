@@ -1,4 +1,4 @@
-"""A sequence that finds its items when one is asked for: once, and as a tuple has them."""
+"""A sequence that computes its items on first access, once, and then acts like a tuple."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from statestore.format.lazy import LazySequence
 
 
-def test_items_are_found_once_and_their_number_before() -> None:
+def test_items_are_computed_once_and_counted_before() -> None:
     asked = list[int]()
 
     def find() -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def test_items_are_found_once_and_their_number_before() -> None:
     assert pickle.loads(pickle.dumps(found)) == ("a", "b")
 
 
-def test_what_could_not_be_found_is_looked_for_again() -> None:
+def test_a_failed_computation_is_repeated() -> None:
     answers: list[OSError | tuple[str, ...]] = [OSError("away"), ("a",)]
 
     def find() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Records of state that a checkpoint lacks: names, inheritance, the manifest's member."""
+"""Records of state that a checkpoint lacks: names, inheritance, and the member of the manifest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_part_of_a_state_is_named_with_or_without_its_key_groups() -> None:
     assert not any(map(PART.is_named, ("sums", "totals/sum", "totals/sums:3-6")))
 
 
-def test_an_export_is_refused_unless_all_of_it_is_named() -> None:
+def test_an_export_is_refused_unless_all_missing_state_is_named() -> None:
     with pytest.raises(LeftOutStateError, match=r"--leave-out 'totals/sums:3-5'") as refused:
         refuse_left_out([PART], [], 7, "a job")
     assert "checkpoint 7 does not have all state of its source" in str(refused.value)
@@ -54,7 +54,7 @@ def test_an_export_is_refused_unless_all_of_it_is_named() -> None:
         (PART, set(), {("totals", "sums")}, set(), False),
     ],
 )
-def test_a_record_holds_until_the_state_is_written_or_dropped(
+def test_a_record_remains_until_the_state_is_written_or_dropped(
     record: LeftOutState,
     stored: set[tuple[str, str]],
     present: set[tuple[str, str]],
@@ -65,7 +65,7 @@ def test_a_record_holds_until_the_state_is_written_or_dropped(
     assert found == ((record,) if remains else ())
 
 
-def test_members_that_are_not_known_are_missing() -> None:
+def test_unknown_members_are_treated_as_missing() -> None:
     assert json.loads(json.dumps(left_out_to_json([PART]))) == [
         {
             "operator": "totals",

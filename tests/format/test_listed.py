@@ -1,4 +1,4 @@
-"""Lists of files in documents of their own: the same manifest, and nothing wrong is believed."""
+"""File lists in separate documents: the manifest stays the same, and invalid lists are refused."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.key_values import manifests
 
 
 class Store:
-    """The lists that were written, by name, and how often each was read."""
+    """The written lists by name, and how often each was read."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.reads: Counter[str] = Counter()
 
     def listed(self, entry: KeyedEntry, *, packed: bool = False) -> KeyedEntry:
-        """Return a state with its files in a list, and so the layers of it."""
+        """Return a state whose files, including those in its layers, are in a list."""
         raw = file_list_to_json(entry, packed=packed)
         path = file_list_path(1, "0123456789abcdef" * 2, len(self.files))
         self.files[path] = raw
@@ -53,7 +53,9 @@ class Store:
 
 
 def listed(manifest: Manifest) -> tuple[Manifest, Store]:
-    """Return a manifest whose keyed states all have lists, as it is read, and the lists."""
+    """Return a manifest in which every keyed state has a list, in the form that readers use, and
+    the lists.
+    """
     store = Store()
     known = replace(manifest, keyed=tuple(map(store.listed, manifest.keyed)))
     raw = manifest_to_json(known)
@@ -62,8 +64,8 @@ def listed(manifest: Manifest) -> tuple[Manifest, Store]:
 
 @settings(max_examples=60)
 @given(manifests())
-def test_files_in_lists_are_those_of_the_manifest(manifest: Manifest) -> None:
-    """I5: what is read by lists is what was written without, layers included."""
+def test_files_in_lists_equal_those_in_the_manifest(manifest: Manifest) -> None:
+    """I5: a manifest that is read with lists equals the one without, layers included."""
     found, _ = listed(manifest)
     assert found == manifest
     assert [*map(tuple, (part.handles for part in found.parts))] == [
@@ -72,7 +74,7 @@ def test_files_in_lists_are_those_of_the_manifest(manifest: Manifest) -> None:
 
 
 def test_totals_are_known_without_reading_a_list_and_a_list_is_read_once() -> None:
-    """A checkpoint is begun, listed and carried without them."""
+    """A checkpoint is begun, listed and carried without reading them."""
     found, store = listed(SMALL)
     (entry,) = found.keyed
     assert (entry.rows, entry.size_bytes, entry.files, entry.digest) == (5, 300, 2, 4)
@@ -82,15 +84,15 @@ def test_totals_are_known_without_reading_a_list_and_a_list_is_read_once() -> No
     assert [*store.reads.values()] == [1]
 
 
-def test_a_manifest_with_a_list_needs_a_reader_who_knows_them() -> None:
-    """Version 3; without any it stays what older releases read."""
+def test_a_manifest_with_a_list_requires_a_reader_that_supports_lists() -> None:
+    """It has version 3. A manifest without lists stays readable for older releases."""
     found, _ = listed(SMALL)
     assert json.loads(manifest_to_json(found))["format_version"] == 3
     assert json.loads(manifest_to_json(SMALL))["format_version"] == 1
 
 
-def test_a_list_goes_to_another_process_as_files() -> None:
-    """There is no storage to ask there."""
+def test_a_list_is_sent_to_another_process_as_files() -> None:
+    """That process has no storage to read a list from."""
     found, _ = listed(SMALL)
     (entry,) = found.keyed
     there = pickle.loads(pickle.dumps(entry))
@@ -100,7 +102,7 @@ def test_a_list_goes_to_another_process_as_files() -> None:
 
 
 def test_every_flipped_byte_of_a_list_is_found() -> None:
-    """I7: an error that names the manifest and the list, whichever bit it is."""
+    """I7: an error names the manifest and the list, for any flipped bit."""
     _, store = listed(SMALL)
     ((path, raw),) = store.files.items()
     for at in range(len(raw)):
@@ -109,7 +111,7 @@ def test_every_flipped_byte_of_a_list_is_found() -> None:
 
 
 def refused(store: Store, match: str, change: Callable[[Any], object] = lambda _: None) -> None:
-    """Read a manifest of which something was changed, and all its lists."""
+    """Read a manifest after a change, and all of its lists."""
     known = replace(SMALL, keyed=(Store().listed(SMALL.keyed[0]),))
     document = json.loads(manifest_to_json(known))
     del document["sha256"]
@@ -123,7 +125,7 @@ def refused(store: Store, match: str, change: Callable[[Any], object] = lambda _
 
 
 def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
-    """The error says what it is, and what to do."""
+    """The error explains the defect and what to do."""
     _, store = listed(SMALL)
     ((path, raw),) = store.files.items()
     store.files = {}
@@ -154,7 +156,7 @@ def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
 
 
 def test_a_list_that_does_not_add_up_is_refused() -> None:
-    """I7: by its totals and by those of the state, which must be the same."""
+    """I7: its totals and those in the state must be equal."""
     _, store = listed(SMALL)
 
     def other_rows(state: Any) -> None:
@@ -169,8 +171,8 @@ def test_a_list_that_does_not_add_up_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["statestore.json", "files/../checkpoints/0000000001.json", "/x"])
-def test_a_list_is_looked_for_among_lists_alone(path: str) -> None:
-    """A name in a document leads nowhere else."""
+def test_a_list_is_read_only_from_the_folder_of_lists(path: str) -> None:
+    """A name in a document leads to no other folder."""
 
     def other(state: Any) -> None:
         state["file_list"]["path"] = path
@@ -179,7 +181,7 @@ def test_a_list_is_looked_for_among_lists_alone(path: str) -> None:
 
 
 def test_a_state_has_files_or_a_list() -> None:
-    """One of them, and not both."""
+    """A state has exactly one of them."""
     refused(Store(), "one of 'files' and 'file_list'", lambda state: state.pop("file_list"))
     whole = json.loads(manifest_to_json(SMALL))["operators"][1]["keyed"][0]["files"]
 

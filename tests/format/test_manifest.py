@@ -1,4 +1,4 @@
-"""A manifest comes back from its bytes, or says where these are damaged."""
+"""Read a manifest back from its bytes, or report the position of the damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from statestore.format.state import KeyedState, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupRange
 from tests.support.key_values import manifests
 
-# Members that a reader does without: told from the uid, or null where there is none.
+# Members that a reader does not need: they follow from the uid, or default to null.
 OPTIONAL = {"id", "time_domain", "version", "generation", "metrics", "base_rows"}
 
 TOKEN = "0123456789abcdef"
@@ -123,29 +123,31 @@ def value_at(path: tuple[Any, ...]) -> Any:
 
 
 def in_place(text: str) -> tuple[Any, ...]:
-    """The path that ``keyed.files.rows`` names, in the first state of its sort."""
+    """Return the path that a text such as ``keyed.files.rows`` names, in the first state of its
+    kind.
+    """
     sort, *rest = text.split(".")
     operator = 0 if sort == "operator" else 1  # in order of uid
     return ("operators", operator, sort, 0, *(int(p) if p.isdigit() else p for p in rest))
 
 
 @given(manifests())
-def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
-    """With every member, and the states of an operator in their order."""
+def test_a_manifest_survives_a_round_trip(manifest: Manifest) -> None:
+    """This includes every member, and the order of an operator's states."""
     raw = manifest_to_json(manifest)
     assert manifest_from_json(raw, name="m") == manifest
     assert manifest_to_json(manifest_from_json(raw, name="m")) == raw
 
 
 def backwards(value: Any) -> Any:
-    """The members of every object in the opposite order."""
+    """Return a value with the members of every object in reverse order."""
     if isinstance(value, dict):
         return {key: backwards(value[key]) for key in reversed(value)}
     return [backwards(part) for part in value] if isinstance(value, list) else value
 
 
 def test_members_may_come_in_any_order_and_are_written_in_one() -> None:
-    """Also those that were left out because they are null."""
+    """This also holds for members that were omitted because they are null."""
     turned = backwards(document())
     assert read(turned) == read(document())
     del turned["operators"][1]["keyed"][0]["time_domain"]
@@ -155,7 +157,7 @@ def test_members_may_come_in_any_order_and_are_written_in_one() -> None:
 
 
 def test_unknown_members_are_ignored() -> None:
-    """A later release may add some, at any place, without a new format version."""
+    """A later release can add members anywhere without a new format version."""
     changed = document()
     for path in [(), *(p for p in places(document()) if isinstance(value_at(p), dict))]:
         inner: Any = changed
@@ -168,7 +170,7 @@ def test_unknown_members_are_ignored() -> None:
 
 
 def test_a_manifest_cut_at_any_byte_is_malformed() -> None:
-    """I4: nothing is made of a part."""
+    """I4: a part of a manifest is never used."""
     raw = manifest_to_json(SMALL)
     for length in range(len(raw)):
         with pytest.raises(MalformedManifestError, match=r"^m\.json "):
@@ -177,7 +179,7 @@ def test_a_manifest_cut_at_any_byte_is_malformed() -> None:
 
 @pytest.mark.parametrize("path", [p for p in places(document()) if isinstance(p[-1], str)], ids=str)
 def test_a_missing_member_is_named_with_its_place(path: tuple[Any, ...]) -> None:
-    """Every member of every object."""
+    """This covers every member of every object."""
     changed = change(path, delete=True)
     of_phase = path[-2:-1] == ("phases",)
     if path[-1] in OPTIONAL or of_phase or "metadata" in path or path[-1] == "nullable":
@@ -190,8 +192,8 @@ def test_a_missing_member_is_named_with_its_place(path: tuple[Any, ...]) -> None
 
 
 @pytest.mark.parametrize("path", list(places(document())), ids=str)
-def test_another_value_is_refused_or_read_never_a_crash(path: tuple[Any, ...]) -> None:
-    """Whatever a member is replaced by: malformed, with its place, or a manifest that is whole."""
+def test_another_value_is_refused_or_read_without_a_crash(path: tuple[Any, ...]) -> None:
+    """Any replacement of a member is malformed, with its position, or gives a complete manifest."""
     wrongs: list[Any] = [None, True, -1, 1.5, "", "x", [], [[]], {}, [None], 2**70]
     for wrong in wrongs:
         try:
@@ -244,20 +246,20 @@ def test_another_value_is_refused_or_read_never_a_crash(path: tuple[Any, ...]) -
     ],
 )
 def test_parts_that_do_not_agree_are_malformed(place: str, wrong: Any) -> None:
-    """I5, I7: what would restore other rows than were written is found before a file is opened."""
+    """I5, I7: a manifest that would restore other rows is refused before a file is opened."""
     with pytest.raises(MalformedManifestError, match=r"^m\.json at \$\.operators"):
         read(change(in_place(place), to=wrong))
 
 
 @pytest.mark.parametrize("parallelism", [0, 32_769])
 def test_a_parallelism_out_of_bounds_is_malformed(parallelism: int) -> None:
-    """It was never written so."""
+    """No writer writes such a value."""
     with pytest.raises(MalformedManifestError, match=r"m\.json at \$\.parallelism"):
         read(change(("parallelism",), to=parallelism))
 
 
 def test_a_newer_manifest_asks_for_an_upgrade() -> None:
-    """Also when nothing else of it can be read."""
+    """This holds even if no other part can be read."""
     with pytest.raises(FormatVersionError, match=r"m\.json has format version 4"):
         read({"format": "statestore-checkpoint", "format_version": 4})
 
@@ -275,7 +277,7 @@ def test_totals_are_those_of_the_files(manifest: Manifest) -> None:
 
 
 def test_a_state_is_found_by_operator_and_name() -> None:
-    """Of its own sort, and of either."""
+    """It is found among states of its kind, and of any kind."""
     assert SMALL.uids == ("source", "totals")
     assert SMALL.keyed_entry("totals", "sum") is SMALL.find("totals", "sum") is KEYED
     assert SMALL.operator_entry("source", "offsets") is SMALL.find("source", "offsets") is OPERATOR
@@ -289,14 +291,14 @@ def test_a_state_is_found_by_operator_and_name() -> None:
         ("source", "offsets", r"'offsets' .* is operator state; ask with \.operator"),
     ],
 )
-def test_a_missing_state_lists_what_there_is(uid: str, name: str, message: str) -> None:
-    """An unknown operator, an unknown state, and one of the other sort."""
+def test_a_missing_state_lists_the_available_ones(uid: str, name: str, message: str) -> None:
+    """The operator or the state is unknown, or the state has another kind."""
     with pytest.raises(StateNotFoundError, match=message):
         SMALL.keyed_entry(uid, name)
 
 
-def test_an_operator_state_asked_for_by_the_wrong_sort_is_named() -> None:
-    """In both directions; an empty checkpoint has none."""
+def test_a_state_requested_as_the_wrong_kind_is_named() -> None:
+    """This works in both directions. An empty checkpoint has no states."""
     with pytest.raises(StateNotFoundError, match=r"is keyed state; ask with \.keyed"):
         SMALL.operator_entry("totals", "sum")
     empty = replace(SMALL, keyed=(), operator=())

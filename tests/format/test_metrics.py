@@ -1,4 +1,4 @@
-"""The figures of a checkpoint: sums, shares, and their form in a manifest."""
+"""The metrics of a checkpoint: sums, shares, and their form in a manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(document: Any) -> CheckpointMetrics:
 
 
 @given(metrics)
-def test_figures_come_back_from_their_json(given: CheckpointMetrics) -> None:
+def test_metrics_survive_a_round_trip_through_json(given: CheckpointMetrics) -> None:
     assert read(metrics_to_json(given)) == given
 
 
@@ -95,7 +95,7 @@ def test_the_parts_of_the_time_sum_to_the_duration(given: CheckpointMetrics) -> 
         ([state(5, 5)], 1.0),
         ([state(5, 5), state(9, None)], 1.0),
         ([state(1, 10), state(0, 10)], 0.05),
-        ([state(3, 0), state(0, 10)], 0.3),  # all of a new state is changed
+        ([state(3, 0), state(0, 10)], 0.3),  # a new state is changed completely
         ([state(20, 10)], 2.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Names inside a store: built and parsed in one place, for any uid and state name."""
+"""Names inside a store are built and parsed in one module, for any uid and state name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ ids = st.integers(1, 10**10 - 1)
 
 
 @given(names)
-def test_any_name_comes_back_from_its_path_element(name: str) -> None:
-    """One to one: names that differ never meet."""
+def test_any_name_survives_a_round_trip_through_its_path_element(name: str) -> None:
+    """The mapping is injective, so different names never collide."""
     assert unescape(escape(name)) == name
 
 
 @given(names)
 def test_a_path_element_needs_no_quoting_anywhere(name: str) -> None:
-    """Not in a URL, a shell, a Delta log; and Spark does not take it for a hidden file."""
+    """It needs none in URLs, shells and Delta logs, and Spark does not treat it as a
+    hidden file.
+    """
     assert re.fullmatch(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*", escape(name))
 
 
@@ -58,7 +60,7 @@ def test_a_path_element_needs_no_quoting_anywhere(name: str) -> None:
     ],
 )
 def test_a_name_is_written_as(name: str, element: str) -> None:
-    """What is not plain becomes the bytes of its UTF-8."""
+    """Other characters are replaced by their UTF-8 bytes."""
     assert escape(name) == element
 
 
@@ -72,22 +74,22 @@ def test_a_name_is_written_as(name: str, element: str) -> None:
     ],
 )
 def test_a_name_that_no_path_can_have_is_refused(name: str, message: str) -> None:
-    """By uid and by state name."""
+    """This applies to uids and to state names."""
     with pytest.raises(InvalidArgumentError, match=message):
         keyed_table(name, "state")
     with pytest.raises(InvalidArgumentError, match=message):
         operator_table("uid", name)
 
 
-def test_the_longest_name_is_taken() -> None:
-    """200 bytes of path element."""
+def test_the_longest_name_is_accepted() -> None:
+    """Its path element has 200 bytes."""
     assert len(escape("x" * 200)) == len(escape("é" * 33) + "xx") == 200
 
 
 def test_names_that_differ_in_case_differ_in_case_alone() -> None:
-    """Documented, not hidden: on a file system that ignores case they share a folder.
+    """A documented limit: on a case-insensitive file system such names share a folder.
 
-    Data files there still have names of their own, by their token.
+    Data files in that folder still have different names, because each contains a token.
     """
     assert keyed_table("Uid", "s") != keyed_table("uid", "s")
     assert keyed_table("Uid", "s").lower() == keyed_table("uid", "s")
@@ -95,15 +97,15 @@ def test_names_that_differ_in_case_differ_in_case_alone() -> None:
     assert first.lower() != second.lower()
 
 
-def test_keyed_and_operator_state_of_one_name_lie_apart() -> None:
+def test_keyed_and_operator_state_of_one_name_are_separate() -> None:
     """They are two tables."""
     assert keyed_table("u", "s") == "operators/u/keyed/s"
     assert operator_table("u", "s") == "operators/u/operator/s"
 
 
 @given(ids)
-def test_a_checkpoint_id_comes_back_from_its_files(checkpoint_id: int) -> None:
-    """I4: of its manifest, and of its tombstone."""
+def test_a_checkpoint_id_can_be_parsed_from_its_files(checkpoint_id: int) -> None:
+    """I4: the files are its manifest and its tombstone."""
     assert checkpoint_id_of(manifest_path(checkpoint_id)) == (checkpoint_id, False)
     assert checkpoint_id_of(tombstone_path(checkpoint_id)) == (checkpoint_id, True)
 
@@ -117,7 +119,7 @@ def test_files_sort_as_their_checkpoints_do(left: int, right: int) -> None:
 
 @pytest.mark.parametrize("checkpoint_id", [0, -1, 10**10])
 def test_an_id_out_of_bounds_is_refused(checkpoint_id: int) -> None:
-    """Ten digits, from 1."""
+    """An id has ten digits and starts at 1."""
     for path in (manifest_path, tombstone_path):
         with pytest.raises(InvalidArgumentError, match="checkpoint id"):
             path(checkpoint_id)
@@ -143,12 +145,12 @@ def test_an_id_out_of_bounds_is_refused(checkpoint_id: int) -> None:
         "",
     ],
 )
-def test_other_names_are_no_checkpoint(path: str) -> None:
-    """I4: whatever else lies there makes nothing visible."""
+def test_other_names_are_not_a_checkpoint(path: str) -> None:
+    """I4: no other file makes a checkpoint visible."""
     assert checkpoint_id_of(path) is None
 
 
 def test_a_data_file_names_checkpoint_and_key_group() -> None:
-    """In the partition folder that Spark, DuckDB and Polars read the column from."""
+    """The file is in a partition folder, from which Spark, DuckDB and Polars read the column."""
     assert partition_file(42, 17, "t") == "key_group=17/0000000042-00017-t.parquet"
     assert operator_file(42, "t") == "0000000042-t.parquet"

@@ -1,4 +1,4 @@
-"""A proof holds exactly when the subtasks have what is stored."""
+"""A verification succeeds exactly if the subtasks have the stored rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STORED = RowSet(3, 5)
         ((), False),
     ],
 )
-def test_parts_sum_to_what_is_stored(subtasks: tuple[RowSet, ...], holds: bool) -> None:
-    """I7: rows and digests, modulo 2⁶⁴."""
+def test_parts_sum_to_the_stored_rows(subtasks: tuple[RowSet, ...], holds: bool) -> None:
+    """I7: rows and digests are summed modulo 2⁶⁴."""
     assert RescaleProof(STORED, subtasks).holds is holds
 
 
@@ -34,8 +34,8 @@ def test_parts_sum_to_what_is_stored(subtasks: tuple[RowSet, ...], holds: bool) 
         ((RowSet(1, 1), RowSet(2, 4)), False),
     ],
 )
-def test_copies_are_each_what_is_stored(subtasks: tuple[RowSet, ...], holds: bool) -> None:
-    """I7: union and broadcast."""
+def test_every_copy_equals_the_stored_rows(subtasks: tuple[RowSet, ...], holds: bool) -> None:
+    """I7: this applies to union and broadcast state."""
     proof = RescaleProof(STORED, subtasks, copies=True)
     assert proof.holds is holds
     assert (proof.together == STORED) is holds

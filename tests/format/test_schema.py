@@ -37,8 +37,8 @@ def schema(*columns: tuple[str, DataType]) -> Schema:
 
 
 @given(schemas)
-def test_a_schema_comes_back_from_json(written: Schema) -> None:
-    """With every nested type."""
+def test_a_schema_survives_a_round_trip_through_json(written: Schema) -> None:
+    """This includes every nested type."""
     assert schema_from_json(written.to_json()) == written
 
 
@@ -51,10 +51,10 @@ def test_a_schema_comes_back_from_json(written: Schema) -> None:
         ([("", "long")], "empty name"),
     ],
 )
-def test_names_that_spark_cannot_tell_apart_are_refused(
+def test_names_that_spark_cannot_distinguish_are_refused(
     columns: list[tuple[str, str]], message: str
 ) -> None:
-    """Before anything is written that no reader could name."""
+    """They are refused before anything is written that no reader could select."""
     with pytest.raises(InvalidArgumentError, match=message):
         schema(*columns)
 
@@ -88,7 +88,7 @@ def test_names_that_spark_cannot_tell_apart_are_refused(
     ],
 )
 def test_a_type_that_cannot_be_stored_is_refused(data_type: Any) -> None:
-    """At any depth."""
+    """This holds at any depth."""
     with pytest.raises(UnsupportedTypeError):
         schema(("c", data_type))
     with pytest.raises(UnsupportedTypeError):
@@ -96,7 +96,7 @@ def test_a_type_that_cannot_be_stored_is_refused(data_type: Any) -> None:
 
 
 def test_columns_are_found_by_name() -> None:
-    """A missing one is answered with those that there are; case counts."""
+    """The error for a missing column lists the existing ones. Case matters."""
     columns = schema(("b", "long"), ("a", MAP))
     assert columns.names == ("b", "a")
     assert columns.type_of("a") == MAP
@@ -106,7 +106,7 @@ def test_columns_are_found_by_name() -> None:
 
 
 def test_types_are_shown_as_sql() -> None:
-    """Nested ones too."""
+    """This includes nested types."""
     assert type_text(MAP) == "map<string, array<struct<a: long>>>"
     assert str(schema(("x", MAP), ("y", "decimal(10,2)"))) == (
         "x map<string, array<struct<a: long>>>, y decimal(10,2)"
@@ -114,14 +114,14 @@ def test_types_are_shown_as_sql() -> None:
 
 
 @given(data_types, data_types)
-def test_types_are_the_same_when_they_read_the_same(left: DataType, right: DataType) -> None:
-    """Whoever wrote them."""
+def test_types_are_equal_if_their_texts_are(left: DataType, right: DataType) -> None:
+    """This holds for types from any writer."""
     assert same_type(left, left)
     assert same_type(left, right) == (type_text(left) == type_text(right))
 
 
 def test_nullability_metadata_and_spaces_do_not_make_types_differ() -> None:
-    """Spark writes them in its own way."""
+    """Spark writes these parts in its own way."""
     other = {
         "type": "struct",
         "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"x": 1}}],
@@ -133,7 +133,7 @@ def test_nullability_metadata_and_spaces_do_not_make_types_differ() -> None:
 
 
 def test_maps_have_no_order() -> None:
-    """At any depth: they cannot be part of what identifies a row."""
+    """This holds at any depth. A map cannot be part of a row's identity."""
     with_array, with_map = (
         {"type": "struct", "fields": [{"name": "a", "type": kind}]} for kind in (ARRAY, MAP)
     )
@@ -143,7 +143,7 @@ def test_maps_have_no_order() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"fields": 1}, {"fields": [{}]}, {"fields": ["x"]}])
-def test_what_is_no_schema_is_not_read(document: dict[str, Any]) -> None:
-    """The manifest says where it stands."""
+def test_an_invalid_schema_is_refused(document: dict[str, Any]) -> None:
+    """The manifest's error gives the position."""
     with pytest.raises((KeyError, TypeError, StateStoreError)):
         schema_from_json(document)

@@ -1,4 +1,4 @@
-"""Which changes of columns a state takes from one checkpoint to the next."""
+"""Which changes of columns a state accepts between checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIMPLE = [
     *("byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary"),
     *("date", "timestamp", "timestamp_ntz"),
 ]
-# Delta protocol, "Type Widening": its whole list, decimals aside.
+# The complete list from the Delta protocol, "Type Widening", except decimals.
 DELTAS_LIST = {
     ("byte", "short"), ("byte", "integer"), ("byte", "long"), ("byte", "double"),
     ("short", "integer"), ("short", "long"), ("short", "double"),
@@ -98,7 +98,7 @@ def test_an_integer_widens_to_a_decimal_that_holds_all_of_its_values(
 
 @given(a=TYPES, b=TYPES, c=TYPES)
 def test_widening_is_an_order(a: DataType, b: DataType, c: DataType) -> None:
-    """Of whatever is widened twice, the last type holds the first; nothing comes back."""
+    """After two widenings the last type contains the first, and no widening leads back."""
     assert widens(a, a)
     if widens(a, b) and widens(b, c):
         assert widens(a, c)
@@ -132,9 +132,9 @@ def test_nested_types_widen_inside(old: DataType, new: DataType, fits: bool) -> 
 
 
 @given(data=st.data())
-def test_what_is_taken_loses_nothing_untold(data: st.DataObject) -> None:
-    """Whatever schemas follow each other: what is taken has the columns of now, every stored one is
-    in it or was dropped, none can be another one's, and what is refused shows both.
+def test_an_accepted_change_drops_nothing_silently(data: st.DataObject) -> None:
+    """For any two consecutive schemas, an accepted change has the new columns. Every stored column
+    is in it or was dropped explicitly, and no column replaces another. An error shows both schemas.
     """
     names = st.sampled_from("abcd")
     values = st.dictionaries(names, SIMPLE_TYPES, max_size=4)
@@ -170,7 +170,7 @@ def test_what_is_taken_loses_nothing_untold(data: st.DataObject) -> None:
 def test_a_rename_is_the_same_column_under_another_name(
     values: dict[str, DataType], data: st.DataObject
 ) -> None:
-    """In its place, and said again at the next checkpoint it says nothing."""
+    """It keeps its position. If the next checkpoint repeats the rename, it has no effect."""
     renamed = {old: old * 2 for old in data.draw(st.sets(st.sampled_from(sorted(values))))}
     stored = schema(k="string", **values)
     new = {renamed.get(name, name): kind for name, kind in values.items()}
@@ -193,7 +193,7 @@ def test_a_rename_is_the_same_column_under_another_name(
         (schema(a="byte"), schema(b="long"), r"renamed=\{'a': 'b'\}"),
     ],
 )
-def test_what_is_refused_says_why(stored: Schema, now: Schema, message: str) -> None:
+def test_a_refused_change_has_a_reason(stored: Schema, now: Schema, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
         change(stored, now)
 
@@ -207,7 +207,7 @@ def test_what_is_refused_says_why(stored: Schema, now: Schema, message: str) -> 
         (schema(a="long", b="date"), schema(a="long", c="long")),
     ],
 )
-def test_what_cannot_be_a_rename_needs_no_word(stored: Schema, now: Schema) -> None:
+def test_columns_that_cannot_be_a_rename_need_no_declaration(stored: Schema, now: Schema) -> None:
     assert change(stored, now, fixed=()) == now
 
 

@@ -1,4 +1,4 @@
-"""What a state may consist of: roles of columns by kind."""
+"""The parts of a state: which column roles each kind has."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def operator(*columns: str) -> OperatorState:
 
 
 def test_identity_is_key_namespace_and_entry() -> None:
-    """In this order; all other columns are values, in stored order."""
+    """This is their order. All other columns are values, in stored order."""
     state = keyed(
         kind=StateKind.MAP,
         key=("user", "site"),
@@ -71,8 +71,8 @@ def test_identity_is_key_namespace_and_entry() -> None:
 
 
 @pytest.mark.parametrize("kind", StateKind)
-def test_a_kind_takes_an_entry_column_or_none(kind: StateKind) -> None:
-    """A list its position, a map its map key, timers their time; the others nothing."""
+def test_a_kind_has_an_entry_column_or_none(kind: StateKind) -> None:
+    """A list has its position, a map its key, and timers their time. The other kinds have none."""
     column = WITH_ENTRY.get(kind)
     state = keyed(kind=kind, entry=(column,) if column else ())
     assert state.kind is kind
@@ -100,8 +100,8 @@ def test_timers_have_a_time_domain_and_nothing_else_has() -> None:
         ({"schema": schema({"user": "string", "Key_Group": "long"})}, "'Key_Group' is named like"),
     ],
 )
-def test_a_role_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
-    """The message names state, operator and column."""
+def test_an_invalid_role_is_refused(changes: dict[str, Any], message: str) -> None:
+    """The message names the state, the operator and the column."""
     with pytest.raises(InvalidArgumentError, match=message):
         keyed(**changes)
 
@@ -126,26 +126,28 @@ def test_a_role_that_does_not_fit_is_refused(changes: dict[str, Any], message: s
         ({"key": ("items",), "schema": WITH_MAPS}, "'items' has type array<map<string, long>>"),
     ],
 )
-def test_a_type_that_cannot_play_its_role_is_refused(changes: dict[str, Any], message: str) -> None:
-    """Positions are integers, times are times, and what identifies a row can be compared."""
+def test_an_invalid_type_for_a_role_is_refused(changes: dict[str, Any], message: str) -> None:
+    """Positions are integers, times are times, and the columns of an identity must be
+    comparable.
+    """
     with pytest.raises(UnsupportedTypeError, match=message):
         keyed(**changes)
 
 
-def test_lists_tell_rows_apart() -> None:
-    """They have an order, as what is in them has one."""
+def test_lists_can_identify_rows() -> None:
+    """They have an order if their elements do."""
     state = keyed(namespace=("items",))
     assert "items" in state.identity
 
 
 @pytest.mark.parametrize("column", ["subtask", "position", "Position"])
-def test_elements_have_no_column_of_the_stores_own(column: str) -> None:
-    """Spark could not tell them apart."""
+def test_elements_have_no_reserved_columns(column: str) -> None:
+    """Spark could not distinguish them."""
     with pytest.raises(InvalidArgumentError, match=f"'{column}' is named like a column of the sto"):
         operator("partition", column)
 
 
-def test_names_of_the_other_sort_are_free() -> None:
+def test_reserved_names_of_the_other_kind_are_available() -> None:
     """A keyed state has no subtask column, and elements have no key group."""
     names = ("user", "subtask", "position")
     assert keyed(schema=schema(dict.fromkeys(names, "long"))).schema.names == names
@@ -153,13 +155,13 @@ def test_names_of_the_other_sort_are_free() -> None:
 
 
 @pytest.mark.parametrize("enum", [StateKind, TimeDomain])
-def test_an_unknown_word_lists_those_that_there_are(enum: type[StateKind]) -> None:
-    """As every wrong argument does."""
+def test_an_unknown_value_lists_the_valid_ones(enum: type[StateKind]) -> None:
+    """Every invalid argument has such an error."""
     with pytest.raises(InvalidArgumentError, match=r"'nonsense': use one of '(value|event)', "):
         enum("nonsense")
 
 
-def test_states_name_themselves() -> None:
-    """As messages show them."""
+def test_states_have_a_display_name() -> None:
+    """This is the form that messages use."""
     assert str(keyed()) == "state 'n' of operator 'u'"
     assert str(operator("a")) == "union state 'n' of operator 'u'"

@@ -1,4 +1,4 @@
-"""When a row has expired, and which times to live a state can have."""
+"""When a row expires, and which TTLs a state can have."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ STATE = KeyedState(
 
 
 @pytest.mark.parametrize("case", cases("ttl"), ids=lambda case: str(case["in"]))
-def test_expiry_is_that_of_the_real_class(case: dict[str, Any]) -> None:
-    """Every golden case."""
+def test_expiry_equals_flinks(case: dict[str, Any]) -> None:
+    """This covers every golden case."""
     asked = case["in"]
     assert asked["op"] == "ttl"
     assert expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
@@ -68,20 +68,20 @@ def test_expiry_is_that_of_the_real_class(case: dict[str, Any]) -> None:
 def test_a_row_expires_at_its_end_which_is_never_past_the_last_millisecond(
     at: int, duration: int, now: int
 ) -> None:
-    """The same rule, in numbers that cannot overflow."""
+    """The same rule is computed with numbers that cannot overflow."""
     assert expired(at, duration, now) == (min(at + duration, LONG_MAX) <= now)
 
 
 @given(LONGS, DURATIONS, LONGS, LONGS)
-def test_what_has_expired_stays_expired(at: int, duration: int, now: int, later: int) -> None:
-    """And a later row, or a longer life, never expires earlier."""
+def test_an_expired_row_stays_expired(at: int, duration: int, now: int, later: int) -> None:
+    """A later row, or a longer TTL, never expires earlier."""
     first, last = sorted((now, later))
     assert expired(at, duration, last) or not expired(at, duration, first)
     assert expired(first, duration, at) or not expired(last, duration, at)
 
 
-def test_a_time_to_live_takes_strings_and_has_the_defaults_of_the_real_one() -> None:
-    """On create and write, never returned once expired."""
+def test_a_ttl_accepts_strings_and_has_flinks_defaults() -> None:
+    """It updates on create and write, and never returns expired rows."""
     plain = TimeToLive(5, "at")
     assert plain.update is TtlUpdate.ON_CREATE_AND_WRITE
     assert plain.visibility is TtlVisibility.NEVER_RETURN_EXPIRED
@@ -94,8 +94,8 @@ def test_a_time_to_live_takes_strings_and_has_the_defaults_of_the_real_one() -> 
 
 
 @pytest.mark.parametrize("duration", [0, -1, 2**63, 1.5, True, None, "1"])
-def test_a_duration_is_some_milliseconds(duration: Any) -> None:
-    """From 1 to what 64 bits hold."""
+def test_a_duration_is_in_milliseconds(duration: Any) -> None:
+    """It is at least 1 and fits into 64 bits."""
     with pytest.raises(InvalidArgumentError, match="whole number of milliseconds from 1"):
         TimeToLive(duration, "at")
 
@@ -103,27 +103,27 @@ def test_a_duration_is_some_milliseconds(duration: Any) -> None:
 @pytest.mark.parametrize(
     "bad", [{"column": ""}, {"column": None}, {"update": "x"}, {"visibility": 3}]
 )
-def test_other_parts_are_refused_by_name(bad: dict[str, Any]) -> None:
-    """The message says what there is."""
+def test_other_values_are_refused_by_name(bad: dict[str, Any]) -> None:
+    """The message lists the valid values."""
     with pytest.raises(InvalidArgumentError, match="time to live"):
         TimeToLive(**({"duration_ms": 1, "column": "at"} | bad))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("now", [2**63, -(2**63) - 1, 1.0, True, "1"])
 def test_a_clock_is_a_long(now: Any) -> None:
-    """Not seconds with a fraction, by mistake."""
+    """Fractional seconds are refused, because they are a likely mistake."""
     with pytest.raises(InvalidArgumentError, match="now_ms"):
         check_time(now)
 
 
-def test_a_clock_may_be_any_long() -> None:
-    """Also before 1970."""
+def test_a_clock_can_be_any_long() -> None:
+    """This includes times before 1970."""
     assert [check_time(now) for now in (LONG_MIN, -1, 0, LONG_MAX)] == [LONG_MIN, -1, 0, LONG_MAX]
 
 
 @pytest.mark.parametrize("column", ["at", "when"])
-def test_a_state_lives_by_a_long_or_a_timestamp_of_its_values(column: str) -> None:
-    """Of the values, because what tells rows apart never changes."""
+def test_the_ttl_column_is_a_long_or_timestamp_among_the_values(column: str) -> None:
+    """It must be a value, because the identity of a row never changes."""
     assert replace(STATE, ttl=TimeToLive(1, column)).ttl == TimeToLive(1, column)
 
 
@@ -137,21 +137,21 @@ def test_a_state_lives_by_a_long_or_a_timestamp_of_its_values(column: str) -> No
         ("local", UnsupportedTypeError),
     ],
 )
-def test_a_state_lives_by_no_other_column(column: str, error: type[Exception]) -> None:
-    """Keys, entries, columns that are not there, and other types."""
+def test_no_other_column_can_be_the_ttl_column(column: str, error: type[Exception]) -> None:
+    """Keys, entries, missing columns and other types are refused."""
     with pytest.raises(error, match=f"'n' of operator 'u'.*{column!r}"):
         replace(STATE, ttl=TimeToLive(1, column))
 
 
-def test_layers_of_changes_have_no_time_to_live_of_their_own() -> None:
-    """An expired row of a layer hides an older one still."""
+def test_layers_of_changes_have_no_ttl_of_their_own() -> None:
+    """An expired row of a layer still hides an older row."""
     assert change_state(replace(STATE, ttl=TimeToLive(1, "at"))) == change_state(STATE)
 
 
 @pytest.mark.parametrize("update", TtlUpdate)
 @pytest.mark.parametrize("visibility", TtlVisibility)
-def test_a_manifest_keeps_it(update: TtlUpdate, visibility: TtlVisibility) -> None:
-    """And says a version that a reader which does not know it refuses."""
+def test_a_manifest_keeps_the_ttl(update: TtlUpdate, visibility: TtlVisibility) -> None:
+    """It also has a version that readers without TTL support refuse."""
     ttl = TimeToLive(LONG_MAX, "when", update, visibility)
     new, old = manifest_of(replace(STATE, ttl=ttl)), manifest_of(STATE)
     raw = manifest_to_json(new)
@@ -172,8 +172,8 @@ def test_a_manifest_keeps_it(update: TtlUpdate, visibility: TtlVisibility) -> No
         {"visibility": None},
     ],
 )
-def test_a_damaged_one_has_its_place_named(bad: dict[str, Any]) -> None:
-    """As every other member of a manifest."""
+def test_a_damaged_ttl_has_its_position_named(bad: dict[str, Any]) -> None:
+    """Every other member of a manifest has such an error."""
     document = keyed_to_json(entry_of(replace(STATE, ttl=TimeToLive(1, "at"))))
     document["ttl"] = document["ttl"] | bad
     for name in ("key", "key_types", "namespace", "entry"):
