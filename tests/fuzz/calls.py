@@ -1,4 +1,4 @@
-"""Every public method of the package, called with arguments that it should take, but for some."""
+"""Call every public method of the package with arguments that are mostly valid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ OFFSETS = [[{"topic": "t", "partition": 0, "offset": 3}], []]
 
 
 def made_store(folder: Path) -> StateStore:
-    """Return a store with two checkpoints: a keyed state, changes to it, and union state."""
+    """Return a store with two checkpoints, which contain keyed state, changes to it, and union
+    state.
+    """
     store = StateStore.open(str(folder), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("op", "totals", ROWS, key="user", max_parallelism=4)
@@ -39,13 +41,13 @@ def made_store(folder: Path) -> StateStore:
 
 @dataclass(frozen=True)
 class Call:
-    """A method with its arguments, ready to be called; ``text`` says which."""
+    """A method with its arguments, ready to be called. ``text`` describes the call."""
 
     text: str
     run: Callable[[], Any]
 
 
-# What a parameter takes, by its name.
+# Valid arguments by parameter name.
 GOOD: dict[str, Any] = {
     "uid": "op",
     "name": "totals",
@@ -95,7 +97,7 @@ SKIPPED = {"add_listener", "remove_listener", "on_progress", "listeners", "spark
 
 
 def draw_call(store: StateStore, folder: Path, draw: Random) -> Call:
-    """Return a call of some public method: two arguments of three are good, or left out."""
+    """Return a call of a random public method. Two of three arguments are valid or omitted."""
     kind = draw.choice(("store", "store", "store", "restored", "writer", "writer", "functions"))
     if kind == "writer":
         return _writing(store, draw)
@@ -176,7 +178,7 @@ def _call(text: str, function: Callable[..., Any], draw: Random, **good: Any) ->
 
 
 def _writing(store: StateStore, draw: Random) -> Call:
-    """Rows of any kind, through one of the writer's methods."""
+    """Return a call that writes rows of any kind with one of the writer's methods."""
     hows = ("keyed", "changes", "against", "subtask", "operator", "edit", "options", "keys")
     how, rows = draw.choice(hows), draw_rows(draw)
     uid, name = draw.choice((("op", "totals"), ("new", "state")))

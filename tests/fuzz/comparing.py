@@ -1,4 +1,4 @@
-"""What tells checkpoints apart, held against the model: ``diff``, ``as_of``, ``key_history``."""
+"""Compare ``diff``, ``as_of`` and ``key_history`` with the model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["COMPARING", "changes_between"]
 def changes_between(
     a: Known, b: Known, old: dict[Identity, Row], new: dict[Identity, Row]
 ) -> dict[Identity, str]:
-    """Return what became of each row, by the columns that both have; a wider type of one value is
-    no difference.
+    """Return the change of each row, in the columns that both checkpoints have. A wider type of the
+    same value is not a difference.
     """
     kinds = b.kinds
     shared = [name for name in a.names if name in kinds]
@@ -42,9 +42,9 @@ def _two(world: World, number: int, draw: Random) -> tuple[int, Known, Known]:
 
 
 def diff(world: World, number: int, draw: Random) -> None:
-    """Counts of rows added, removed and changed; it knows no clock."""
+    """Compare the counts of added, removed and changed rows, without regard to TTL."""
     other, a, b = _two(world, number, draw)
-    if world.shape.ttl_ms is not None:  # compaction may have dropped rows that the model has
+    if world.shape.ttl_ms is not None:  # compaction may have dropped rows that the model keeps
         return
     found = world.store.inspect.diff(other, number, uid=UID, name=NAME, keys=3)
     (state,) = found.states
@@ -56,7 +56,7 @@ def diff(world: World, number: int, draw: Random) -> None:
 
 
 def as_of(world: World, number: int, draw: Random) -> None:
-    """Each row at two checkpoints, side by side."""
+    """Compare each row at two checkpoints."""
     other, a, b = _two(world, number, draw)
     if a.max_parallelism != b.max_parallelism:
         return
@@ -85,7 +85,7 @@ def as_of(world: World, number: int, draw: Random) -> None:
 
 
 def key_history(world: World, number: int, draw: Random) -> None:
-    """One key at every checkpoint."""
+    """Compare the history of one key."""
     model, keys = world.model, len(world.shape.key)
     seen = {one[:keys]: row for known in model.known.values() for one, row in known.rows.items()}
     if not seen:

@@ -1,4 +1,4 @@
-"""A random history of a seed: what the state is like, and some steps."""
+"""A random history from a seed: the initial state and some steps."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _operator(draw: Random, number: int) -> Operator:
 
 @dataclass
 class _Drawing:
-    """What the history is by now, so that its steps have something to do with each other."""
+    """The history so far, so that later steps can refer to earlier ones."""
 
     draw: Random
     shape: Shape

@@ -1,5 +1,5 @@
-"""Ways to hand rows in: the same rows as an Arrow table in one of its many spellings, a stream,
-dictionaries, or a frame of pandas, Polars or DuckDB.
+"""Ways to pass rows to a writer: an Arrow table with one of many types for the same values, a
+stream, dictionaries, or a pandas, Polars or DuckDB frame.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Spell = Callable[[Kind], pa.DataType]
 
 
 def arrow_kind(kind: Kind, spell: Spell | None = None) -> pa.DataType:
-    """Return the Arrow type of a type of ours; ``spell`` chooses that of its parts."""
+    """Return the Arrow type of a test type. ``spell`` chooses the types of its parts."""
     inner = spell or arrow_kind
     match name_of(kind):
         case "decimal":
@@ -64,7 +64,9 @@ def plain_table(rows: Sequence[Row], columns: Sequence[Column]) -> pa.Table:
 def spelled_table(
     rows: Sequence[Row], columns: Sequence[Column], keys: Collection[str], draw: Random
 ) -> pa.Table:
-    """Return rows in other Arrow types of the same values, in chunks, cut out of more rows."""
+    """Return rows in other Arrow types with the same values, in chunks that are slices of a larger
+    table.
+    """
     every = list(rows)
     before, after = draw.randrange(3), draw.randrange(3)
     if every:
@@ -103,7 +105,7 @@ def _spelled(values: list[Any], column: Column, is_key: bool, draw: Random) -> p
 
 
 def _times(values: list[Any], kind: Kind, draw: Random) -> pa.Array:
-    """Return times in the unit that draw says, if it holds all of them."""
+    """Return times in a random unit that can represent all of them."""
     usual = arrow_kind(kind)
     low, high = datetime(1700, 1, 1), datetime(2200, 1, 1)
     if kind == "timestamp":
@@ -120,7 +122,7 @@ def _times(values: list[Any], kind: Kind, draw: Random) -> pa.Array:
 
 
 def rows_of(table: Any, columns: Sequence[Column]) -> list[Row]:
-    """Return the rows of a table that a reader gave; AssertionError for other columns or types."""
+    """Return the rows of a table from a reader; raise AssertionError for other columns or types."""
     names = [column.name for column in columns]
     assert sorted(table.column_names) == sorted(names), f"columns {table.column_names}"
     of = [[plain(v, c.kind) for v in table.column(c.name).to_pylist()] for c in columns]
@@ -130,7 +132,9 @@ def rows_of(table: Any, columns: Sequence[Column]) -> list[Row]:
 def give(
     rows: Sequence[Row], columns: Sequence[Column], keys: Collection[str], writer: str, spell: int
 ) -> Any:
-    """Return rows as a writer hands them in; a table where it has no such rows."""
+    """Return rows in the form that a writer passes, or a table if that form cannot
+    represent them.
+    """
     draw = Random(spell)
     columns = draw.sample(list(columns), len(columns))
     names = [column.name for column in columns]
@@ -144,12 +148,12 @@ def _stream(rows: Any, columns: Any, keys: Any, draw: Random) -> Any:
 
 
 def _dicts(rows: list[Row], columns: list[Column], keys: Any, draw: Random) -> Any:
-    """Only where the types that are meant can be seen; a decimal does not say its precision."""
+    """Only for types that can be inferred. A decimal, for example, does not show its precision."""
     if any(_within(c.kind, ("decimal",)) for c in columns):
         return None
     try:
         seen = [pa.infer_type([row[c.name] for row in rows]) for c in columns]
-    except pa.ArrowInvalid:  # pairs are a map only where somebody says so
+    except pa.ArrowInvalid:  # pairs become a map only with a declared type
         return None
     return rows if rows and seen == [arrow_kind(c.kind) for c in columns] else None
 
@@ -172,7 +176,8 @@ def _polars(rows: list[Row], columns: list[Column], keys: Any, draw: Random) -> 
 def _duckdb(rows: list[Row], columns: list[Column], keys: Any, draw: Random) -> Any:
     import duckdb
 
-    if any(_within(c.kind, ("timestamp",)) for c in columns):  # it has them in the session's zone
+    # DuckDB returns timestamps in the session's time zone.
+    if any(_within(c.kind, ("timestamp",)) for c in columns):
         return None
     connection = duckdb.connect(":memory:")
     relation = connection.from_arrow(plain_table(rows, columns))
@@ -180,7 +185,7 @@ def _duckdb(rows: list[Row], columns: list[Column], keys: Any, draw: Random) -> 
 
 
 def _faithful(frame: Any, rows: list[Row], columns: list[Column]) -> Any:
-    """Return a frame, None if its library made other values of the rows."""
+    """Return a frame, or None if its library changed a value."""
     kinds = {column.name: column.kind for column in columns}
     try:
         found = rows_of(pa.table(frame), columns)

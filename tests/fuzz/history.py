@@ -1,8 +1,8 @@
-"""A history: a state's columns, and what is done to it, step by step, as values.
+"""A history: a state's columns and the steps that change it, as values.
 
-Its ``repr`` is Python that makes it again (:func:`code`). Steps do not depend on each other: any
-part of a history is one too, so that a failing one can be made shorter. Rows are dictionaries by
-the name of a column, and hold more or fewer columns than the state has by then, which is no matter
+Its ``repr`` is Python that creates it again (:func:`code`). Steps are independent, so any part of a
+history is also a history, and a failing one can be shortened. Rows are dictionaries by column name.
+They can have more or fewer columns than the state has at that step
 (:meth:`tests.fuzz.model.Model.row`).
 """
 
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator state beside the keyed one."""
+    """An operator state in addition to the keyed one."""
 
     name: str
     mode: str
@@ -54,7 +54,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the keyed state is like at first."""
+    """The initial keyed state."""
 
     kind: str
     key: tuple[Column, ...]
@@ -64,16 +64,16 @@ class Shape:
     max_parallelism: int = 4
     scheme: str = "java"
     ttl_ms: int | None = None
-    """How long a row lives after its column ``t``, the first of the values."""
+    """The TTL of a row, relative to its column ``t``, which is the first value column."""
     operators: tuple[Operator, ...] = ()
     table_format: str = "parquet"
     merge_layers: int | None = None
-    """From so many layers on they are merged in the background; None is never."""
+    """The number of layers at which background compaction merges them, or None to never merge."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """How rows are handed in: by which writer, and what draws their spelling."""
+    """How rows are passed: the writer, and the seed of the chosen types."""
 
     writer: str = "table"
     spell: int = 0
@@ -83,10 +83,12 @@ class Given:
 class Step:
     parallelism: int = 1
     look: int = 0
-    """Draws which readers look afterwards, and how."""
+    """The seed that selects the readers after the step and their options."""
     given: Given = Given()
     elements: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
-    """What each operator state has from now on: a list a subtask, more or fewer are no matter."""
+    """The new elements of each operator state. Surplus lists are ignored and missing ones are
+    empty.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +97,22 @@ class Full(Step):
     layout: str = "partitioned"
     alter: tuple[tuple[Any, ...], ...] = ()
     """``("add", name, kind)``, ``("widen", name, kind)``, ``("drop", name)``, ``("rename", old,
-    new)``; what does not apply is passed over."""
+    new)``. An alteration that does not apply is skipped.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Step):
-    """``deletes`` go in ``widths``: how many columns of the identity each of them names."""
+    """The changes of one checkpoint. ``width`` is the number of identity columns that each delete
+    names.
+    """
 
     upserts: Rows = ()
     deletes: Rows = ()
     width: int = 0
     cleared: Rows = ()
     back: int = 0
-    """How many checkpoints before the newest is the base."""
+    """The number of checkpoints between the base and the newest one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +134,7 @@ class EditKeys(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class EditRows(Step):
-    """All rows, or by SQL those that are there without some."""
+    """Replace all rows by the given ones, or by SQL that removes some of the existing ones."""
 
     rows: Rows = ()
     sql: bool = False
@@ -147,7 +152,7 @@ class Rekey(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Move(Step):
-    """Go on in a store that was copied or forked from this one."""
+    """Continue in a store that was copied or forked from this one."""
 
     how: str
     back: int = 0
@@ -160,7 +165,7 @@ class History:
 
 
 def code(history: History) -> str:
-    """Return a Python program that runs the history once more."""
+    """Return a Python program that runs the history again."""
     steps = "".join(f"        {_text(step)},\n" for step in history.steps)
     return (
         "import datetime\n"
@@ -175,7 +180,7 @@ def code(history: History) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a value, without what is as it would be anyway."""
+    """Return the text of a value, without arguments that equal the defaults."""
     if isinstance(value, tuple):
         parts = [_text(part) for part in value]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"

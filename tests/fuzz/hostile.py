@@ -1,4 +1,4 @@
-"""Arguments that nobody should give, and some that are only unusual."""
+"""Invalid arguments, and valid but unusual ones."""
 
 from __future__ import annotations
 
@@ -184,5 +184,5 @@ def draw_hostile(draw: Random) -> Any:
 
 
 def draw_rows(draw: Random) -> Any:
-    """Return rows of any kind, or what is none."""
+    """Return rows of any kind, or an invalid value."""
     return draw.choice(FRAMES)() if draw.random() < 0.85 else draw_hostile(draw)

@@ -1,9 +1,9 @@
-"""Types of columns as plain values, what a value of each is, and when two values are one.
+"""Column types as plain values, the values of each, and when two values are equal.
 
-Nothing here knows the store. A kind is a name (``"long"``), or a tuple: ``("decimal", 10, 2)``,
-``("array", kind)``, ``("map", key, value)``, ``("struct", (("a", kind), …))``. Values are Python's
-own: an array is a list, a map a list of pairs, a struct a dictionary; so a history of them can be
-printed, and run again.
+This module does not use the store. A kind is a name (``"long"``) or a tuple: ``("decimal", 10,
+2)``, ``("array", kind)``, ``("map", key, value)``, ``("struct", (("a", kind), …))``. Values are
+Python values: an array is a list, a map is a list of pairs, and a struct is a dictionary. A history
+of such values can be printed and run again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Kind = Any
-"""A name, or a tuple as the module's docstring says."""
+"""A name, or a tuple as described in the module's docstring."""
 
 BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 SCALARS: tuple[Kind, ...] = (
@@ -57,18 +57,18 @@ def children(kind: Kind) -> tuple[Kind, ...]:
 
 
 def depth(kind: Kind) -> int:
-    """Return 0 for a scalar, and one more for each level around it."""
+    """Return 0 for a scalar, and one more for each enclosing level."""
     inner = children(kind)
     return 1 + max(map(depth, inner)) if inner else 0
 
 
 def is_ordered(kind: Kind) -> bool:
-    """Return whether rows can be told apart by it: no map in it."""
+    """Return whether the type can identify rows, which requires that it contains no map."""
     return name_of(kind) != "map" and all(map(is_ordered, children(kind)))
 
 
 def kind_text(kind: Kind) -> str:
-    """Return a type as SQL writes it."""
+    """Return a type in SQL notation."""
     match name_of(kind):
         case "decimal":
             return f"decimal({kind[1]},{kind[2]})"
@@ -81,7 +81,7 @@ def kind_text(kind: Kind) -> str:
 
 
 def fits(value: Any, kind: Kind) -> bool:
-    """Return whether a value is one of the type, as it is."""
+    """Return whether a value has exactly this type."""
     if value is None:
         return True
     match name_of(kind):
@@ -131,10 +131,10 @@ def _as_float(value: float) -> float:
 
 
 def fitted(value: Any, kind: Kind) -> Any:
-    """Return a value as one of the type, widened where it is of a narrower one; None where it is
-    none at all.
+    """Return a value converted to the type, from the same or a narrower type, or None if that is
+    impossible.
 
-    A struct gets the fields that it lacks, as nulls.
+    A struct gets its missing fields as nulls.
     """
     if value is None:
         return None
@@ -156,8 +156,8 @@ def fitted(value: Any, kind: Kind) -> Any:
 
 
 def wider(kind: Kind, choice: int) -> Kind:
-    """Return a type that has every value of ``kind`` and more, by the list of Delta; ``kind`` where
-    there is none.
+    """Return a type that contains every value of ``kind`` and more, according to Delta's type
+    widening, or ``kind`` itself if there is none.
     """
     match name_of(kind):
         case "byte" | "short" | "integer" as name:
@@ -184,9 +184,9 @@ def wider(kind: Kind, choice: int) -> Kind:
 
 
 def canonical(value: Any, kind: Kind) -> Any:
-    """Return a value of a type as something hashable that is equal for equal values alone.
+    """Return a hashable form of a value, which is equal exactly for equal values.
 
-    NaN is NaN, 0.0 is not -0.0, and a struct of nulls is no null.
+    NaN equals NaN, 0.0 differs from -0.0, and a struct of nulls differs from null.
     """
     if value is None:
         return None
@@ -212,10 +212,10 @@ def canonical(value: Any, kind: Kind) -> Any:
 
 
 def plain(value: Any, kind: Kind) -> Any:
-    """Return what a reader gave as a value of ours; AssertionError when it is none of the type.
+    """Return a reader's value as a test value; raise AssertionError if it has another type.
 
-    Readers have a map as a dictionary, pairs, or structs of key and value; a struct as a row that
-    can be told its fields; bytes as views.
+    Readers return a map as a dictionary, pairs, or structs of key and value. They return a struct
+    as a row with named fields, and bytes as views.
     """
     if value is None:
         return None

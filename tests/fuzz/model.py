@@ -1,4 +1,6 @@
-"""What a store must answer: dictionaries and Python's own arithmetic, and nothing of the store."""
+"""The expected results of a store, computed with dictionaries and plain Python, without
+the store.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Identity = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Known:
-    """What one checkpoint has."""
+    """The content of one checkpoint."""
 
     columns: tuple[Column, ...]
     rows: dict[Identity, Row]
@@ -47,7 +49,7 @@ class Known:
 
 @dataclass
 class Model:
-    """Checkpoints by id; the newest has the greatest."""
+    """Checkpoints by id, in which the newest has the greatest id."""
 
     shape: Shape
     now_ms: int = 1000
@@ -68,12 +70,12 @@ class Model:
 
     @property
     def widths(self) -> list[int]:
-        """How many columns of the identity a delete may name."""
+        """Return how many columns of the identity a delete may name."""
         ends = [len(self.shape.key), len(self.shape.namespace), len(self.shape.entry)]
         return sorted({sum(ends[:count]) for count in (1, 2, 3)})
 
     def row(self, given: Row, columns: tuple[Column, ...]) -> Row | None:
-        """Return a row with the columns that there are, None if its identity is none."""
+        """Return a row with the current columns, or None if its identity is invalid."""
         row = {column.name: fitted(given.get(column.name), column.kind) for column in columns}
         if self.shape.ttl_ms is not None and row["t"] is None:
             row["t"] = 0
@@ -84,7 +86,7 @@ class Model:
         return row
 
     def rows(self, given: Rows, columns: tuple[Column, ...]) -> dict[Identity, Row]:
-        """Return rows by identity; of two with the same the last."""
+        """Return rows by identity. The last of two rows with the same identity wins."""
         found = (self.row(one, columns) for one in given)
         return {self.identity_of(row): row for row in found if row is not None}
 
@@ -92,7 +94,7 @@ class Model:
         return tuple(canonical(row[c.name], c.kind) for c in self.identity[:width])
 
     def prefixes(self, given: Rows, width: int) -> dict[Identity, Row]:
-        """Return what deletes name."""
+        """Return the identity prefixes that deletes name."""
         found = [self.row(one, (*self.identity, *self.shape.values)) for one in given]
         return {self.identity_of(row, width): row for row in found if row is not None}
 
@@ -104,7 +106,7 @@ class Model:
         return {one: row for one, row in known.rows.items() if row["t"] + lives > self.now_ms}
 
     def altered(self, step: Full) -> tuple[tuple[Column, ...], dict[str, str], list[str]]:
-        """Return the columns from a full snapshot on, which were renamed, and which dropped."""
+        """Return the columns after a full snapshot, the renames, and the dropped columns."""
         columns = list(self.columns)
         if self.newest is None:
             return tuple(columns), {}, []
@@ -134,7 +136,7 @@ class Model:
         return {column.name for column in columns}
 
     def base(self, step: Changes | Against) -> int:
-        """Return the checkpoint that changes build on: an older one where its columns are the
+        """Return the checkpoint that changes build on: an older one only if its columns equal the
         newest's.
         """
         numbers = sorted(self.known)
@@ -144,7 +146,7 @@ class Model:
         return wanted if same else numbers[-1]
 
     def changed(self, base: Known, step: Changes) -> dict[Identity, Row]:
-        """Return the rows that changes make of those of their base."""
+        """Return the rows that result from changes to a base."""
         upserts, deletes, cleared = self.parts(step)
         width = self.width(step)
         keys = len(self.shape.key)
@@ -156,7 +158,7 @@ class Model:
         return left | upserts
 
     def parts(self, step: Changes) -> tuple[dict[Identity, Row], ...]:
-        """Return upserts, deletes and cleared keys; what comes is not deleted."""
+        """Return upserts, deletes and cleared keys. An upserted row is not among the deletes."""
         upserts = self.rows(step.upserts, self.columns)
         width = self.width(step)
         come = {one[:width] for one in upserts}
@@ -177,7 +179,7 @@ class Model:
         return newest.rows if step.sql else self.rows(step.rows, self.columns)
 
     def purged(self, key: Identity) -> list[int]:
-        """Take a key out of all checkpoints; return those that are not what they were."""
+        """Remove a key from all checkpoints; return the ids of those that changed."""
         keys = len(self.shape.key)
         numbers = sorted(self.known)
         holding = [n for n in numbers if any(one[:keys] == key for one in self.known[n].rows)]
@@ -188,7 +190,7 @@ class Model:
         return [number for number in numbers if holding and number >= holding[0]]
 
     def lists(self, operator: Operator, step: Step, parallelism: int) -> list[Rows]:
-        """Return the elements of an operator state as a step gives them: a list a subtask."""
+        """Return the elements of an operator state after a step, as one list per subtask."""
         copies = 1 if operator.mode == "broadcast" else parallelism
         given = step.elements.get(operator.name, ())
         lists = [
@@ -199,7 +201,7 @@ class Model:
 
 
 def fits_wider(old: Kind, new: Kind) -> bool:
-    """Return whether a type may become another one: a rule of thumb, as ``wider`` makes them."""
+    """Return whether a type may become another one, as a heuristic for the results of ``wider``."""
     if old == new:
         return True
     order = ["byte", "short", "integer", "long"]
@@ -233,13 +235,15 @@ def _has_null(value: Any) -> bool:
 
 
 def range_of(subtask: int, parallelism: int, max_parallelism: int) -> range:
-    """Return a subtask's key groups, as Flink cuts them."""
+    """Return a subtask's key groups, computed like Flink."""
     first = (subtask * max_parallelism + parallelism - 1) // parallelism
     return range(first, ((subtask + 1) * max_parallelism - 1) // parallelism + 1)
 
 
 def key_group(value: Any, kind: Kind, max_parallelism: int) -> int | None:
-    """Return the key group of a key of one column by Java's ``hashCode``; None for other types."""
+    """Return the key group of a single-column key from Java's ``hashCode``, or None for other
+    types.
+    """
     code = _hash_code(value, kind)
     return None if code is None else _murmur(code) % max_parallelism
 

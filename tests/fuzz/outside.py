@@ -1,4 +1,4 @@
-"""Readers that know nothing of the store: DuckDB, Polars and delta-rs on its files."""
+"""Readers that do not use the store: DuckDB, Polars and delta-rs on its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _entry(world: World, number: int) -> Any:
 
 
 def plain_files(world: World, number: int) -> list[str]:
-    """Return the files of a state that are its rows, [] where changes lie over them."""
+    """Return the files that contain exactly the rows of a state, or [] if changes apply to them."""
     entry = _entry(world, number)
     if entry.layers or world.shape.ttl_ms is not None:
         return []
@@ -78,7 +78,7 @@ def _has(kind: Kind, name: str) -> bool:
 def of_delta(
     world: World, number: int, who: str, read: Callable[[str, int, Known], pa.Table]
 ) -> None:
-    """A version of the Delta table has the rows of the checkpoint that names it."""
+    """Compare a version of the Delta table with the checkpoint that it names."""
     known, entry = world.model.known[number], _entry(world, number)
     if entry.table.version is None or not plain_files(world, number):
         return

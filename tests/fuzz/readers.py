@@ -1,7 +1,7 @@
-"""Every way to read a checkpoint without a JVM, each held against the model.
+"""Every way to read a checkpoint without a JVM, compared with the model.
 
-A reader is a function of a world, a checkpoint's number and a ``Random`` that says how it reads. It
-raises AssertionError with what it found.
+A reader is a function of a world, a checkpoint's number and a ``Random`` that selects its options.
+It raises AssertionError with the observed rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reader = Callable[[World, int, Random], None]
 
 
 def same(found: Iterable[Row], wanted: Iterable[Row], columns: Iterable[Column], who: str) -> None:
-    """Rows are the same, in any order."""
+    """Assert that rows are the same, in any order."""
     columns = tuple(columns)
 
     def counted(rows: Iterable[Row]) -> Counter[Any]:
@@ -47,7 +47,7 @@ def same(found: Iterable[Row], wanted: Iterable[Row], columns: Iterable[Column],
 def with_groups(
     world: World, known: Known, table: Any, most: int, groups: range, who: str
 ) -> list[Row]:
-    """Return the rows of a table that has their key groups, which are held to be right."""
+    """Return the rows of a table with key groups, after a check of the key groups."""
     rows = rows_of(table, (GROUP, *known.columns))
     keys = world.shape.key
     for row in rows:
@@ -91,7 +91,7 @@ def subtasks(world: World, number: int, draw: Random) -> None:
 
 
 def balanced(world: World, number: int, draw: Random) -> None:
-    """Ranges cut by rows or bytes hand over the same rows."""
+    """Ranges that are balanced by rows or bytes return the same rows."""
     known = world.model.known[number]
     restored = _restored(world, number, draw, balance=draw.choice(("rows", "bytes")))
     keyed = restored.keyed(UID, NAME)
@@ -112,7 +112,7 @@ def balanced(world: World, number: int, draw: Random) -> None:
 
 
 def other_ceiling(world: World, number: int, draw: Random) -> None:
-    """So do more or fewer key groups."""
+    """More or fewer key groups return the same rows."""
     known = world.model.known[number]
     stored = known.max_parallelism
     divisors = [part for part in range(1, stored + 1) if stored % part == 0]
@@ -132,7 +132,7 @@ def other_ceiling(world: World, number: int, draw: Random) -> None:
 
 
 def some_groups(world: World, number: int, draw: Random) -> None:
-    """Key groups that are asked for, whoever owns them."""
+    """The requested key groups are returned, for any owner."""
     known = world.model.known[number]
     keyed = _restored(world, number, draw).keyed(UID, NAME)
     first = draw.randrange(known.max_parallelism)
@@ -150,7 +150,7 @@ def some_groups(world: World, number: int, draw: Random) -> None:
 
 
 def _by_key(world: World, known: Known) -> dict[Identity, list[Row]]:
-    """Return the rows of every key that the world has seen, [] for one that is not here."""
+    """Return the rows of every key that the world has seen, or [] for a key without rows."""
     keys = len(world.shape.key)
     found: dict[Identity, list[Row]] = {}
     for one in world.model.known.values():
@@ -161,7 +161,7 @@ def _by_key(world: World, known: Known) -> dict[Identity, list[Row]]:
 
 
 def some_keys(world: World, known: Known, draw: Random) -> list[tuple[Any, Identity, list[Row]]]:
-    """Return some keys as ``get`` takes them, and the rows of each."""
+    """Return some keys in the form that ``get`` accepts, and the rows of each."""
     keys = len(world.shape.key)
     samples = {
         identity[:keys]: world.key_of(row)
@@ -173,7 +173,7 @@ def some_keys(world: World, known: Known, draw: Random) -> list[tuple[Any, Ident
 
 
 def get(world: World, number: int, draw: Random) -> None:
-    """Single keys, by value, tuple or dictionary."""
+    """Look up single keys, by value, tuple or dictionary."""
     known = world.model.known[number]
     keyed = _restored(world, number, draw).keyed(UID, NAME)
     for key, _, rows in some_keys(world, known, draw):
@@ -184,7 +184,7 @@ def get(world: World, number: int, draw: Random) -> None:
 
 
 def lazy(world: World, number: int, draw: Random) -> None:
-    """Single keys of the subtask that has them, key group by key group."""
+    """Look up single keys in the subtask that owns them, one key group at a time."""
     known = world.model.known[number]
     restored = _restored(world, number, draw)
     keyed = restored.keyed(UID, NAME)
@@ -199,7 +199,7 @@ def lazy(world: World, number: int, draw: Random) -> None:
 
 
 def keys(world: World, number: int, draw: Random) -> None:
-    """Many keys at once."""
+    """Look up many keys together."""
     known = world.model.known[number]
     keyed = _restored(world, number, draw).keyed(UID, NAME)
     some = some_keys(world, known, draw)
@@ -216,7 +216,7 @@ def keys(world: World, number: int, draw: Random) -> None:
 
 
 def key_of_store(world: World, number: int, draw: Random) -> None:
-    """``store.key``: one key in all states."""
+    """``store.key`` finds one key in all states."""
     known = world.model.known[number]
     for key, _, rows in some_keys(world, known, draw)[:2]:
         states = world.store.inspect.key(key, number, uid=UID, name=NAME, now_ms=world.model.now_ms)
@@ -225,7 +225,7 @@ def key_of_store(world: World, number: int, draw: Random) -> None:
 
 
 def query(world: World, number: int, draw: Random) -> None:
-    """SQL."""
+    """SQL returns the state's rows."""
     known = world.model.known[number]
     now_ms = world.model.now_ms
     table = world.store.query(f'SELECT * FROM "{NAME}"', number, now_ms=now_ms).read_all()
@@ -240,7 +240,7 @@ def query(world: World, number: int, draw: Random) -> None:
 
 
 def export(world: World, number: int, draw: Random) -> None:
-    """``restore_to``: a folder of Parquet files."""
+    """``restore_to`` writes a folder of Parquet files."""
     known = world.model.known[number]
     parallelism = draw.randint(1, min(known.max_parallelism, 4))
     with tempfile.TemporaryDirectory(dir=world.folder) as folder:
@@ -257,7 +257,7 @@ def export(world: World, number: int, draw: Random) -> None:
 
 
 def elements(world: World, number: int, draw: Random) -> None:
-    """Operator states, as they were stored and as they are dealt."""
+    """Compare operator states as they were stored, and after redistribution."""
     known = world.model.known[number]
     restored = _restored(world, number, draw)
     parallelism = restored.parallelism
@@ -273,7 +273,7 @@ def elements(world: World, number: int, draw: Random) -> None:
         if operator.mode != "split":
             assert dealt == [joined] * parallelism, who
             continue
-        # The blocks of one state go on where those of the state before it ended.
+        # The blocks of one state start at the subtask where those of the previous state ended.
         turned = ([*dealt[at:], *dealt[:at]] for at in range(parallelism))
         assert joined in [[one for of in each for one in of] for each in turned], who
         sizes = sorted(map(len, dealt))
@@ -288,7 +288,7 @@ def _elements(rows: Iterable[Row], columns: tuple[Column, ...]) -> list[Any]:
 
 
 def looked_up(rows: Iterable[Row], known: Known) -> list[Row]:
-    """Return the rows of a lookup as values of ours; it may name their key group."""
+    """Return the rows of a lookup as test values, without the optional key group."""
     found = []
     for row in rows:
         assert set(row) - {"key_group"} == set(known.names), f"columns {list(row)}"

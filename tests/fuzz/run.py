@@ -1,9 +1,10 @@
-"""Random histories of a state, every reader held against a dictionary.
+"""Random histories of a state, in which every reader is compared with a dictionary.
 
     python -m tests.fuzz.run --histories 10000 --seed 1
 
-A history is drawn from its number: first the seed, then the next ones. One that goes wrong is made
-as short as it gets, and printed as Python that runs it again; then the exit code is 1.
+The number of a history determines it: first the seed, and then the following numbers. A failing
+history is shortened as far as possible and printed as Python that runs it again. The exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ __all__ = ["Failure", "Runner", "main", "run_again"]
 ALL: dict[str, Reader] = {**READERS, **COMPARING, **OUTSIDE}
 MEMORY = Path("/dev/shm")
 LOOKS = 3
-"""After a step so many readers look; after the last one, every one."""
+"""The number of readers after each step. After the last step all of them read."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a history met: ``what`` names the error and where it came from, and is the same for the
-    same defect."""
+    """The failure of a history. ``what`` names the error and its origin, and is the same for the
+    same defect.
+    """
 
     what: str
     text: str
@@ -48,7 +50,7 @@ class Failure:
 
 @dataclass
 class Runner:
-    """Runs histories; counts what was done and read."""
+    """Runs histories, and counts the steps and reads."""
 
     spark: Any = None
     readers: Mapping[str, Reader] = field(default_factory=lambda: dict(ALL))
@@ -56,10 +58,10 @@ class Runner:
     reads: Counter[str] = field(default_factory=Counter)
     histories: int = 0
     reading: str | None = None
-    """The reader at work; of a history that went wrong, the one that found it."""
+    """The current reader. After a failure it is the reader that found it."""
 
     def failure(self, history: History) -> Failure | None:
-        """Return what goes wrong with a history, None when nothing does."""
+        """Return the failure of a history, or None if it succeeds."""
         self.histories += 1
         self.reading = None
         folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
@@ -72,7 +74,7 @@ class Runner:
         return None
 
     def run(self, history: History, folder: Path) -> None:
-        """Run a history; raises what it meets."""
+        """Run a history; raise its error."""
         world = World(history.shape, folder, self.spark)
         for step in history.steps:
             self.steps[type(step).__name__] += 1
@@ -114,8 +116,8 @@ def shortest(
     spark: Any = None,
     readers: Mapping[str, Reader] = ALL,
 ) -> History:
-    """Return a shorter history that goes wrong alike; only the reader that found it looks, if that
-    will do.
+    """Return a shorter history with the same failure. If possible, only the reader that found it
+    runs.
     """
     few = {name: reader for name, reader in readers.items() if name == failure.reader}
     alone = Runner(spark, few)
@@ -125,7 +127,7 @@ def shortest(
 
 
 def run_again(history: History, runner: Runner | None = None) -> None:
-    """Run one history as it was printed; raises what it meets."""
+    """Run one history as it was printed; raise its error."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         (runner or Runner()).run(history, folder)
@@ -139,8 +141,8 @@ def failures(
     draw: Callable[[int], History] = draw_history,
     most: int = 1,
 ) -> dict[str, tuple[int, History, Failure]]:
-    """Run the histories of some numbers, until so many went wrong in ways of their own; return the
-    first of each way.
+    """Run the histories of some numbers until this many different failures occurred. Return the
+    first history of each failure.
     """
     found: dict[str, tuple[int, History, Failure]] = {}
     for number in numbers:
@@ -154,7 +156,7 @@ def failures(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; return the exit code."""
+    """Run the histories that the arguments request; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--histories", type=int, default=10_000, help="so many; 10,000")

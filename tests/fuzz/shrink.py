@@ -1,7 +1,7 @@
-"""A history that goes wrong, made as short as it gets while it goes wrong in the same way.
+"""Shorten a failing history as far as possible while it fails in the same way.
 
-Everything in a history is a value: tuples lose their members, one after another and many at once;
-rows lose their values; numbers and texts become the simplest.
+Everything in a history is a value. Tuples lose members, many together or one at a time. Rows lose
+values, and numbers and texts become the simplest ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fails(Protocol):
 
 
 def shrunk(history: History, what: str, failure: Callable[[History], Any]) -> History:
-    """Return a shorter history that fails as ``what`` says; ``failure`` runs one."""
+    """Return a shorter history with the failure ``what``, as determined by ``failure``."""
     left, start, shorter = MOST_TRIES, 0, True
     while shorter and left > 0:
         shorter = False
@@ -40,7 +40,7 @@ def shrunk(history: History, what: str, failure: Callable[[History], Any]) -> Hi
             left -= 1
             found = failure(candidate)
             if found is not None and found.what == what:
-                # What was tried before it fails to fail again, most likely.
+                # Earlier candidates would most likely succeed again.
                 history, start, shorter = candidate, at, True
                 break
             if left <= 0:
@@ -51,7 +51,7 @@ def shrunk(history: History, what: str, failure: Callable[[History], Any]) -> Hi
 
 
 def simpler(history: History) -> Iterator[History]:
-    """Yield histories with less in them, those with much less first."""
+    """Yield histories with less content, the much smaller ones first."""
     for steps in _shorter(history.steps):
         yield replace(history, steps=steps)
     if any(step.elements for step in history.steps):
@@ -83,7 +83,7 @@ def _simpler_steps(history: History) -> Iterator[History]:
 
 
 def _simpler_kinds(history: History) -> Iterator[History]:
-    """Columns of a simpler type: a part of theirs, or the simplest."""
+    """Yield histories with simpler column types: a part of a type, or the simplest type."""
     shape = history.shape
     for name in ("key", "namespace", "entry", "values"):
         columns: tuple[Column, ...] = getattr(shape, name)
@@ -132,7 +132,7 @@ def _simpler_value(value: Any, name: str = "") -> Iterator[Any]:
 
 
 def _shorter(values: Any) -> Iterator[Any]:
-    """Yield a tuple without halves, quarters and single ones of its members."""
+    """Yield a tuple without halves, quarters and single members."""
     size = len(values)
     while size > 0:
         for start in range(0, len(values), size):

@@ -1,4 +1,6 @@
-"""What Spark writes and reads of a history: a DataFrame, the data source, lookups, Delta tables."""
+"""Spark's part in a history: writing DataFrames, and reading them, the data source, lookups and
+Delta tables.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def _by_part(world: World, known: Known, read: DataFrame, parallelism: int, who:
 
 
 def lookup(world: World, number: int, draw: Random) -> None:
-    """``rows_of``: the rows of many keys, as a DataFrame."""
+    """``rows_of`` returns the rows of many keys as a DataFrame."""
     known = world.model.known[number]
     some, names = some_keys(world, known, draw), world.shape.key
     asked = [
@@ -87,7 +89,7 @@ def delta(world: World, number: int, draw: Random) -> None:
 
 
 def sql(world: World, number: int, draw: Random) -> None:
-    """The newest version, by its path alone; of a state that is not written since."""
+    """Read the newest version by its path, if the state was not written since."""
     known = world.model.known[number]
     entry = world.store.manifest(number).keyed_entry(UID, NAME)
     newest = max(world.model.known)

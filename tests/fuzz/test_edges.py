@@ -1,4 +1,4 @@
-"""Whatever a public method is given, it works, or an error of ours says what is wrong."""
+"""Any argument of a public method works, or raises a StateStoreError that explains the mistake."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = 400
 
 
 def stray(store: StateStore, folder: Path, number: int) -> str | None:
-    """Return what a call lets out that is no error of ours."""
+    """Return a description of any other exception that a call raises."""
     call = draw_call(store, folder, Random(number))
     try:
         call.run()
@@ -38,7 +38,7 @@ def test_no_error_of_another_library_comes_out(caplog: pytest.LogCaptureFixture)
     found = []
     memory = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries that make the arguments
+        warnings.simplefilter("ignore")  # warnings of the libraries that create the arguments
         made_store(Path(folder, "made"))
         for number in range(CALLS):
             here = Path(folder, str(number))

@@ -1,4 +1,4 @@
-"""Times that Arrow has and Python has not: every method works, or says which column it is."""
+"""Times that Arrow can represent and Python cannot: every method works or names the column."""
 
 from __future__ import annotations
 

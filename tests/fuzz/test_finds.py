@@ -1,4 +1,4 @@
-"""The histories held to account: what is broken on purpose is found, and made short."""
+"""The histories detect deliberate defects, and shorten the failing history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Patch = pytest.MonkeyPatch
 FRAMELESS = ("table", "subtasks")
 
 
-def a_delete_is_dropped(patch: Patch) -> None:
+def a_delete_is_ignored(patch: Patch) -> None:
     real = tables.change_table
 
     def broken(given: Any, *states: Any) -> Any:
@@ -47,7 +47,7 @@ def the_last_row_group_is_skipped(patch: Patch) -> None:
 
 
 def zeros_are_one(patch: Patch) -> None:
-    """-0.0 and 0.0 are taken for one value where rows are put over each other."""
+    """-0.0 and 0.0 count as one value when rows are merged."""
     real = equality.hashes_of
 
     def broken(rows: Any, columns: Any = None) -> Any:
@@ -71,7 +71,7 @@ def two_subtasks_are_swapped(patch: Patch) -> None:
     patch.setattr(RestoredKeyedState, "to_arrow", broken)
 
 
-def a_lookup_passes_the_newest_layer_over(patch: Patch) -> None:
+def a_lookup_skips_the_newest_layer(patch: Patch) -> None:
     real = merge.merged_rows
     patch.setattr(lookup, "merged_rows", lambda rows, layers, state: real(rows, layers[:-1], state))
 
@@ -81,7 +81,7 @@ def older_changes_win(patch: Patch) -> None:
     patch.setattr(merge, "_with_newest", lambda parts, state: real(parts[::-1], state))
 
 
-def a_query_asks_the_newest_checkpoint(patch: Patch) -> None:
+def a_query_reads_the_newest_checkpoint(patch: Patch) -> None:
     real = StateStore.query
 
     def broken(self: Any, sql: str, checkpoint: Any = "latest", **options: Any) -> Any:
@@ -106,22 +106,22 @@ def union_state_is_split(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
-        (a_delete_is_dropped, 3),
+        (a_delete_is_ignored, 3),
         (the_last_row_group_is_skipped, 1),
         (zeros_are_one, 60),
         (two_subtasks_are_swapped, 1),
-        (a_lookup_passes_the_newest_layer_over, 3),
+        (a_lookup_skips_the_newest_layer, 3),
         (older_changes_win, 3),
-        (a_query_asks_the_newest_checkpoint, 3),
+        (a_query_reads_the_newest_checkpoint, 3),
         (expired_rows_come_back, 4),
         (union_state_is_split, 5),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_broken_is_found(
+def test_a_defect_is_detected(
     broken: Callable[[Patch], None], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The histories before the first one do not meet it."""
+    """The earlier histories do not trigger the defect."""
     broken(monkeypatch)
     found = failures(
         Runner(), range(first, 200), lambda seed: draw_history(seed, writers=FRAMELESS)
@@ -130,9 +130,9 @@ def test_what_is_broken_is_found(
     assert what.startswith(("AssertionError", "DamagedFileError", "CorruptionError")), what
 
 
-def test_a_history_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete that is dropped needs a snapshot of one row, and its delete."""
-    a_delete_is_dropped(monkeypatch)
+def test_a_history_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ignored delete needs a snapshot of one row, and its delete."""
+    a_delete_is_ignored(monkeypatch)
     ((_, history, failure),) = failures(Runner(), range(20, 200)).values()
     short = shortest(history, failure)
     assert len(short.steps) <= 2

@@ -1,4 +1,4 @@
-"""A share of the random histories; `make fuzz` runs more."""
+"""A sample of the random histories. `make fuzz` runs more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("share", [10, pytest.param(100, marks=pytest.mark.long)])
-def test_every_reader_says_what_a_dictionary_says(
+def test_every_reader_agrees_with_a_dictionary(
     capsys: pytest.CaptureFixture[str], share: int
 ) -> None:
     """I1, I2, I7, I8: `make fuzz` runs more of them."""
@@ -27,13 +27,13 @@ def test_every_reader_says_what_a_dictionary_says(
     assert ", 0 problems" in said
 
 
-def test_a_seed_draws_one_history() -> None:
+def test_a_seed_determines_one_history() -> None:
     assert code(draw_history(11)) == code(draw_history(11))
     assert code(draw_history(11)) != code(draw_history(12))
 
 
-def test_what_is_printed_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of a history is the history."""
+def test_a_printed_history_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluating the text of a history gives an equal history."""
     for seed in range(50):
         history = draw_history(seed)
         found: list[History] = []
@@ -51,7 +51,7 @@ def test_types_are_three_levels_deep() -> None:
         assert depths >= {0, 1, 2, 3}, name
 
 
-def test_a_runner_counts() -> None:
+def test_a_runner_counts_steps_and_reads() -> None:
     runner = Runner()
     assert runner.failure(draw_history(2)) is None
     assert runner.histories == 1

@@ -1,4 +1,6 @@
-"""A share of the histories with Spark: DataFrames in, Spark's and Delta's readers, both formats."""
+"""A sample of the histories with Spark: DataFrames as input, Spark's and Delta's readers, both
+formats.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def drawn(seed: int) -> History:
 
 
 @pytest.mark.parametrize("share", [1, pytest.param(6, marks=pytest.mark.long)])
-def test_spark_says_what_a_dictionary_says(spark: SparkSession, share: int) -> None:
+def test_spark_agrees_with_a_dictionary(spark: SparkSession, share: int) -> None:
     beside = {name: ALL[name] for name in ("subtasks", "elements")}
     runner = Runner(spark, {**SPARK, **DELTA, **beside})
     found = failures(runner, range(1, 1 + share), drawn)
@@ -42,7 +44,9 @@ def test_spark_says_what_a_dictionary_says(spark: SparkSession, share: int) -> N
 
 
 def test_a_delta_table_is_read_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
-    """The readers of Delta tables look at some: a history of one full snapshot has a version."""
+    """The readers of Delta tables compare at least one version: a history with one full snapshot
+    has it.
+    """
     history = draw_history(3, writers=("spark",), table_formats=("delta",))
     shape = dataclasses.replace(history.shape, ttl_ms=None)
     runner = Runner(spark, {**SPARK, **DELTA})

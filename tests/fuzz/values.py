@@ -1,4 +1,4 @@
-"""Random types, and random values of each: edges first."""
+"""Random types, and random values of each, with a preference for edge cases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DOUBLES = (*FLOATS, 5e-324, 1.7976931348623157e308, 0.1, 2.0**53, 1e22)
 
 
 def draw_kind(draw: Random, levels: int = 3) -> Kind:
-    """Return a type of a value, at most so many levels deep."""
+    """Return a type of a value with at most this many levels."""
     if levels == 0 or draw.random() < 0.45:
         return draw.choice(SCALARS)
     match draw.randrange(3):
@@ -61,7 +61,7 @@ def draw_kind(draw: Random, levels: int = 3) -> Kind:
 
 
 def draw_ordered_kind(draw: Random, levels: int = 3) -> Kind:
-    """Return a type that tells rows apart: a scalar, or structs and arrays of them."""
+    """Return a type that can identify rows: a scalar, or structs and arrays of scalars."""
     if levels == 0 or draw.random() < 0.6:
         return draw.choice(SCALARS)
     return _nested(draw, lambda: draw_ordered_kind(draw, levels - 1))
@@ -85,7 +85,7 @@ def _struct(draw: Random, part: Callable[[], Kind]) -> Kind:
 
 
 def draw_value(draw: Random, kind: Kind, nulls: float = 0.15) -> Any:
-    """Return a value of a type; on every level null so often."""
+    """Return a value of a type. Each level is null with this probability."""
     if draw.random() < nulls:
         return None
     match name_of(kind):
@@ -155,6 +155,6 @@ def _decimal(draw: Random, precision: int, scale: int) -> Decimal:
 
 
 def draw_pool(draw: Random, kind: Kind, *, nulls: float, most: int = 5) -> Sequence[Any]:
-    """Return a few values of a column that tells rows apart, so that they meet again."""
+    """Return a few values for an identity column, so that rows share values."""
     assert is_ordered(kind)
     return [draw_value(draw, kind, nulls) for _ in range(draw.randint(1, most))]

@@ -1,4 +1,4 @@
-"""A history carried out: each step on a store, and on the model beside it."""
+"""Run a history: each step on a store and on the model."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ __all__ = ["NAME", "UID", "World"]
 UID, NAME = "op", "s"
 TICK_MS = 10
 PARQUET_ROWS = 5
-"""Row groups are as small as the states."""
+"""Row groups as small as the states."""
 SMALL = 300
-"""Bytes of memory in which few rows fit."""
+"""A memory budget in which few rows fit."""
 FEW = CompactionRule(merge_layers=2, share=0.2)
 
 
 @dataclass
 class World:
-    """A store in a folder, and what it must answer."""
+    """A store in a folder, and its expected content."""
 
     shape: Shape
     folder: Path
     spark: Any = None
     model: Model = field(init=False)
     groups: dict[tuple[int, Identity], int] = field(default_factory=dict)
-    """The key group that each key was seen in, for each max parallelism."""
+    """The observed key group of each key, for each max parallelism."""
     max_parallelism: int = 0
     stores: int = 0
 
@@ -74,19 +74,21 @@ class World:
         )
 
     def parquet(self) -> ParquetOptions:
-        """Return how files are written; rows of an odd number of key groups are sorted on disk."""
+        """Return the options of the written files. Rows of an odd number of key groups are sorted
+        on disk.
+        """
         if self.shape.max_parallelism % 2:
             return ParquetOptions(row_group_rows=PARQUET_ROWS, memory_bytes=SMALL, run_bytes=SMALL)
         return ParquetOptions(row_group_rows=PARQUET_ROWS)
 
     def take(self, step: Step) -> None:
-        """Carry out a step; a step that has nothing to do does nothing."""
+        """Run a step. A step that does not apply does nothing."""
         self.model.now_ms += TICK_MS
         if isinstance(step, Full) or self.model.newest is not None:
             _VERBS[type(step)](self, step)
 
     def options(self) -> dict[str, Any]:
-        """Return what names the columns of the state."""
+        """Return the options that name the state's columns."""
         shape = self.shape
         options: dict[str, Any] = {
             "kind": shape.kind,
@@ -139,8 +141,8 @@ class World:
         self.model.known[checkpoint.id] = known
 
     def _write_elements(self, checkpoint: Any, operator: Any, lists: list[Rows]) -> None:
-        """As a table where it says which subtask has what, since types are then as they are
-        meant.
+        """Write elements, as a table if a column assigns them to subtasks, because a table has
+        exact types.
         """
         kinds = [arrow_kind(column.kind) for column in operator.columns]
         every = [element for of in lists for element in of]
@@ -176,7 +178,7 @@ class World:
         columns: tuple[Column, ...],
         options: dict[str, Any],
     ) -> None:
-        """Each subtask writes the rows of its own key groups."""
+        """Let each subtask write the rows of its own key groups."""
         from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
@@ -225,7 +227,7 @@ class World:
         self.commit(step, rows, self.model.columns, write)
 
     def _derived(self, **changed: Any) -> None:
-        """Note the checkpoint that a command made of the newest one, if it made one."""
+        """Record the checkpoint that a command made from the newest one, if any."""
         new = set(self.store.checkpoints()) - self.model.known.keys()
         assert len(new) <= 1, f"new checkpoints {new}"
         newest = self.model.newest
@@ -234,7 +236,8 @@ class World:
         if new:
             self.model.known[new.pop()] = after
             return
-        visible = self.model.visible  # of others a compaction may have dropped what the model has
+        # Compaction may have dropped expired rows that the model keeps.
+        visible = self.model.visible
         assert visible(after).keys() == visible(newest).keys(), "nothing was made"
 
     def _compact(self, step: Compact) -> None:
@@ -267,7 +270,7 @@ class World:
         return self.model.newest
 
     def key_of(self, row: Row) -> Any:
-        """Return a key as ``get`` takes it."""
+        """Return a key in the form that ``get`` accepts."""
         values = [row[column.name] for column in self.shape.key]
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -281,7 +284,8 @@ class World:
         (key, row), *_ = keys.items()
         self.store.maintenance.purge(UID, self.key_of(row), NAME)
         new = sorted(set(self.store.checkpoints()) - self.model.known.keys())
-        # A delete of the key holds it as well, so that more may be replaced than have its rows.
+        # A delete of the key contains it as well, so more checkpoints than those with its rows can
+        # be replaced.
         old = sorted(self.model.known)[-len(new) :] if new else []
         assert set(old) >= set(self.model.purged(key)), f"purge made {new} of {old}"
         for before, after in zip(old, new, strict=True):
