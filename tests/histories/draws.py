@@ -1,4 +1,4 @@
-"""What a history is drawn from: commands with their arguments, and faults."""
+"""The random parts of a history: commands with their arguments, and faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Care", "cares", "faults", "places"]
 NAMES = ("before-upgrade", "audit")
 
 crashes = [
-    (FaultKind.DISCONNECTED, True),  # from here on nothing arrives: the process is as good as dead
+    (FaultKind.DISCONNECTED, True),  # no later call arrives: the process is effectively dead
     (FaultKind.ERROR, False),
     (FaultKind.ANSWER_LOST, False),
 ]
@@ -26,7 +26,7 @@ places = st.integers(0, 9)
 
 @dataclass(frozen=True)
 class Care:
-    """A command that keeps, deletes or reads; which of its arguments count depends on the verb."""
+    """A command that keeps, deletes or reads. Its verb determines which arguments it uses."""
 
     verb: str
     place: int = 0

@@ -1,10 +1,12 @@
-"""Random histories of a store, beside a reference that is a dictionary: I4, I6, I9, I10.
+"""Random histories of a store, compared with a reference that is a dictionary: I4, I6, I9, I10.
 
-Each rule is a command, run by a process of its own: as it is, with a fault at one call of its
-storage, or with another command in its middle. After each, what is visible and held has changed
-only as the command may change it, and every checkpoint that is visible, saved or pinned restores
-with the reference's rows. At the end, and now and then, comes quiet: once time has passed, one more
-expiry and one more collection leave exactly the live files.
+Each rule is a command in its own process: undisturbed, with a fault at one storage call, or with
+another command in its middle. After each rule, the visible and held checkpoints may have changed
+only as the command allows. Every visible, saved or pinned checkpoint restores with the reference's
+rows.
+
+The ``quiet`` rule runs at the end and occasionally before. Time passes, and then one more expiry
+and one more garbage collection leave exactly the live files.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ from tests.histories.world import HOUR, MINIMUM_AGE, Interrupted, May, World, sa
 __all__ = ["Histories"]
 
 MEMORY = Path("/dev/shm")
-MOST = 8  # visible checkpoints, so that reading all of them stays fast
+MOST = 8  # limits the visible checkpoints, so that reading all of them stays fast
 WRITERS = (0, 1)
 Run = Callable[[StateStore], Any]
 
 
 @dataclass
 class UnderWay:
-    """A checkpoint that is begun and not committed."""
+    """A checkpoint that was begun and not committed."""
 
     writer: CheckpointWriter
     checkpoint: ReferenceCheckpoint
@@ -56,7 +58,7 @@ class UnderWay:
 
 
 class Histories(RuleBasedStateMachine):
-    """One store and all that happens to it."""
+    """One store and all operations on it."""
 
     steps: ClassVar[Counter[str]] = Counter()
     histories = 0
@@ -67,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = tempfile.TemporaryDirectory(prefix="histories-", dir=memory)
         self.world = World(Path(self.folder.name))
-        # Manifests say when they were made: by the clock of the history.
+        # Manifests contain their time, which must come from the history's clock.
         self.clock = patch.object(commit, "time", self.world)
         self.clock.start()
         self.stores: dict[int, tuple[StateStore, FaultyStorage]] = {}
@@ -81,7 +83,7 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "world"):
             try:
-                if self.intact:  # else another error is under way, which must not be hidden
+                if self.intact:  # otherwise another error is being raised, and must not be hidden
                     self._quiet()
             finally:
                 self.clock.stop()
@@ -92,20 +94,20 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.reference.visible) < MOST)
     @rule(writer=st.sampled_from(WRITERS), fault=faults)
     def snapshot(self, writer: int, fault: Fault | None) -> None:
-        """From beginning to end; the other writer, if it had the store, is replaced or replaces."""
+        """Take a complete checkpoint. If the other writer owns the store, it is replaced."""
         self._count("snapshot", fault)
         self.under_way.pop(writer, None)
         self._take(writer, fault)
 
     @rule(writer=st.sampled_from(WRITERS))
     def start(self, writer: int) -> None:
-        """Write the states of a checkpoint, and leave it at that for now."""
+        """Write the states of a checkpoint without committing it."""
         self._count("start", None)
         self._start(writer, None)
 
     @rule(writer=st.sampled_from(WRITERS), place=places)
     def derive(self, writer: int, place: int) -> None:
-        """Begin a checkpoint that names the files of another one again."""
+        """Begin a checkpoint that references the files of another one."""
         self._count("derive", None)
         self._derive(writer, place)
 
@@ -130,8 +132,8 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.under_way and len(self.world.reference.visible) < MOST)
     @rule(place=places, fault=faults)
     def finish(self, place: int, fault: Fault | None) -> None:
-        """Commit what was begun: if its writer has the store still, and it did not take too
-        long.
+        """Commit a checkpoint that was begun, if its writer still owns the store and was fast
+        enough.
         """
         self._count("finish", fault)
         writer = sorted(self.under_way)[place % len(self.under_way)]
@@ -140,7 +142,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: len(self.under_way) == len(WRITERS))
     @rule(writer=st.sampled_from(WRITERS))
     def die(self, writer: int) -> None:
-        """A writer is gone, with whatever it had begun; its files stay."""
+        """End a writer together with the checkpoints that it began. Its files stay."""
         self._count("die", None)
         self._lost(writer)
 
@@ -198,7 +200,7 @@ class Histories(RuleBasedStateMachine):
             may = May()
             self._lost(writer)
         except MissingFileError:
-            # It took longer than the minimum age, and its files were taken for a dead writer's.
+            # The commit took longer than the minimum age, so gc treated its files as orphans.
             assert self.world.now_ms - begun.began_ms >= MINIMUM_AGE or not begun.must_commit
             may = May()
         except StorageError:
@@ -214,7 +216,7 @@ class Histories(RuleBasedStateMachine):
         return self.stores[writer]
 
     def _crashed(self, writer: int) -> None:
-        """Its claim may be made or not: whoever comes next finds out."""
+        """The claim may exist or not, and the next writer finds out."""
         self.owner = None
         self._lost(writer)
 
@@ -222,11 +224,11 @@ class Histories(RuleBasedStateMachine):
         self.stores.pop(writer, None)
         self.under_way.pop(writer, None)
 
-    # --- those who keep and delete ----------------------------------------------------------------
+    # --- commands that keep and delete ------------------------------------------------------------
 
     @rule(command=cares, fault=faults)
     def care(self, command: Care, fault: Fault | None) -> None:
-        """One command, perhaps with a fault."""
+        """Run one command, possibly with a fault."""
         self._count(command.verb, fault)
         storage = FaultyStorage(self.world.storage)
         storage.arm(fault)
@@ -236,7 +238,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(outer=cares, inner=cares, at=st.integers(1, 25))
     def care_meanwhile(self, outer: Care, inner: Care, at: int) -> None:
-        """One command, and another one in its middle."""
+        """Run one command, and another one in its middle."""
         self._count(f"{outer.verb} while another runs", None)
         may, run = self._prepared(outer, alone=False)
 
@@ -256,7 +258,9 @@ class Histories(RuleBasedStateMachine):
         at=st.integers(1, 40),
     )
     def snapshot_meanwhile(self, commands: list[Care], derived: bool, place: int, at: int) -> None:
-        """A third writer takes a checkpoint, and in its middle something is kept or deleted."""
+        """Take a checkpoint with a third writer, and run commands that keep or delete in its
+        middle.
+        """
         what = "derived checkpoint" if derived else "snapshot"
         self._count(f"{what} while others run", None)
         others = May()
@@ -279,7 +283,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.reference.visible) < MOST)
     @rule(command=cares, writer=st.sampled_from(WRITERS), at=st.integers(1, 25))
     def commit_meanwhile(self, command: Care, writer: int, at: int) -> None:
-        """Something is kept or deleted, and in its middle a checkpoint is committed."""
+        """Run a command that keeps or deletes, and commit a checkpoint in its middle."""
         begun = self.under_way.get(writer)
         late = begun is None or self.world.now_ms - begun.began_ms >= MINIMUM_AGE
         if late or writer != self.owner:
@@ -298,21 +302,21 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.previous != "time passes")
     @rule(hours=st.integers(1, 30))
     def pass_time(self, hours: int) -> None:
-        """Leases end, and files grow old."""
+        """Let time pass: leases end, and files become older."""
         self._count("time passes", None)
         self.world.storage.now_ms += hours * HOUR
 
     @precondition(lambda self: self.since_quiet >= 20)
     @rule()
     def quiet(self) -> None:
-        """Nothing dead stays for ever."""
+        """Check that no dead file stays forever."""
         self._count("quiet", None)
         self.since_quiet = 0
         self._quiet()
 
     @invariant()
     def what_is_kept_is_readable(self) -> None:
-        """Nothing live is ever removed."""
+        """Check that no live file was removed."""
         if hasattr(self, "world"):
             kept = self.world.reference.kept(self.world.now_ms)
             self.world.check(kept, 1 + sum(self.steps.values()) % 2)
@@ -326,13 +330,15 @@ class Histories(RuleBasedStateMachine):
             assert self._ran(command, run, self.world.storage)
             self.world.settle(may, done=True)
             self.world.storage.now_ms += MINIMUM_AGE
-        may, run = self._prepared(Care("gc"))  # what had time to grow old
+        may, run = self._prepared(Care("gc"))  # deletes files that became old enough
         assert self._ran(Care("gc"), run, self.world.storage)
         self.world.settle(may, done=True)
         self.world.check_exactly_what_lives()
 
     def _prepared(self, care: Care, *, alone: bool = True, at_once: bool = True) -> tuple[May, Run]:
-        """Return what a command may change as things are, and how it is run."""
+        """Return the changes that a command may make in the current state, and a function that runs
+        it.
+        """
         world, reference = self.world, self.world.reference
         now_ms = world.now_ms
         number = sorted(reference.visible)[care.place % len(reference.visible)]
@@ -357,7 +363,7 @@ class Histories(RuleBasedStateMachine):
                 old = world.older_than(care.hours) if care.by_age else set(reference.visible)
                 surplus = reference.surplus(care.retain) & old if alone else set(reference.visible)
                 age = care.hours * 3600 if care.by_age else None
-                # In between, others may let go of what is held now.
+                # Another command can release these holds in between.
                 held = reference.held(now_ms) if alone else set()
                 expired = May(expire=surplus - held)
                 return expired, lambda s: s.maintenance.expire(retain=care.retain, older_than_s=age)
@@ -377,7 +383,7 @@ class Histories(RuleBasedStateMachine):
         faulty: bool = False,
         alone: bool = True,
     ) -> bool:
-        """Run a command; return whether it ended well. Errors are those that it may end with."""
+        """Run a command; return whether it succeeded. Its errors must be among the allowed ones."""
         reference = self.world.reference
         try:
             run(self.world.store(storage))

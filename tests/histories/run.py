@@ -1,9 +1,10 @@
-"""Histories of a store until there were so many steps: nothing live goes, nothing dead stays.
+"""Run histories of a store up to a number of steps, and check that no live file goes and no dead
+one stays.
 
     python -m tests.histories.run --steps 10000
 
-Prints a line with counts. When something is wrong, hypothesis prints the shortest history that it
-has found, and the exit code is 1.
+It prints a line with counts. On a failure, Hypothesis prints the shortest failing history that it
+found, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from tests.histories.machine import Histories
 
 __all__ = ["main", "run_histories"]
 
-STEPS = 50  # the longest history
-MOST_AT_ONCE = 20  # histories of one seed
+STEPS = 50  # the length of the longest history
+MOST_AT_ONCE = 20  # histories per seed
 PHASES = (Phase.generate, Phase.shrink)
 
 
 def run_histories(steps: int, *, seed: int) -> tuple[Counter[str], int]:
-    """Run until there were as many steps; return their counts, and how many histories they made.
+    """Run this many steps; return their counts, and the number of histories.
 
-    Raises what a history met, after it has been made as short as possible and printed.
+    It raises the error of a history after Hypothesis has shortened and printed the history.
     """
     Histories.steps.clear()
     Histories.histories = 0
@@ -49,7 +50,7 @@ def run_histories(steps: int, *, seed: int) -> tuple[Counter[str], int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; return the exit code."""
+    """Run the histories that the arguments request; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.histories.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--steps", type=int, default=10_000, help="at least so many; 10,000")

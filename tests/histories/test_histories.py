@@ -1,4 +1,4 @@
-"""A share of the histories, and the machine held to account: it finds what is broken on purpose."""
+"""A sample of the histories, and a check that the machine detects deliberate defects."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FIND = (Phase.generate,)
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
-def test_nothing_live_goes_and_nothing_dead_stays(count: int) -> None:
-    """I4, I6, I9, I10; `make histories` runs more."""
+def test_no_live_file_goes_and_no_dead_file_stays(count: int) -> None:
+    """I4, I6, I9, I10: `make histories` runs more."""
     steps, histories = run_histories(count, seed=2)
     assert steps.total() >= count
     assert histories > count // 40
@@ -31,27 +31,27 @@ def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def broken_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Savepoints and pins hold nothing."""
+    """Savepoints and pins protect nothing."""
     monkeypatch.setattr(Holds, "held", lambda self, now_ms, listed=(): {})
 
 
 def broken_ages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Young files of writers at work are collected."""
+    """Garbage collection deletes new files of active writers."""
     monkeypatch.setattr(gc, "is_old", lambda *_: True)
 
 
 def broken_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifests of what expired stay."""
+    """Manifests of expired checkpoints stay."""
     monkeypatch.setattr(gc, "_without_files", lambda *_: ())
 
 
 @pytest.mark.parametrize(
     ("break_it", "seed"), [(broken_holds, 4), (broken_ages, 4), (broken_sweep, 6)]
 )
-def test_the_machine_finds(
+def test_the_machine_detects_a_defect(
     break_it: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the first seeds, this one finds it soonest."""
+    """This seed is the first one that detects the defect quickly."""
     monkeypatch.setattr(run, "PHASES", FIND)
     break_it(monkeypatch)
     assert main(["--steps", "3000", "--seed", str(seed)]) == 1

@@ -1,4 +1,4 @@
-"""A store with a clock of its own, what it holds in fact, and what a command may change in it."""
+"""A store with its own clock, its expected content, and the changes that a command may make."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["HOUR", "MINIMUM_AGE", "ClockedStorage", "Interrupted", "May", "World
 
 HOUR = 3_600_000
 MINIMUM_AGE = 24 * HOUR
-# Changes of three rows stay in layers for a while.
+# Changes of three rows stay in layers for several checkpoints.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
 
@@ -39,7 +39,7 @@ UNDER_WAY = re.compile(r"(|.*/)\.([^/]+)\.[0-9a-f]{32}")
 
 
 class ClockedStorage(LocalStorage):
-    """A folder whose files have the time of a clock that the test sets."""
+    """A folder whose files get their times from a clock that the test sets."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -64,9 +64,7 @@ class ClockedStorage(LocalStorage):
 
 
 class Interrupted(FaultyStorage):
-    """A storage at one call of which something else happens first, from its beginning to its
-    end.
-    """
+    """A storage that runs another command, completely, before one of its calls."""
 
     def __init__(self, storage: Storage, at: int, happens: Callable[[], Any]) -> None:
         super().__init__(storage)
@@ -82,7 +80,9 @@ class Interrupted(FaultyStorage):
 
 @dataclass(kw_only=True)
 class May:
-    """What a command may change; all of it, if it ends without an error."""
+    """The changes that a command may make. If it ends without an error, it must make all
+    of them.
+    """
 
     commit: dict[int, ReferenceCheckpoint] = field(default_factory=dict)
     expire: set[int] = field(default_factory=set)
@@ -92,7 +92,7 @@ class May:
     unpin: set[str] = field(default_factory=set)
 
     def add(self, other: May) -> None:
-        """Allow what another command may change as well."""
+        """Also allow the changes of another command."""
         self.commit |= other.commit
         self.expire |= other.expire
         self.save |= other.save
@@ -102,7 +102,7 @@ class May:
 
 
 class World:
-    """The store and the reference that says what must be in it."""
+    """The store, and the reference with its expected content."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,8 +115,8 @@ class World:
         return self.storage.now_ms
 
     def store(self, storage: Storage | None = None) -> StateStore:
-        """Return the store as another process opens it, over a storage of its own; each list of
-        files is a document of its own.
+        """Return the store as another process opens it, over its own storage. Each list of files is
+        a separate document.
         """
         store = StateStore.over(
             storage or self.storage,
@@ -127,11 +127,11 @@ class World:
         return StateStore(replace(store.parts, now_ms=lambda: self.storage.now_ms))
 
     def time_ns(self) -> int:
-        """Return the time as the module ``time`` does."""
+        """Return the time like the module ``time``."""
         return self.now_ms * 1_000_000
 
     def older_than(self, hours: int) -> set[int]:
-        """Return the visible checkpoints that were taken so long ago."""
+        """Return the visible checkpoints that are at least this old."""
         limit_ms = self.now_ms - hours * HOUR
         return {number for number in self.reference.visible if self.taken_ms[number] <= limit_ms}
 
@@ -139,9 +139,9 @@ class World:
         return Catalog.open(self.storage, create=False)
 
     def settle(self, may: May, *, done: bool) -> None:
-        """Look what has changed, and see that it may have; with ``done``, that all of it has.
+        """Check that only allowed changes happened, and with ``done``, that all of them did.
 
-        Then the reference is as the store is.
+        Afterwards the reference equals the store.
         """
         reference, catalog = self.reference, self.catalog()
         visible = set(catalog.checkpoint_ids())
@@ -180,7 +180,7 @@ class World:
         reference.savepoints, reference.pins = saved, pins
 
     def check(self, numbers: Iterable[int], parallelism: int) -> None:
-        """Read kept checkpoints and see that their rows are the reference's (I7, I9)."""
+        """Read kept checkpoints and compare their rows with the reference (I7, I9)."""
         kept = self.reference.kept(self.now_ms)
         store = self.store()
         names = {number: name for name, number in self.reference.savepoints.items()}
@@ -189,13 +189,13 @@ class World:
                 same(store, number, kept[number], parallelism)
             elif number in names:
                 same(store, names[number], kept[number], parallelism)
-            else:  # pinned, and expired at the same moment: by its manifest alone
+            else:  # pinned, and expired at the same moment: only its manifest can be read
                 manifest = self.catalog().manifest(number)
                 for name in files_of(manifest):
                     assert self.storage.size(name) > 0
 
     def check_exactly_what_lives(self) -> None:
-        """See that there is no file but those that are live (nothing dead stays)."""
+        """Check that there are no files except the live ones (no dead file stays)."""
         reference, catalog = self.reference, self.catalog()
         kept = reference.kept(self.now_ms)
         expected = {STORE_FILE, *self.storage.list("writers")}
