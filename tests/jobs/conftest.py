@@ -1,4 +1,4 @@
-"""Settings files for the jobs' tests, and what a job that ran has said."""
+"""Settings files for the jobs' tests, and the output of a finished job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ RunJob = Callable[..., Outcome]
 
 @pytest.fixture
 def run_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> RunJob:
-    """Run a job's ``main`` in this process, with settings given as TOML; paths start at {here}."""
+    """Run a job's ``main`` in this process, with TOML settings in which {here} is the test's
+    folder.
+    """
 
     def run(main: Main, toml: str, *arguments: str) -> Outcome:
         file = tmp_path / "settings.toml"

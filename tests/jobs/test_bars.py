@@ -1,4 +1,4 @@
-"""Progress of the jobs: a bar on a terminal, by Spark's tasks, and nothing elsewhere."""
+"""Progress of the jobs: a bar on a terminal that follows Spark's tasks, and otherwise no output."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ path = "{{here}}/out"
 """
 
 
-def test_the_bar_goes_by_states_and_inside_one_by_tasks() -> None:
+def test_the_bar_advances_by_state_and_within_a_state_by_task() -> None:
     drawn: list[tuple[float, float, str | None]] = []
     tasks = iter([(0, 0), (1, 4), (8, 8)])
     bar = StatesBar(2, lambda *given: drawn.append(given), lambda: next(tasks))
     bar.begin("writing a")
-    bar.look()  # no stage is under way: nothing new to draw
+    bar.look()  # no stage is running, so there is nothing new to draw
     bar.look()
     bar.begin("writing b")
     bar.begin("committing")
@@ -82,7 +82,7 @@ def test_tasks_are_those_of_the_stages_under_way(spark: SparkSession, tmp_path: 
 
 
 def tasks_before_long(spark: SparkSession, wanted: tuple[int, int]) -> tuple[int, int]:
-    """Return what is asked for as soon as it is so, or what else there is after five minutes."""
+    """Return the expected counts as soon as they occur, or the last counts after five minutes."""
     deadline = time.monotonic() + 300
     while (found := tasks_of(spark)) != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def test_on_a_terminal_snapshot_and_restore_draw_their_states(
         assert part in drawn[0]
 
 
-def test_elsewhere_nothing_is_drawn_and_spark_is_not_asked(
+def test_without_a_terminal_nothing_is_drawn_and_spark_is_not_asked(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with bar_of(None, 1) as bar:  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command line that the jobs share; no JVM is started here."""
+"""The command line that the jobs share. No JVM starts here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings files in conf/: they run as they are, and they document every setting."""
+"""The settings files in conf/ run unchanged, and document every setting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def path(name: str) -> Path:
 
 
 def fields(kind: Any) -> Iterator[str]:
-    """The names of a dataclass's fields and of those inside it, but for the restart strategy."""
+    """Return the names of a dataclass's fields, including nested ones, except the restart
+    strategy.
+    """
     for name, hint in get_type_hints(kind).items():
         if name != "restart_strategy":
             yield name
@@ -59,7 +61,7 @@ def after_restarts(name: str) -> str:
 
 
 def restart_options(name: str) -> dict[str, str]:
-    """The options of the restart strategies as the file has them, commented out or not."""
+    """Return the options of the restart strategies in the file, including commented ones."""
     table = path(name).read_text().partition("\n[restart-strategy]\n")[2].partition("\n\n")[0]
     found = (re.match(r"(?:# )?([a-z.-]+) = (.*)", line) for line in table.splitlines())
     return {
@@ -78,7 +80,7 @@ def test_every_option_of_the_restart_strategies_is_documented_at_its_default(nam
         == NoRestart()
         == load_settings(FILES[name], str(path(name))).restart_strategy
     )
-    # Without end is the default, and no number says so.
+    # The default is unlimited, which no number represents.
     del options["restart-strategy.exponential-delay.attempts-before-reset-backoff"]
     for kind in ("fixed-delay", "failure-rate", "exponential-delay"):
         chosen = {"restart-strategy.type": kind}
@@ -86,7 +88,7 @@ def test_every_option_of_the_restart_strategies_is_documented_at_its_default(nam
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_commented_out_is_toml(name: str) -> None:
+def test_commented_settings_are_toml(name: str) -> None:
     for line in path(name).read_text().splitlines():
         if match := re.match(r"# ([a-z_.-]+ = .*)", line):
             assert tomllib.loads(match[1])
@@ -104,7 +106,7 @@ def test_the_files_run_one_after_the_other(
     monkeypatch.chdir(ROOT)
     store = ("--set", f"store.url={tmp_path}/store")
     conf = "conf/{}.toml".format
-    # Without Delta here, for time's sake; test_spark_submit.py writes Delta.
+    # The store has no Delta tables here, to save time. test_spark_submit.py writes Delta.
     parquet = ("--set", "store.table_format=parquet")
     assert snapshot.main(["--conf-file", conf("snapshot"), *store, *parquet]) == 0
     sinks = (("keyed[0]", "totals"), ("operator[0]", "offsets"))

@@ -1,4 +1,4 @@
-"""The port of a job's metrics, as Prometheus asks it, between two attempts of a real job."""
+"""The metrics port of a job, read in Prometheus's way between two attempts of a real job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> StateStore:
 def test_a_job_serves_its_metrics_while_it_runs(
     run_job: RunJob, tmp_path: Path, store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over all attempts, and not after them."""
+    """The port is open during all attempts, and closed afterwards."""
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
     url, seen, now_ms = f"http://127.0.0.1:{port}/metrics", [], 0
@@ -68,7 +68,7 @@ def test_a_job_serves_its_metrics_while_it_runs(
         urllib.request.urlopen(url)
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_written(
+def test_a_used_port_is_reported_before_anything_is_written(
     run_job: RunJob, tmp_path: Path
 ) -> None:
     with socket.create_server(("", 0)) as taken:

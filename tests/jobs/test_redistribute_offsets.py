@@ -29,7 +29,9 @@ OLD = [[("orders", 1, 1000), ("orders", 2, 1500)], [("orders", 3, 2000), ("order
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """Two subtasks, each with two partitions; as split, union and broadcast state."""
+    """A store with two subtasks that have two partitions each, as split, union and
+    broadcast state.
+    """
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     fields = ("topic", "partition", "offset")
     elements = [[dict(zip(fields, offset, strict=True)) for offset in old] for old in OLD]
@@ -70,8 +72,8 @@ def test_every_partition_goes_to_exactly_one(run_job: RunJob, name: str, paralle
     assert sorted(given) == sorted(offset for old in OLD for offset in old)
 
 
-def test_a_state_that_is_not_whole_is_named(store: StateStore, run_job: RunJob) -> None:
-    """I16: a partition whose offset was lost is read from where the source begins."""
+def test_a_partial_state_is_named(store: StateStore, run_job: RunJob) -> None:
+    """I16: a partition whose offset was lost is read from the source's default position."""
     lost, other = (
         LeftOutState(operator=uid, state=None, reason="damaged", command="salvage")
         for uid in ("orders-source", "sums")

@@ -1,4 +1,4 @@
-"""Real jobs that fail for a real cause, are repaired while they wait, and come back."""
+"""Real jobs that fail for a real reason, are repaired during the wait, and recover."""
 
 from __future__ import annotations
 
@@ -81,8 +81,9 @@ WhileItWaits = Callable[..., None]
 
 @pytest.fixture
 def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWaits:
-    """Have a thread repair something while the job waits for its second attempt, and set another
-    parallelism in its settings file. The job's own wait is real, and does not end before that.
+    """Start a thread that repairs something while the job waits for its second attempt, and changes
+    the parallelism in its settings file. The job's own wait is real and does not end before the
+    repair.
     """
     waits, repaired = threading.Event(), threading.Event()
 
@@ -109,7 +110,7 @@ def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWa
 
 
 def take(here: Path, users: int, parallelism: int = 2) -> StateStore:
-    """Commit a checkpoint as another process would."""
+    """Commit a checkpoint like another process."""
     store = StateStore.open(str(here / "store"), table_format="parquet")
     rows = [{"user_id": user, "total": user * users} for user in range(users)]
     with store.snapshot(parallelism=parallelism) as checkpoint:
@@ -128,7 +129,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> Path:
 
 
 def failure(err: str) -> str:
-    """Why attempt 1 failed, as stderr has it, between what Spark logs."""
+    """Return the reason why attempt 1 failed, from stderr, which also contains Spark's log."""
     said = re.search(
         r"^attempt 1 failed: (.*)\nattempt 2 begins in 0\.1 s: the settings file is read again",
         err,
@@ -142,7 +143,7 @@ def failure(err: str) -> str:
 
 
 @pytest.mark.usefixtures("rows")
-def test_a_snapshot_whose_store_cannot_be_written_comes_back_at_another_parallelism(
+def test_a_snapshot_recovers_at_another_parallelism_after_the_store_is_writable(
     run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
 ) -> None:
     store = take(tmp_path, users=3)
@@ -167,7 +168,7 @@ def test_a_snapshot_whose_store_cannot_be_written_comes_back_at_another_parallel
     assert sorted(totals) == [user * 10 for user in range(20)]
 
 
-def test_a_snapshot_whose_source_is_unreadable_comes_back(
+def test_a_snapshot_recovers_after_its_source_is_readable(
     rows: Path, run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
 ) -> None:
     (file,) = rows.glob("*.parquet")
@@ -183,7 +184,7 @@ def test_a_snapshot_whose_source_is_unreadable_comes_back(
 
 
 @pytest.mark.usefixtures("rows")
-def test_a_commit_whose_answer_is_lost_is_not_done_twice(
+def test_a_commit_whose_response_is_lost_is_not_repeated(
     run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, lost = Catalog.commit, [True]
@@ -202,7 +203,7 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(
 
 
 @pytest.mark.usefixtures("rows")
-def test_the_number_of_the_first_attempt_is_not_taken_for_its_own_when_another_has_it(
+def test_a_retry_does_not_mistake_another_writers_checkpoint_for_its_own(
     run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, failures = Catalog.commit, [True]
@@ -224,7 +225,7 @@ def test_the_number_of_the_first_attempt_is_not_taken_for_its_own_when_another_h
 
 
 @pytest.mark.usefixtures("rows")
-def test_a_writer_that_was_second_takes_the_next_number(
+def test_a_writer_that_lost_the_race_takes_the_next_number(
     run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Catalog.commit
@@ -265,8 +266,8 @@ sys.exit(job.main(sys.argv[1:]))
 
 @pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
-def test_a_spark_that_ends_is_started_again(tmp_path: Path, end: str) -> None:
-    """Killed with its JVM in the first attempt, or stopped from inside."""
+def test_a_stopped_spark_is_started_again(tmp_path: Path, end: str) -> None:
+    """It is killed with its JVM in the first attempt, or stopped from inside."""
     (tmp_path / "f.toml").write_text(SNAPSHOT.replace("{here}", str(tmp_path)))
     command = [sys.executable, "-c", END_SPARK, end, "--conf-file", str(tmp_path / "f.toml")]
     local = ("--set", "spark.master=local[1]", "--set", "parallelism=2", "--output", "json")
@@ -282,7 +283,7 @@ def test_a_spark_that_ends_is_started_again(tmp_path: Path, end: str) -> None:
 
 
 def users_of(folder: Path) -> dict[str, int]:
-    """The rows in each directory that a sink has."""
+    """Return the rows in each directory that a sink has."""
     import pyarrow.parquet as pq
 
     found: dict[str, int] = {}
@@ -292,14 +293,14 @@ def users_of(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_restore_whose_sink_fails_comes_back_from_the_newest_checkpoint(
+def test_a_restore_recovers_from_the_newest_checkpoint_after_its_sink_failed(
     run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
 ) -> None:
     store = take(tmp_path, users=30)
     (tmp_path / "sinks").write_text("in the way")
 
     def repair() -> None:
-        assert len(users_of(tmp_path / "totals")) == 4  # the first sink is written already
+        assert len(users_of(tmp_path / "totals")) == 4  # the first sink is already written
         (tmp_path / "sinks").unlink()
         take(tmp_path, users=50)
 
@@ -308,7 +309,8 @@ def test_a_restore_whose_sink_fails_comes_back_from_the_newest_checkpoint(
     assert failure(done.err)
     assert (done.code, done.report["attempts"], done.report["checkpoint"]) == (0, 2, 2)
     assert done.report["parallelism"] == 3
-    # Mode error: what the first attempt made is replaced, with nothing of its four subtasks left.
+    # With mode error, the second attempt replaces the first one's output, and none of its four
+    # subtasks' files remain.
     found = users_of(tmp_path / "totals")
     state = store.restore(parallelism=3).keyed("totals-by-user", "totals")
     counts = [state.to_arrow(subtask).read_all().num_rows for subtask in range(3)]
@@ -319,7 +321,7 @@ def test_a_restore_whose_sink_fails_comes_back_from_the_newest_checkpoint(
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_somebody_else_puts_in_the_place_of_a_sink_meanwhile_is_kept(
+def test_a_foreign_file_at_the_sinks_location_is_kept(
     run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
 ) -> None:
     take(tmp_path, users=3)
@@ -339,7 +341,7 @@ def test_what_somebody_else_puts_in_the_place_of_a_sink_meanwhile_is_kept(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_damaged_file_that_a_spark_worker_finds_ends_the_job(
+def test_a_damaged_file_found_by_a_spark_worker_ends_the_job(
     run_job: RunJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     take(tmp_path, users=3)
@@ -353,7 +355,7 @@ def test_a_damaged_file_that_a_spark_worker_finds_ends_the_job(
 # --- Redistribute offsets -------------------------------------------------------------------------
 
 
-def test_offsets_of_a_store_that_cannot_be_read_come_back(
+def test_offsets_recover_after_the_store_is_readable(
     run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
 ) -> None:
     take(tmp_path, users=3)
@@ -375,6 +377,6 @@ def test_offsets_of_a_store_that_cannot_be_read_come_back(
     assert offsets == [[100, 101], [102, 103]]
 
 
-def test_a_store_that_is_not_there_ends_the_job_at_once(run_job: RunJob) -> None:
+def test_a_missing_store_ends_the_job_immediately(run_job: RunJob) -> None:
     done = run_job(redistribute_offsets.main, OFFSETS)
     assert (done.code, done.err.count("\n")) == (10, 1)

@@ -1,4 +1,4 @@
-"""Attempts under every restart strategy, by a clock of the test's own: nobody waits, no JVM."""
+"""Attempts under every restart strategy, with a test clock: nothing waits, and no JVM starts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Settings(JobSettings):
 
 @dataclass
 class Fake:
-    """A clock that only sleeps move, and a work that takes ``work_ms``; what happened, and when."""
+    """A clock that only sleeping advances, and work that takes ``work_ms``. It records
+    the events.
+    """
 
     strategy: RestartStrategy
     failures: int
@@ -87,7 +89,7 @@ def test_without_a_strategy_the_first_failure_ends_the_job() -> None:
     assert not hasattr(failed.value, "__notes__")
 
 
-def test_what_does_not_fail_is_one_attempt() -> None:
+def test_a_successful_job_has_one_attempt() -> None:
     fake = Fake(FixedDelay(), failures=0)
     assert fake.run() == (1, 1)
     assert (fake.loaded_ms, fake.said, fake.now) == ([0], [], 100)
@@ -115,7 +117,7 @@ def test_failure_rate() -> None:
     assert fast.started_ms == [0, 500, 1_000]
 
 
-def test_exponential_delay_grows_and_starts_over_after_a_long_attempt() -> None:
+def test_exponential_delay_grows_and_resets_after_a_long_attempt() -> None:
     strategy = ExponentialDelay(
         initial_backoff_ms=1_000,
         max_backoff_ms=3_000,
@@ -146,21 +148,21 @@ def test_jitter_is_drawn_by_the_clock() -> None:
     assert (asked, fake.started_ms) == ([(-500, 500)], [0, 1_600])
 
 
-def test_an_attempt_that_fails_at_once_is_counted_all_the_same() -> None:
-    """A failure at the very time of the restart would belong to the attempt before, for ever."""
+def test_an_attempt_that_fails_immediately_is_counted() -> None:
+    """A failure at the exact time of the restart would always belong to the previous attempt."""
     fake = Fake(ExponentialDelay(jitter=0, attempts=3), failures=10**6, work_ms=0)
     with pytest.raises(StorageError):
         fake.run()
     assert len(fake.started_ms) < 10
 
 
-def test_a_sleep_that_ends_early_or_is_too_long_for_one_is_slept_on() -> None:
+def test_a_sleep_that_ends_early_is_continued_and_a_long_one_is_split() -> None:
     fake = Fake(FixedDelay(delay_ms=2**63 - 1), failures=1)
     naps: list[float] = []
 
     def sleep(seconds: float) -> None:
         naps.append(seconds)
-        # Early at first, then so late that the test ends.
+        # The sleep ends early at first. Later the clock jumps so far that the test ends.
         fake.now += round(seconds * 500) if len(naps) < 3 else 2**63
 
     assert run_attempts(fake.load, fake.work, fake.said.append, Clock(lambda: fake.now, sleep)) == (
@@ -170,7 +172,7 @@ def test_a_sleep_that_ends_early_or_is_too_long_for_one_is_slept_on() -> None:
     assert naps == [86_400] * 3
 
 
-def test_the_strategy_stays_the_first_one_and_its_settings_are_those_of_each_attempt() -> None:
+def test_the_first_strategy_stays_and_each_attempt_reads_new_settings() -> None:
     kinds = iter([FixedDelay(attempts=2, delay_ms=10), NoRestart(), NoRestart()])
     numbers: list[int] = []
 
@@ -189,7 +191,7 @@ def test_the_strategy_stays_the_first_one_and_its_settings_are_those_of_each_att
     assert numbers == [0, 1, 2]
 
 
-def test_settings_that_are_wrong_by_then_end_the_job() -> None:
+def test_settings_that_became_invalid_end_the_job() -> None:
     loads = iter([Settings(restart_strategy=FixedDelay(delay_ms=0))])
 
     def load() -> Settings:
@@ -204,7 +206,7 @@ def test_settings_that_are_wrong_by_then_end_the_job() -> None:
         run_attempts(load, work, print, Clock())
 
 
-def test_a_restart_says_what_failed_and_what_comes_next() -> None:
+def test_a_restart_reports_the_failure_and_the_next_attempt() -> None:
     fake = Fake(FixedDelay(delay_ms=1_500), 1, error=lambda: StorageError("no answer\nat all"))
     fake.run()
     assert "".join(fake.said).splitlines() == [
@@ -226,7 +228,7 @@ def test_a_restart_says_what_failed_and_what_comes_next() -> None:
     assert caused.said[0].startswith("attempt 1 failed: org.y.TimeoutException: b\n")
 
 
-# --- What a restart can cure ----------------------------------------------------------------------
+# --- Recoverable errors ---------------------------------------------------------------------------
 
 
 def own_errors(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[StateStoreError]]:
@@ -236,7 +238,7 @@ def own_errors(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[S
             yield from own_errors(below)
 
 
-def test_of_our_own_errors_three_are_recoverable() -> None:
+def test_three_of_our_errors_are_recoverable() -> None:
     kinds = list(own_errors())
     assert {kind.__name__ for kind in kinds} == set(errors.__all__)
     assert {kind for kind in kinds if is_recoverable(kind("…"))} == {
@@ -250,14 +252,14 @@ def test_of_our_own_errors_three_are_recoverable() -> None:
     "error",
     [OSError("disk"), ConnectionResetError(), TimeoutError(), RuntimeError("Spark"), KeyError("k")],
 )
-def test_what_the_world_raises_is_recoverable(error: Exception) -> None:
+def test_external_errors_are_recoverable(error: Exception) -> None:
     assert is_recoverable(error)
 
 
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(1), ModuleNotFoundError("no module 'x'")]
 )
-def test_what_ends_a_process_and_a_missing_module_are_not(error: BaseException) -> None:
+def test_exit_signals_and_missing_modules_are_not_recoverable(error: BaseException) -> None:
     assert not is_recoverable(error)
 
 
@@ -280,7 +282,7 @@ def test_an_error_of_a_spark_worker_is_known_by_its_name(raised: str, recoverabl
 @pytest.mark.parametrize(
     "kind", [SettingsError, StoreNotFoundError, DamagedFileError, MissingDependencyError]
 )
-def test_what_is_not_recoverable_does_not_wait(kind: type[StateStoreError]) -> None:
+def test_unrecoverable_errors_do_not_wait(kind: type[StateStoreError]) -> None:
     fake = Fake(ExponentialDelay(), failures=1, error=lambda: kind("…"))
     with pytest.raises(kind):
         fake.run()
@@ -319,7 +321,7 @@ type = "Fixed-Delay"
 """,
     ],
 )
-def test_the_options_are_flinks_however_toml_nests_them(text: str, tmp_path: Path) -> None:
+def test_the_options_are_flinks_for_any_toml_nesting(text: str, tmp_path: Path) -> None:
     assert load(tmp_path, text) == FixedDelay(attempts=3, delay_ms=2_000)
 
 
@@ -357,7 +359,7 @@ def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None
         ("numbr = 1", "no setting 'numbr'; did you mean 'number'"),
     ],
 )
-def test_what_is_no_strategy_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_strategy_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=message) as refused:
         load(tmp_path, text)
     assert str(refused.value).startswith(f"{tmp_path}/f.toml: ")
@@ -367,7 +369,7 @@ def test_what_is_no_strategy_is_refused(text: str, message: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_job_reads_its_file_again_and_tells_its_restarts(
+def test_a_job_reads_its_file_again_and_reports_its_restarts(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f.toml"
@@ -377,7 +379,7 @@ def test_a_job_reads_its_file_again_and_tells_its_restarts(
     def sleep(seconds: float) -> None:
         nonlocal now
         now += round(seconds * 1000)
-        file.write_text("number = 7")  # no strategy any more: the one of the start still holds
+        file.write_text("number = 7")  # the file has no strategy any more, so the first one applies
 
     def work(settings: Settings, progress: Progress, listeners: Listeners) -> Report:
         if settings.number == 4:
@@ -393,7 +395,7 @@ def test_a_job_reads_its_file_again_and_tells_its_restarts(
     assert err.splitlines()[0] == "attempt 1 failed: StorageError: no answer"
 
 
-def test_the_last_error_keeps_its_exit_code_and_says_which_attempt_it_ended(
+def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "f.toml").write_text('restart-strategy.type = "fixed-delay"')
@@ -412,7 +414,7 @@ def test_the_last_error_keeps_its_exit_code_and_says_which_attempt_it_ended(
 # --- From Python ----------------------------------------------------------------------------------
 
 
-def test_a_run_of_ones_own_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_custom_run_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
     clock = Clock(lambda: fake.now, fake.sleep)
     assert (
@@ -435,6 +437,6 @@ def test_flinks_options_name_a_strategy() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "fixed-delay", 3, FixedDelay])
-def test_what_is_no_strategy_is_refused_before_the_run(wrong: Any) -> None:
+def test_an_invalid_strategy_is_refused_before_the_run(wrong: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="a restart strategy, such as FixedDelay"):
         run_with_restarts(wrong, lambda: pytest.fail("it ran"))

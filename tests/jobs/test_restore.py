@@ -69,7 +69,7 @@ def test_each_subtask_gets_a_directory(
     assert done.out.splitlines()[0] == f"checkpoint 1, parallelism 4 -> {parallelism}"
     found = users_by_directory(tmp_path / "totals")
     state = store.restore(parallelism=parallelism).keyed("totals-by-user", "totals")
-    # The same rows in the same order as a reader without Spark gets them.
+    # A reader without Spark returns the same rows in the same order.
     assert found == {
         f"subtask={subtask}": state.to_arrow(subtask).read_all().column("user_id").to_pylist()
         for subtask in range(parallelism)
@@ -233,7 +233,7 @@ def test_rows_are_neither_exchanged_nor_sorted(run_job: RunJob, spark: SparkSess
     assert "Sort" not in plan
 
 
-def test_what_the_checkpoint_lacks_of_the_states_is_said(
+def test_missing_state_of_the_checkpoint_is_reported(
     run_job: RunJob, store: StateStore, tmp_path: Path
 ) -> None:
     lost = LeftOutState(

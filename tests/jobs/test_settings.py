@@ -1,4 +1,4 @@
-"""What a settings file may not say; no JVM is started here."""
+"""Invalid settings files. No JVM starts here."""
 
 from __future__ import annotations
 
@@ -198,14 +198,14 @@ def test_what_redistribute_offsets_refuses(old: str, new: str, message: str) -> 
         from_table(tomllib.loads(OFFSETS.replace(old, new)), OffsetsSettings, where="f.toml")
 
 
-def test_s3_is_wanted_where_spark_itself_reaches_it() -> None:
-    """For a source; not for a store, which is written without Spark's own access."""
+def test_s3_is_configured_if_spark_itself_uses_it() -> None:
+    """A source needs it. A store does not, because it is written without Spark's own access."""
     assert not snapshot(SNAPSHOT.replace('url = "s"', 'url = "s3://b/s"')).needs_s3
     assert snapshot(SNAPSHOT.replace('path = "', 'path = "s3a://b/')).needs_s3
 
 
-def test_delta_is_wanted_where_it_is_read_or_written() -> None:
-    """By Spark: a store's own tables are not."""
+def test_delta_is_configured_if_spark_reads_or_writes_it() -> None:
+    """A store's own tables do not need it."""
     assert not snapshot(SNAPSHOT).needs_delta
     read = SNAPSHOT.replace('format = "parquet", path', 'format = "delta", path')
     assert snapshot(read).needs_delta
@@ -216,7 +216,7 @@ def restore(*lines: str, sink: str = SINK) -> RestoreSettings:
     return from_table(tomllib.loads(toml), RestoreSettings, where="f.toml")
 
 
-def test_a_graph_stands_for_the_parallelism() -> None:
+def test_a_graph_replaces_the_parallelism() -> None:
     without = SNAPSHOT.replace("parallelism = 4", 'graph = "job.toml"')
     assert (snapshot(without).parallelism, snapshot(without).graph) == (None, "job.toml")
     assert snapshot(without + "max_parallelism = 3").keyed[0].max_parallelism == 3

@@ -69,7 +69,7 @@ def test_a_job_that_runs_again_with_its_id_writes_nothing(
 def test_a_batch_that_is_run_again_is_written_once(
     rows_in: Path, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """Although an edit has taken the next checkpoint id meanwhile."""
+    """An edit has meanwhile taken the next checkpoint id."""
     settings = SETTINGS + KEYED + PARQUET.replace("{here}", str(rows_in))
     batches = [("--set", "job=totals", "--set", f"batch={number}") for number in (7, 7, 8)]
     url, found = str(tmp_path / "store"), []
@@ -124,16 +124,17 @@ def test_where_and_select_are_sql_over_the_source(
     assert rows == [{"user_id": user, "tens": float(user)} for user in range(3)]
 
 
-# Few key groups: a row that is half of its key group would be folded into the base at once.
+# Few key groups, because a row that is half of its key group would immediately be folded into the
+# base.
 FEW_GROUPS = KEYED.replace("128", "4")
 
 
 @pytest.mark.parametrize(
     ("changes", "now"),
     [
-        # All rows: user 7 has changed, and the job does not say so.
+        # All rows: user 7 has changed, and the job does not declare it.
         ("against-latest", 'select = ["user_id", "if(user_id = 7, 1L, total) AS total"]'),
-        # Those that changed alone.
+        # Only the changed rows.
         ("upserts", 'where = "user_id = 7"\nselect = ["user_id", "1L AS total"]'),
     ],
 )
@@ -144,7 +145,10 @@ def test_a_state_may_be_written_as_its_changes(
     state = SETTINGS + FEW_GROUPS + f'changes = "{changes}"\n' + source
     first = run_job(main, state, "--output", "json").report
     assert "changes" not in first["states"][0], "there was nothing to build on"
-    for again in (False, True):  # with the checkpoint's number a second time: nothing is written
+    for again in (
+        False,
+        True,
+    ):  # the second run uses the same checkpoint number, so it writes nothing
         numbered = ("--set", "checkpoint_id=2", "--output", "json")
         report = run_job(main, state + now, *numbered).report
         assert (report["already_committed"], report["states"][0]["changes"]) == (again, 1)

@@ -1,4 +1,4 @@
-"""The two ways in which a job is started, each as a process of its own."""
+"""The two ways to start a job, each in its own process."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
 def spark_submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run(
         *(str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", *arguments),
-        cwd=cwd,  # not the project's folder: nothing may be found because of where a job starts
+        cwd=cwd,  # not the project's folder, so that no file is found because of the working folder
         JAVA_HOME=str(java_home()),
         PYSPARK_PYTHON=sys.executable,
-        PYTHONPATH=str(ROOT),  # what installing the package does, for the workers
+        PYTHONPATH=str(ROOT),  # has the effect of an installed package for the workers
         SPARK_LOCAL_IP="127.0.0.1",
     )
 

@@ -1,4 +1,4 @@
-"""What the jobs are run for: a graph's operators, and a parallelism chosen by bytes."""
+"""The target of a job: a graph's operators, or a parallelism that is based on bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 @pytest.fixture
 def report(run_job: RunJob, tmp_path: Path) -> Any:
-    """The snapshot job's report, of a job with a graph."""
+    """The report of a snapshot job with a graph."""
     (tmp_path / "job.toml").write_text(GRAPH)
     users = [{"user_id": user, "total": user} for user in range(40)]
     offsets = [{"subtask": i % 2, "partition": i, "offset": i} for i in range(5)]
@@ -74,13 +74,13 @@ def report(run_job: RunJob, tmp_path: Path) -> Any:
 
 
 def subtasks(folder: Path) -> set[int]:
-    """The subtasks that a sink has rows of."""
+    """Return the subtasks whose rows a sink has."""
     lines = [line for file in folder.rglob("*.json") for line in file.read_text().splitlines()]
     named = {json.loads(line).get("subtask") for line in lines} - {None}
     return named or {int(each.name.partition("=")[2]) for each in folder.glob("subtask=*")}
 
 
-def test_a_graph_says_the_parallelism_of_each_operator(report: Any, tmp_path: Path) -> None:
+def test_a_graph_determines_the_parallelism_of_each_operator(report: Any, tmp_path: Path) -> None:
     assert (report["parallelism"], report["states"][0]["max_parallelism"]) == (3, 16)
     manifest = StateStore.open(str(tmp_path / "store")).manifest()
     assert manifest.graph is not None
@@ -110,7 +110,7 @@ def test_state_that_no_operator_claims(report: Any, run_job: RunJob, tmp_path: P
     assert allowed.out.splitlines()[0] == "checkpoint 1, parallelism 3 -> 3"
 
 
-def test_as_it_was_taken_each_operator_has_its_own(
+def test_by_default_each_operator_has_its_own_parallelism(
     report: Any, run_job: RunJob, tmp_path: Path
 ) -> None:
     done = run_job(restore.main, STORE + OPERATOR, "--output", "json")
@@ -118,7 +118,7 @@ def test_as_it_was_taken_each_operator_has_its_own(
     assert subtasks(tmp_path / "offsets") == {0, 1}
 
 
-def test_a_parallelism_is_chosen_by_bytes(report: Any, run_job: RunJob, tmp_path: Path) -> None:
+def test_a_parallelism_is_chosen_from_bytes(report: Any, run_job: RunJob, tmp_path: Path) -> None:
     size = report["states"][0]["bytes"] // 2
     settings = f'parallelism = "auto"\nbytes_per_task = {size}' + STORE + KEYED
     done = run_job(restore.main, settings, "--output", "json")
@@ -130,7 +130,7 @@ def test_a_parallelism_is_chosen_by_bytes(report: Any, run_job: RunJob, tmp_path
     assert whole.report["parallelism"] == 1
 
 
-def test_copies_in_the_local_cache_stand_in_for_the_store(
+def test_copies_in_the_local_cache_replace_the_store(
     report: Any, run_job: RunJob, tmp_path: Path
 ) -> None:
     settings = STORE + f'local_cache = "{tmp_path}/cache"' + KEYED
@@ -138,7 +138,7 @@ def test_copies_in_the_local_cache_stand_in_for_the_store(
     assert list((tmp_path / "cache").rglob("*.parquet"))
 
 
-def test_a_graph_that_is_wrong_names_its_file(run_job: RunJob, tmp_path: Path) -> None:
+def test_an_invalid_graph_names_its_file(run_job: RunJob, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("[[operator]]\nnam = 1")
     done = run_job(snapshot.main, SNAPSHOT)
     assert (done.code, done.err.count("\n")) == (2, 1)
