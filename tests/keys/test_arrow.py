@@ -1,4 +1,4 @@
-"""Hashing whole Arrow columns gives Flink's hashes, and those of the scalar engine."""
+"""Hashing complete Arrow columns gives the hashes of Flink, and of the scalar engine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check(vectors: Vectors) -> None:
 
 @pytest.mark.parametrize("vectors", JAVA, ids=lambda v: v.name)
 def test_java_and_pyflink_vectors(vectors: Vectors) -> None:
-    """I1: every java or pyflink vector that columns can hold has Flink's hash and group."""
+    """I1: every java or pyflink vector that a column can represent has Flink's hash and group."""
     check(vectors)
 
 
@@ -85,7 +85,7 @@ def test_sql_vectors(vectors: Vectors) -> None:
 
 
 def test_the_vectors_are_many() -> None:
-    """The tests above leave out only what no column can carry, a few kinds of values."""
+    """The tests above omit only values that no column can represent, which are few kinds."""
     assert sum(len(v.groups) for v in JAVA) == 6450
     assert sum(len(v.groups) for v in SQL) == 158
     assert refused("arrow") == {
@@ -118,7 +118,9 @@ def sliced(values: list[Any], data_type: pa.DataType) -> pa.ChunkedArray:
 
 @given(columns(VALUES, 3))
 def test_columns_and_values_agree_in_java(drawn: tuple[list[Any], list[list[Any]]]) -> None:
-    """I1: both engines agree on any values; one column is the bare key, several are a tuple."""
+    """I1: both engines agree on any values. One column is the plain key, and several are
+    a tuple.
+    """
     types, values = drawn
     arrays = [sliced(column, kind) for column, kind in zip(values, types, strict=True)]
     kinds = tuple(JAVA_NAMES.get(kind) for kind in types)
@@ -138,7 +140,7 @@ def test_columns_and_values_agree_in_java(drawn: tuple[list[Any], list[list[Any]
 def test_columns_and_values_agree_in_sql(drawn: tuple[list[Any], list[list[Any]]]) -> None:
     """I1: both engines agree on any SQL rows, with NULLs."""
     types, values = drawn
-    if pa.time64("us") in types:  # kept in milliseconds, so left to the vectors
+    if pa.time64("us") in types:  # stored in milliseconds, so only the vectors cover it
         return
     arrays = [sliced(column, kind) for column, kind in zip(values, types, strict=True)]
     names = [SQL_NAMES.get(kind) or check_key_type(kind, "flink-sql") for kind in types]
@@ -150,7 +152,7 @@ def test_columns_and_values_agree_in_sql(drawn: tuple[list[Any], list[list[Any]]
 
 @given(st.lists(st.binary()))
 def test_pyflink_hashes_bytes_by_content(values: list[bytes]) -> None:
-    """A byte array is a key of its own in pyflink only."""
+    """Only the pyflink scheme supports a byte array as a key."""
     expected = [key_hash(value, hash_scheme="pyflink") for value in values]
     found = key_hashes([sliced(values, pa.large_binary())], hash_scheme="pyflink")
     assert found.tolist() == expected
@@ -158,7 +160,7 @@ def test_pyflink_hashes_bytes_by_content(values: list[bytes]) -> None:
 
 @given(st.lists(st.tuples(st.none() | st.text(), st.none() | st.integers(-5, 5))))
 def test_a_struct_is_a_tuple(rows: list[tuple[str | None, int | None]]) -> None:
-    """A struct column hashes like the tuple of its fields; null inside it counts 0."""
+    """A struct column hashes like the tuple of its fields. Null inside it hashes to 0."""
     kind = pa.struct([("a", pa.string()), ("b", pa.int16())])
     column = sliced([{"a": a, "b": b} for a, b in rows], kind)
     tuples = [(a, None if b is None else Typed("short", b)) for a, b in rows]
@@ -171,8 +173,10 @@ def test_a_struct_is_a_tuple(rows: list[tuple[str | None, int | None]]) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["java", "pyflink"])
-def test_the_type_of_a_column_decides_the_java_type(scheme: str) -> None:
-    """I1: an int column is an Integer, a bigint column a Long; -7 lies in two key groups."""
+def test_the_column_type_determines_the_java_type(scheme: str) -> None:
+    """I1: an int column is an Integer, and a bigint column is a Long. -7 gets two different key
+    groups.
+    """
     names = {"byte": pa.int8(), "short": pa.int16(), "int": pa.int32(), "long": pa.int64()}
     for name, kind in names.items():
         found = key_hashes([pa.array([-7], kind)], hash_scheme=scheme)
@@ -182,7 +186,7 @@ def test_the_type_of_a_column_decides_the_java_type(scheme: str) -> None:
     assert key_hash(-7, hash_scheme=scheme) == key_hash(-7, key_type="long", hash_scheme=scheme)
 
 
-def test_the_order_of_rows_and_chunks_does_not_count() -> None:
+def test_the_order_of_rows_and_chunks_does_not_matter() -> None:
     """I1: a key's group is the same in a chunk, a slice, a dictionary or alone."""
     words = [f"üser-{i % 1000}" if i % 7 else f"user-{i}" for i in range(40_000)]
     column = pa.chunked_array([words[:17_001], words[17_001:]])
@@ -194,8 +198,8 @@ def test_the_order_of_rows_and_chunks_does_not_count() -> None:
     assert [int(groups[i]) for i in sample] == alone
 
 
-def test_a_job_with_narrow_integers_names_them() -> None:
-    """key_types asks for another integer type, or another precision of a SQL timestamp."""
+def test_a_job_with_narrow_integers_declares_them() -> None:
+    """key_types declares another integer type, or another precision of a SQL timestamp."""
     column = pa.array([-1], pa.int64())
     assert key_hashes([column], key_types=["Integer"]).tolist() == [-1]
     assert key_hashes([column]).tolist() == [0]
@@ -207,7 +211,7 @@ def test_a_job_with_narrow_integers_names_them() -> None:
 
 
 def test_values_outside_the_named_type_are_refused() -> None:
-    """A number too large for the named type, or a time too fine, is an error; null is not."""
+    """A number too large for the declared type, or a time too precise, is an error. Null is not."""
     with pytest.raises(InvalidArgumentError, match="128 is out of range for type Byte"):
         key_hashes([pa.array([1, 128])], key_types=["Byte"])
     with pytest.raises(InvalidArgumentError, match="does not fit"):
@@ -221,7 +225,7 @@ def test_values_outside_the_named_type_are_refused() -> None:
 
 @pytest.mark.parametrize("scheme", ["java", "pyflink"])
 def test_null_keys_are_counted(scheme: str) -> None:
-    """The error says how many rows have a null in any key column; null in SQL is a key."""
+    """The error counts the rows with a null in any key column. In the SQL scheme null is a key."""
     columns = [pa.array(["a", None, None, "b"]), pa.array([1, 2, None, None])]
     with pytest.raises(NullKeyError, match="3 of 4 rows"):
         key_groups(columns, max_parallelism=128, hash_scheme=scheme)
@@ -240,8 +244,8 @@ def test_null_keys_are_counted(scheme: str) -> None:
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
-def test_types_that_are_no_keys_are_refused(data_type: Any, advice: str, scheme: str) -> None:
-    """Unsigned and unknown types are refused, and what keeps the key group is said."""
+def test_unsupported_key_types_are_refused(data_type: Any, advice: str, scheme: str) -> None:
+    """Unsigned and unknown types are refused. The error names a type that keeps the key group."""
     with pytest.raises(UnsupportedTypeError, match=advice):
         check_key_type(data_type, scheme)
 
@@ -251,13 +255,13 @@ def test_types_that_are_no_keys_are_refused(data_type: Any, advice: str, scheme:
     [pa.list_(pa.int8()), pa.map_(pa.int8(), pa.int8()), pa.struct([("a", pa.int8())])],
     ids=str,
 )
-def test_nested_columns_are_no_sql_keys(data_type: Any) -> None:
+def test_nested_columns_are_not_sql_keys(data_type: Any) -> None:
     with pytest.raises(UnsupportedTypeError, match="separate key columns, which puts its keys"):
         check_key_type(data_type, "flink-sql")
 
 
-def test_what_one_scheme_refuses() -> None:
-    """Bytes are no Java key, nor inside a tuple; a struct is no SQL key."""
+def test_types_that_one_scheme_refuses() -> None:
+    """Bytes are not a Java key, not even inside a tuple. A struct is not a SQL key."""
     with pytest.raises(UnsupportedTypeError, match=r"identity hash .* key_types='UUID'"):
         check_key_type(pa.binary())
     with pytest.raises(UnsupportedTypeError, match="identity hash"):
@@ -274,7 +278,7 @@ def test_what_one_scheme_refuses() -> None:
 
 
 def test_the_names_of_types() -> None:
-    """The names that are recorded with a state."""
+    """These names are recorded with a state."""
     names = {
         pa.string(): ("String", "STRING"),
         pa.int32(): ("Integer", "INT"),
@@ -291,8 +295,8 @@ def test_the_names_of_types() -> None:
     assert check_key_type(pa.binary(), "pyflink") == "byte[]"
 
 
-def test_columns_must_fit() -> None:
-    """No column, columns of unequal length, or a wrong max parallelism are errors."""
+def test_invalid_columns_are_errors() -> None:
+    """No column, columns of unequal length, and an invalid max parallelism are errors."""
     with pytest.raises(InvalidArgumentError, match="at least one"):
         key_hashes([])
     with pytest.raises(InvalidArgumentError, match="do not fit each other"):
@@ -305,6 +309,6 @@ def test_columns_must_fit() -> None:
 
 @pytest.mark.parametrize("kind", list(VALUES), ids=str)
 def test_empty_columns_have_no_hashes(kind: Any) -> None:
-    """No rows in, no rows out, whatever the type."""
+    """No rows give no hashes, for any type."""
     for scheme in HASH_SCHEMES:
         assert key_hashes([pa.array([], kind)], hash_scheme=scheme).tolist() == []

@@ -1,4 +1,6 @@
-"""Ranges balanced by weight: optimal, as brute force says, and a tiling with no empty range."""
+"""Ranges balanced by weight are optimal according to brute force, and tile without an
+empty range.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)
 
 
 def least(loads: list[int], parallelism: int) -> int:
-    """The smallest largest sum of all ways to cut."""
+    """Return the smallest largest sum over all ways to cut."""
     inner = range(1, len(loads))
     cuts = ((0, *cut, len(loads)) for cut in combinations(inner, parallelism - 1))
     return min(max(sum(loads[a:b]) for a, b in pairwise(cut)) for cut in cuts)
@@ -60,7 +62,7 @@ def test_more_subtasks_are_never_worse(loads: list[int], data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 4])
-def test_as_many_subtasks_as_key_groups_at_most(parallelism: int) -> None:
+def test_parallelism_is_at_most_the_number_of_key_groups(parallelism: int) -> None:
     kind = ParallelismError if parallelism > 3 else InvalidArgumentError
     with pytest.raises(kind, match=r"key groups|1 or more"):
         balanced([1, 2, 3], parallelism)
@@ -72,7 +74,7 @@ def test_each_subtask_owns_a_key_group(stops: tuple[int, ...]) -> None:
         RangeAssignment(stops)
 
 
-def test_there_is_no_other_subtask_and_no_other_key_group() -> None:
+def test_other_subtasks_and_key_groups_are_refused() -> None:
     own = RangeAssignment((1, 4))
     assert own.ranges() == (KeyGroupRange(0, 0), KeyGroupRange(1, 3))
     for subtask in (-1, 2):

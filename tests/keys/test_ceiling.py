@@ -1,4 +1,6 @@
-"""Another max parallelism than the stored one: which stored key groups its own lie in."""
+"""Restores with another max parallelism than the stored one: which stored key groups each range
+needs.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,19 @@ SMALL = [(stored, k) for stored in range(1, 13) for k in range(2, 7)]
 
 
 def ranges(count: int) -> list[KeyGroupRange]:
-    """Return all ranges of so many key groups."""
+    """Return all ranges of this many key groups."""
     return [KeyGroupRange(a, b) for a in range(count) for b in range(a, count)]
 
 
 @pytest.mark.parametrize(("stored", "k"), SMALL)
-def test_a_new_group_lies_in_one_stored_group(stored: int, k: int) -> None:
-    """Exhaustive over what a hash leaves behind of all moduli."""
+def test_a_new_group_is_inside_one_stored_group(stored: int, k: int) -> None:
+    """Exhaustive over the remainders of a hash for all moduli."""
     for mixed in range(2 * k * stored):
         assert mixed % (k * stored) % stored == mixed % stored
 
 
 @pytest.mark.parametrize("key_hash", [0, 1, -1, 7, 2**31 - 1, -(2**31), 123_456_789])
-def test_the_rule_of_key_groups_has_it(key_hash: int) -> None:
+def test_the_key_group_formula_implies_it(key_hash: int) -> None:
     for stored, k in product((1, 3, 128, 1000), (2, 3, 32)):
         raised = key_group_of_hash(key_hash, stored * k)
         assert raised % stored == key_group_of_hash(key_hash, stored)
@@ -57,7 +59,9 @@ def test_lowered_ranges_read_exactly_the_stored_groups_they_need(wanted: int, k:
 
 
 def check(found: tuple[KeyGroupRange, ...], needed: set[int]) -> None:
-    """The ranges cover what is needed and nothing else, ascending, in as few as can be."""
+    """Assert that the ranges cover exactly the needed groups, ascending, in as few ranges as
+    possible.
+    """
     covered = [group for one in found for group in one]
     assert covered == sorted(needed)
     runs = sum(group - 1 not in needed for group in needed)
@@ -74,7 +78,7 @@ def test_lowered_subtasks_share_no_stored_group(stored: int, k: int) -> None:
         assert sorted(read) == list(range(stored * k))
 
 
-def test_the_same_number_needs_nothing() -> None:
+def test_the_same_number_is_an_identity() -> None:
     assert ceiling_of(128, 128) is None
 
 
@@ -92,7 +96,7 @@ def test_out_of_bounds(wanted: int) -> None:
 
 
 @pytest.mark.parametrize("stored", [3, 7, 15, 128, 20_000, 32_749, MAX_PARALLELISM])
-def test_what_is_proposed_can_be_had(stored: int) -> None:
+def test_proposed_numbers_are_valid(stored: int) -> None:
     wanted = next(number for number in range(2, stored) if number % stored and stored % number)
     with pytest.raises(ParallelismError) as caught:
         ceiling_of(stored, wanted)

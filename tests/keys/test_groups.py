@@ -1,4 +1,4 @@
-"""Key groups and their ranges are Flink's (golden/flink/keygroups.json, max_parallelism.json)."""
+"""Key groups and their ranges equal Flink's (golden/flink/keygroups.json, max_parallelism.json)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.vectors import cases
 NUMBERS = st.integers(MIN_PARALLELISM, MAX_PARALLELISM)
 HASHES = st.integers(-(2**31), 2**31 - 1)
 
-# What our message says for each error code of the vectors.
+# Our message for each error code of the vectors.
 MESSAGES = {
     "parallelism_out_of_bounds": "out of bounds",
     "max_below_parallelism": "below parallelism",
@@ -63,9 +63,9 @@ def answer(question: dict[str, Any]) -> Any:
 
 
 def questions(*, failing: bool) -> list[dict[str, Any]]:
-    """Return the vectors about key groups; those about keys are in test_hashing.py.
+    """Return the vectors about key groups. Those about keys are in test_hashing.py.
 
-    Without the one where Flink answers for a subtask past the end: a test of its own.
+    The vector in which Flink answers for a subtask past the end has its own test.
     """
     every = [case for case in cases("keygroups") if case["in"]["op"] != "key"]
     known = [case for case in every if not is_past_the_end(case["in"])]
@@ -78,14 +78,14 @@ def is_past_the_end(question: dict[str, Any]) -> bool:
 
 
 def test_answers_are_flinks() -> None:
-    """Mixing, groups, ranges and intersections are those of the real classes."""
+    """Mixing, groups, ranges and intersections equal those of Flink's classes."""
     known = questions(failing=False)
     assert len(known) > 300
     assert [case for case in known if answer(case["in"]) != case["out"]] == []
 
 
 def test_refusals_are_flinks() -> None:
-    """What Flink refuses is refused, for the same reason, in the same order of checks."""
+    """Everything that Flink refuses is refused for the same reason, in the same order of checks."""
     bounds = ("invalid_argument", "parallelism_out_of_bounds")
     for case in questions(failing=True):
         kind = InvalidArgumentError if case["error"] in bounds else ParallelismError
@@ -94,7 +94,9 @@ def test_refusals_are_flinks() -> None:
 
 
 def test_the_effective_max_is_flinks() -> None:
-    """The max parallelism of a restored job, except that operators without state say nothing."""
+    """The max parallelism of a restored job equals Flink's, except that operators without state are
+    ignored.
+    """
     known = cases("max_parallelism")
     assert len(known) == 201
     for case in known:
@@ -111,21 +113,21 @@ def check_effective_max(case: Any) -> None:
             effective_max_parallelism(stored, question["p"], question["configured_max"])
         return
     found = effective_max_parallelism(stored, question["p"], question["configured_max"])
-    # Flink puts the initial max back for an operator without state that comes after another.
+    # Flink resets the max for an operator without state that follows another one.
     known = [maximum for maximum in stored if maximum is not None]
     quirk = None in stored and known != [] and question["configured_max"] == -1
     assert found == (known[-1] if quirk else case["out"]["effective_max"]), question
 
 
 def test_one_stored_max_needs_no_list() -> None:
-    """A single operator's max, or none, can be given as it is."""
+    """The max of a single operator, or None, can be passed without a list."""
     assert effective_max_parallelism(256, 4) == 256
     assert effective_max_parallelism(None, 4) == 128
     assert effective_max_parallelism([None, 64, None], 4, -1) == 64
 
 
-def test_as_many_as_possible_is_explicit() -> None:
-    """2147483647 becomes 32768 and does not yield to the snapshot."""
+def test_the_flag_for_the_maximum_counts_as_explicit() -> None:
+    """2147483647 becomes 32768, and the snapshot's value does not replace it."""
     assert effective_max_parallelism(None, 4, 2**31 - 1) == MAX_PARALLELISM
     with pytest.raises(ParallelismError, match="stored with max parallelism 128 but 32768"):
         effective_max_parallelism(128, 4, 2**31 - 1)
@@ -133,7 +135,9 @@ def test_as_many_as_possible_is_explicit() -> None:
 
 @pytest.mark.slow
 def test_ranges_tile_at_every_parallelism() -> None:
-    """I2: for every max <= 256 and parallelism: in order, no gap, balanced, inverse."""
+    """I2: for every max <= 256 and every parallelism, the ranges are ordered, contiguous, balanced
+    and inverse.
+    """
     for maximum in range(1, 257):
         groups = list(range(maximum))
         for parallelism in range(1, maximum + 1):
@@ -146,14 +150,14 @@ def test_ranges_tile_at_every_parallelism() -> None:
                 owners += [subtask] * len(own)
             assert len(owners) == maximum
             assert max(sizes) - min(sizes) <= 1
-            # subtask_of() itself, but for its check of bounds; it is sampled below.
+            # This is subtask_of() without its check of bounds, which is sampled below.
             found = [subtask_of_key_group(group, maximum, parallelism) for group in groups]
             assert found == owners
 
 
 @given(st.tuples(NUMBERS, NUMBERS), st.data())
 def test_range_and_subtask_are_inverse(numbers: tuple[int, int], data: st.DataObject) -> None:
-    """I2, up to the largest max parallelism: a key group is in the range of its subtask only."""
+    """I2, up to the largest max parallelism: a key group is only in the range of its subtask."""
     assignment = KeyGroupAssignment(max_parallelism=max(numbers), parallelism=min(numbers))
     group = data.draw(st.integers(0, max(numbers) - 1))
     subtask = assignment.subtask_of(group)
@@ -165,19 +169,19 @@ def test_range_and_subtask_are_inverse(numbers: tuple[int, int], data: st.DataOb
 
 @given(HASHES, NUMBERS)
 def test_every_hash_has_a_group(key_hash: int, maximum: int) -> None:
-    """A group lies in 0 .. max - 1 and follows from the mixed hash."""
+    """A group is in 0 .. max - 1 and depends only on the mixed hash."""
     assert 0 <= mix_hash(key_hash) < 2**31
     assert key_group_of_hash(key_hash, maximum) == mix_hash(key_hash) % maximum
 
 
 def test_bounds_are_inclusive() -> None:
-    """1 and 32768 are allowed, for parallelism and for max parallelism."""
+    """1 and 32768 are valid for parallelism and for max parallelism."""
     assert len(KeyGroupAssignment(max_parallelism=32768, parallelism=32768).ranges()) == 32768
     assert KeyGroupAssignment(max_parallelism=1, parallelism=1).range_of(0) == KeyGroupRange(0, 0)
 
 
 def test_a_subtask_past_the_end_is_refused() -> None:
-    """Flink answers for subtask = parallelism with key groups that do not exist."""
+    """For subtask = parallelism Flink returns key groups that do not exist."""
     assignment = KeyGroupAssignment(max_parallelism=10, parallelism=3)
     for subtask in (-1, 3):
         with pytest.raises(InvalidArgumentError, match=r"subtask -?\d+ does not exist"):
@@ -201,7 +205,7 @@ def test_only_ints_are_counts(value: Any) -> None:
 
 
 def test_a_range_is_a_collection_of_its_key_groups() -> None:
-    """Length, iteration, membership and text of a closed range."""
+    """It has length, iteration, membership and text."""
     own = KeyGroupRange(40, 42)
     assert (len(own), list(own), str(own)) == (3, [40, 41, 42], "40..42")
     assert 40 in own
@@ -212,14 +216,14 @@ def test_a_range_is_a_collection_of_its_key_groups() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (4, 3), (0, 32768)])
 def test_impossible_ranges_are_refused(first: int, last: int) -> None:
-    """A range lies in 0 .. 32767 and holds at least one key group."""
+    """A range is in 0 .. 32767 and contains at least one key group."""
     with pytest.raises(InvalidArgumentError, match="is not valid"):
         KeyGroupRange(first, last)
 
 
 @given(*[st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)] * 2)
 def test_intersection_is_that_of_sets(a: list[int], b: list[int]) -> None:
-    """The common key groups, or None when there is none."""
+    """The result has the common key groups, or is None without any."""
     left, right = KeyGroupRange(*a), KeyGroupRange(*b)
     common = left.intersect(right)
     assert set(common or ()) == set(left) & set(right)

@@ -1,4 +1,4 @@
-"""Key hashes are Flink's in all three schemes (golden/flink/hashcodes, bulk_keys, sqlkeys)."""
+"""Key hashes equal Flink's in all three schemes (golden/flink/hashcodes, bulk_keys, sqlkeys)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_java_keys() -> None:
     "case", cases("bulk_keys"), ids=lambda c: f"{c['in']['type']}-{c['in']['max']}"
 )
 def test_many_keys(case: Any) -> None:
-    """I1: thousands of strings, ints and longs fall into Flink's key groups."""
+    """I1: thousands of strings, ints and longs get Flink's key groups."""
     kind, maximum = case["in"]["type"], case["in"]["max"]
     keys = case["in"]["keys"]
     assert [key_group_of(k, max_parallelism=maximum, key_type=kind) for k in keys] == case["out"]
@@ -68,7 +68,7 @@ def test_sql_keys() -> None:
 
 
 def test_pyflink_keys() -> None:
-    """The vectors' one-field rows are what PyFlink makes of a key; here from the bare key."""
+    """The vectors contain PyFlink's one-field rows. Here the plain key is passed."""
     rows = [row for row in key_cases() if row[0]["t"] == "row" and len(row[0]["v"]) == 1]
     tested = 0
     for tagged, maximum, hashed, group in rows:
@@ -106,8 +106,8 @@ def test_schemes_place_one_key_differently() -> None:
         (("a", ("b", -1)), ("string", ("string", "long"))),
     ],
 )
-def test_the_python_value_decides_the_type(key: Any, key_type: Any) -> None:
-    """Without key_type the documented Java type is taken, also inside a tuple and in pyflink."""
+def test_the_python_value_determines_the_type(key: Any, key_type: Any) -> None:
+    """Without key_type the documented Java type applies, also inside a tuple and in pyflink."""
     for scheme in ("java", "pyflink"):
         typed = key_hash(key, key_type=key_type, hash_scheme=scheme)
         assert key_hash(key, hash_scheme=scheme) == typed
@@ -128,13 +128,13 @@ def test_the_python_value_decides_the_type(key: Any, key_type: Any) -> None:
         (("a", 1), ("VARCHAR(3)", "BIGINT NOT NULL")),
     ],
 )
-def test_the_python_value_decides_the_sql_type(key: Any, key_type: Any) -> None:
-    """Without key_type the documented SQL type is taken; a tuple is several columns."""
+def test_the_python_value_determines_the_sql_type(key: Any, key_type: Any) -> None:
+    """Without key_type the documented SQL type applies. A tuple has several columns."""
     assert sql_key_bytes(key) == sql_key_bytes(key, key_type=key_type)
 
 
-def test_typed_names_a_type_at_any_depth() -> None:
-    """Typed overrides inside tuples, lists and rows what the Python value says."""
+def test_typed_declares_a_type_at_any_depth() -> None:
+    """Inside tuples, lists and rows, Typed overrides the type of the Python value."""
     assert key_hash(("a", Typed("int", -1))) == key_hash(("a", -1), key_type=("string", "int"))
     assert key_hash(Typed("int", -1)) == -1
     assert key_hash([Typed("int", -1)]) == 31 - 1
@@ -143,7 +143,7 @@ def test_typed_names_a_type_at_any_depth() -> None:
 
 
 def test_numpy_values_are_keys() -> None:
-    """A numpy integer, float or string hashes like the Python value it equals."""
+    """A numpy integer, float or string hashes like the equal Python value."""
     assert key_hash(np.int32(-7)) == key_hash(-7)
     assert key_hash(np.float64(0.1)) == key_hash(0.1)
     assert key_hash(np.str_("a")) == key_hash("a")
@@ -151,7 +151,7 @@ def test_numpy_values_are_keys() -> None:
 
 @given(st.text(st.characters()))
 def test_string_hash_is_the_polynomial_over_utf16(text: str) -> None:
-    """The definition, unit by unit, for any text with surrogates of both kinds."""
+    """The definition is applied unit by unit, to any text with surrogates of both kinds."""
     data = text.encode("utf-16-be", "surrogatepass")
     total = 0
     for high, low in zip(data[::2], data[1::2], strict=True):
@@ -168,7 +168,7 @@ def test_one_column_of_a_sequence_is_a_column(key: int, scheme: str) -> None:
 
 @given(LONGS, st.integers(1, 32768))
 def test_the_group_is_that_of_the_hash(key: int, maximum: int) -> None:
-    """I1: key group = mixed hash modulo max parallelism, whatever the scheme."""
+    """I1: the key group is the mixed hash modulo max parallelism, in every scheme."""
     for scheme in HASH_SCHEMES:
         expected = key_group_of_hash(key_hash(key, hash_scheme=scheme), maximum)
         assert key_group_of(key, max_parallelism=maximum, hash_scheme=scheme) == expected
@@ -176,15 +176,15 @@ def test_the_group_is_that_of_the_hash(key: int, maximum: int) -> None:
 
 @given(st.dictionaries(st.text(), LONGS))
 def test_maps_have_no_order(entries: dict[str, int]) -> None:
-    """The order of a map's entries, and of a named row's fields, does not count."""
+    """The order of a map's entries, and of a named row's fields, does not matter."""
     backwards = dict(reversed(entries.items()))
     assert key_hash(entries) == key_hash(backwards)
     assert key_hash(Row(entries)) == key_hash(Row(backwards))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=0, max_value=10**9))
-def test_the_scale_of_a_decimal_counts(value: Decimal) -> None:
-    """BigDecimal 1.0 and 1.00 are two keys; in SQL the declared scale decides."""
+def test_the_scale_of_a_decimal_matters(value: Decimal) -> None:
+    """BigDecimal 1.0 and 1.00 are two keys. In SQL the declared scale determines the hash."""
     longer = Decimal(f"{value:f}0")
     assert key_hash(longer) - key_hash(value) != 0
     by_type = [sql_key_bytes(v, key_type="DECIMAL(20, 5)") for v in (value, longer)]
@@ -194,14 +194,16 @@ def test_the_scale_of_a_decimal_counts(value: Decimal) -> None:
 @pytest.mark.parametrize("scheme", ["java", "pyflink"])
 @pytest.mark.parametrize("key", [None, Typed("string", None)])
 def test_null_keys_are_refused(key: Any, scheme: str) -> None:
-    """A null key has no key group, as in Flink; inside a tuple null hashes to 0."""
+    """A null key has no key group, as in Flink. Inside a tuple null hashes to 0."""
     with pytest.raises(NullKeyError):
         key_group_of(key, max_parallelism=128, hash_scheme=scheme)
     assert key_hash((None, "a")) == key_hash("a")
 
 
 def test_an_untyped_sql_null_is_refused() -> None:
-    """The bytes of NULL depend on its type, so it must be named; then it is an ordinary key."""
+    """The bytes of NULL depend on its type, so the type must be declared. Then it is an ordinary
+    key.
+    """
     with pytest.raises(InvalidArgumentError, match="give key_type"):
         key_hash(None, hash_scheme="flink-sql")
     assert len(sql_key_bytes(None, key_type="TIMESTAMP(6)")) == 24
@@ -223,7 +225,7 @@ class Level(IntEnum):
     ids=lambda key: repr(key).partition(" at 0x")[0],
 )  # fmt: skip
 def test_keys_without_a_stable_hash_are_refused(key: Any) -> None:
-    """Arrays, enums and unknown objects, bare or in a tuple, as Flink refuses them."""
+    """Arrays, enums and unknown objects are refused, alone or in a tuple, as in Flink."""
     with pytest.raises(UnsupportedTypeError):
         key_hash(key)
 
@@ -239,7 +241,7 @@ def test_keys_without_a_stable_hash_are_refused(key: Any) -> None:
     ],
 )  # fmt: skip
 def test_values_outside_their_type_are_refused(key: Any, key_type: Any) -> None:
-    """A value that the named Java type cannot hold is an error, never a wrapped number."""
+    """A value that the declared Java type cannot hold is an error and never wraps around."""
     with pytest.raises(InvalidArgumentError):
         key_hash(key, key_type=key_type)
 
@@ -263,7 +265,7 @@ def test_sql_values_are_never_rounded(key: Any, key_type: Any) -> None:
 
 
 def test_unknown_schemes_are_refused() -> None:
-    """The message lists the schemes that exist."""
+    """The message lists the available schemes."""
     with pytest.raises(InvalidArgumentError, match="java, flink-sql, pyflink"):
         key_hash("a", hash_scheme="spark")
     with pytest.raises(InvalidArgumentError, match=r"\+I, -U, \+U, -D"):
