@@ -1,14 +1,17 @@
-"""The protocol of a store as a model: who may do what next, one request at a time.
+"""A model of a store's protocol: what each actor may do next, one request at a time.
 
-A store is claims, manifests, tombstones, data files and holds. Actors are writers and copiers, who
-claim, look, write, check, put and look again; a holder, who looks, puts and looks again; a
-collector, who expires and then collects, an expirer, who does the first alone, and a cleaner, who
-takes away manifests that expired, and tombstones whose manifests are gone. Each step is one
-request; any actor may stand still for any time between two of them, or for ever. Time is that files
-grow old: from then on nobody commits what it began before, which is the limit of a collection
-beside writers.
+The model's store consists of claims, manifests, tombstones, data files and holds. The actors are:
 
-``faults`` put defects of the design back, one by one; :func:`wrong` says what must never be.
+* A writer or copier claims, looks, writes, checks, puts and looks again.
+* A holder looks, puts its hold and looks again.
+* A collector expires checkpoints and then deletes files. An expirer only expires them.
+* A cleaner deletes expired manifests, and tombstones that have no manifest.
+
+Each step is one request. Any actor may stop between two requests, for any time or forever. Time
+passes when files grow old. After that, no actor commits an attempt that it began before. Garbage
+collection relies on this limit while writers are active.
+
+``faults`` restore defects of the design, one by one. :func:`wrong` checks the invariants.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Numbers = frozenset[int]
 
 
 class Made(NamedTuple):
-    """A manifest: its writer's generation, the files that it names, and what its writer saw."""
+    """A manifest: its writer's generation, its files, and the checkpoints that its writer saw."""
 
     number: int
     generation: int
@@ -50,7 +53,7 @@ class Made(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """Where an actor is, and what it knows; which of it counts depends on what it is."""
+    """The position and knowledge of an actor; its kind decides which fields are used."""
 
     kind: str
     at: str = "begin"
@@ -62,12 +65,12 @@ class Actor(NamedTuple):
     wrote: Files = frozenset()
 
     def ended(self) -> Actor:
-        """Return who has nothing to do any more, and knows nothing."""
+        """Return this actor after its last step, without any knowledge."""
         return Actor(self.kind, "end", 0)
 
 
 class State(NamedTuple):
-    """A store, its actors, and what somebody was told."""
+    """A store, its actors, and the results that they have received."""
 
     actors: tuple[Actor, ...]
     generation: int = 1
@@ -78,8 +81,8 @@ class State(NamedTuple):
     holds: Numbers = frozenset()
     reported: Numbers = frozenset()
     held: Numbers = frozenset()
-    aged: Numbers = frozenset()  # tombstones that are old
-    gone: Numbers = frozenset()  # manifests that were taken away
+    aged: Numbers = frozenset()  # old tombstones
+    gone: Numbers = frozenset()  # deleted manifests
     ages: int = 1
 
     @property
@@ -95,11 +98,11 @@ class State(NamedTuple):
         return max(self.numbers | self.tombstones, default=0) + 1
 
     def of(self, number: int) -> Made | None:
-        """Return a manifest."""
+        """Return the manifest with this number, or None."""
         return next((one for one in self.made if one.number == number), None)
 
     def files_of(self, numbers: Numbers) -> Files:
-        """Return all that some manifests name."""
+        """Return all files that these manifests name."""
         return frozenset().union(*(one.files for one in self.made if one.number in numbers))
 
 
@@ -107,10 +110,10 @@ Step = tuple[str, State]
 
 
 def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
-    """Return the first state: a checkpoint, and a file that a copy left which was killed.
+    """Return the first state: one checkpoint, and a file of a copy that was killed.
 
-    A ``latecomer`` is a writer that stands before its put of a number that another one has put
-    since, whose checkpoint expired.
+    A ``latecomer`` is a writer that is about to put a manifest. Another writer has put a manifest
+    with the same number, and that checkpoint has expired.
     """
     often = {"writer": rounds, "cleaner": 2}
     actors = tuple(Actor(kind, rounds=often.get(kind, 1)) for kind in kinds)
@@ -132,7 +135,7 @@ def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
 
 
 def steps(state: State, faults: frozenset[str], *, tidy: bool = True) -> Iterator[Step]:
-    """Yield what can happen next, and what comes of it; ``tidy`` of states that go on alike one."""
+    """Yield each possible next step and its result; ``tidy`` merges states that continue alike."""
     for place, actor in enumerate(state.actors):
         for said, after, changed in ACTS[actor.kind](state, actor, faults):
             actors = (*state.actors[:place], changed, *state.actors[place + 1 :])
@@ -144,12 +147,12 @@ def steps(state: State, faults: frozenset[str], *, tidy: bool = True) -> Iterato
 
 
 def _tidied(state: State, faults: frozenset[str]) -> State:
-    """Return one of the many states that go on alike.
+    """Return one representative of the many states that continue alike.
 
-    Who is refused for ever is refused at once: until then nobody can see what it does. Files that
-    nobody can name any more are forgotten. Actors of one kind stand in the order of their claims.
+    A writer that will be refused in any case is refused now, because nothing shows its steps until
+    then. Files that no actor can name any more are removed. Actors of one kind are sorted by claim.
     """
-    if faults & SHARING:  # what was refused deletes what others may name
+    if faults & SHARING:  # a refused writer deletes files that others may name
         return state
     actors = [one.ended() if _refused(state, one, faults) else one for one in state.actors]
     used = state.files_of(state.numbers).union(
@@ -164,7 +167,7 @@ def _tidied(state: State, faults: frozenset[str]) -> State:
 
 
 def _refused(state: State, me: Actor, faults: frozenset[str]) -> bool:
-    """Return whether a writer will not get to its put: each of these reasons stays one."""
+    """Return True if a writer will never reach its put; each of these reasons is permanent."""
     if me.kind not in ("writer", "copier") or me.at not in ("look", "write", "check"):
         return False
     replaced = "no fence" not in faults and state.generation > me.generation
@@ -189,7 +192,7 @@ Act = Iterator[tuple[str, State, Actor]]
 
 
 def _write(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """A writer may name the newest checkpoint's files again; each names one of its own."""
+    """A writer may reuse the newest checkpoint's files, and always adds a file of its own."""
     if me.at == "begin":
         claim = state.generation + 1
         yield "claims", state._replace(generation=claim), me._replace(at="look", generation=claim)
@@ -220,7 +223,7 @@ def _write(state: State, me: Actor, faults: frozenset[str]) -> Act:
 
 
 def _file(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """Write a file whose name no other attempt has."""
+    """Write a file whose name no other attempt uses."""
     name = f"of-{me.generation}-{me.rounds}"
     shared = me.kind == "copier" and bool(faults & SHARING)
     if shared:
@@ -252,7 +255,7 @@ def _without(state: State, files: Files) -> State:
 
 
 def _hold(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """A savepoint of any visible checkpoint."""
+    """Add a savepoint for any visible checkpoint."""
     if me.at == "begin":
         for number in sorted(state.visible):
             yield f"looks at {number}", state, me._replace(at="put", number=number)
@@ -273,7 +276,7 @@ def _hold(state: State, me: Actor, faults: frozenset[str]) -> Act:
 
 
 def _collect(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """An expiry that keeps the newest, then a collection: what ``saw`` is depends on the step."""
+    """Expire all but the newest checkpoint, then collect; the step decides what ``saw`` means."""
     if me.at == "begin":
         yield "lists checkpoints", state, me._replace(at="expire", saw=state.visible)
     elif me.at == "expire":
@@ -301,7 +304,7 @@ def _giving_up(me: Actor, numbers: Numbers) -> Actor:
 
 
 def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """First tombstones and files are listed, then holds; ``saw`` has what counts as visible."""
+    """List tombstones and files first, then holds; ``saw`` contains the visible checkpoints."""
     holds_first = "holds before tombstones" in faults
     sees_holds = (me.at == "list") == holds_first
     if sees_holds:
@@ -318,9 +321,9 @@ def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
 
 
 def _clean(state: State, me: Actor, faults: frozenset[str]) -> Act:
-    """First manifests, beside their tombstones; then, in another round, tombstones without one."""
+    """Delete manifests with tombstones first; in another round, tombstones without a manifest."""
     old = state.tombstones if "young tombstones go" in faults else state.aged
-    old -= {state.next_number - 1}  # the greatest number is always known
+    old -= {state.next_number - 1}  # the greatest number remains known
     if me.at == "begin":
         yield "lists tombstones", state, me._replace(at="holds", saw=old & state.numbers)
         bare = old if "tombstones go first" in faults else old - state.numbers
@@ -351,7 +354,7 @@ ACTS: dict[str, Callable[[State, Actor, frozenset[str]], Act]] = {
 
 
 def wrong(before: State, after: State) -> str | None:
-    """Return what a step has broken, in words."""
+    """Return a description of the invariant that a step has violated, or None."""
     there = after.young | after.old
     for one in after.made:
         if one.number in after.visible and not one.files <= there:

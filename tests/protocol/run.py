@@ -1,10 +1,10 @@
-"""Every order of requests: all states of the protocol's model, and nothing is wrong in any.
+"""Explore every order of requests: visit all states of the protocol's model, and check each.
 
     python -m tests.protocol.run
 
-Explores two writers, a collector, a copier and a holder over three checkpoints, and then fewer of
-them for longer. Prints the states that were visited; where a promise is broken the steps that lead
-there, and the exit code is 1. ``--fault NAME`` puts a defect of the design back.
+Explores two writers, a collector, a copier and a holder over three checkpoints, and then fewer
+actors for more rounds. Prints the number of visited states. If an invariant is violated, it prints
+the steps that lead there, and the exit code is 1. ``--fault NAME`` restores a defect of the design.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SMALL = (
 def explore(
     first: State, faults: frozenset[str] = frozenset()
 ) -> tuple[int, str | None, list[str]]:
-    """Return how many states there are, what is wrong in the first one that is, and how to get
-    there.
+    """Return the number of states, the first violation or None, and the steps that lead to it.
 
-    States are known by their hash, each with that of the one before: millions fit into memory.
+    States are stored as hashes, each with the hash of the previous state, so that millions fit into
+    memory.
     """
     known = {hash(first): 0}
     waiting = deque([first])
@@ -61,7 +61,7 @@ def explore(
 
 
 def _way(first: State, known: dict[int, int], last: int, faults: frozenset[str]) -> list[str]:
-    """Return what was done from the first state to the last: the steps are taken again."""
+    """Return the steps from the first state to the last, by taking them again."""
     places = [last]
     while places[-1] != hash(first):
         places.append(known[places[-1]])
@@ -73,7 +73,7 @@ def _way(first: State, known: dict[int, int], last: int, faults: frozenset[str])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; return the exit code."""
+    """Run the command with these arguments; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.protocol.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--fault", choices=[*FAULTS], action="append", default=[])

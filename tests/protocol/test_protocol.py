@@ -1,4 +1,4 @@
-"""The model of the protocol: nothing is wrong in it, and what is put back is found."""
+"""The protocol's model satisfies all invariants, and each restored defect violates one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.protocol.run import SMALL, explore, main
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_is_wrong_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
-    """I4, I6, I9; `make protocol` has more actors at once."""
+def test_no_order_of_requests_violates_an_invariant(capsys: pytest.CaptureFixture[str]) -> None:
+    """I4, I6, I9; `make protocol` runs more actors at the same time."""
     assert main(["--small"]) == 0
     said = capsys.readouterr().out
     assert said.count("nothing is wrong") == len(SMALL)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_finds(fault: str) -> None:
+def test_each_restored_fault_is_found(fault: str) -> None:
     found = (explore(first, frozenset({fault})) for first in SMALL)
     broken, way = next((broken, way) for _, broken, way in found if broken is not None)
     assert broken
@@ -26,7 +26,7 @@ def test_it_finds(fault: str) -> None:
 
 
 def _stores(first: State, *, tidy: bool) -> set[State]:
-    """Return all stores that actors can come to, without what the actors know."""
+    """Return all stores that the actors can reach, without the knowledge of the actors."""
     known, waiting = {first}, [first]
     while waiting:
         new = {after for _, after in steps(waiting.pop(), frozenset(), tidy=tidy)} - known
@@ -41,11 +41,11 @@ def _stores(first: State, *, tidy: bool) -> set[State]:
 
 
 @pytest.mark.parametrize("first", [one for one in SMALL if len(one.actors) < 4])
-def test_of_states_that_go_on_alike_one_is_enough(first: State) -> None:
-    """Every store is come to, whether or not the others are left out."""
+def test_merging_equivalent_states_reaches_every_store(first: State) -> None:
+    """Every store is reached, with and without merging the states that continue alike."""
     assert _stores(first, tidy=True) == _stores(first, tidy=False)
 
 
-def test_the_command_prints_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_steps_to_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--small", "--fault", "no second look"]) == 1
     assert "is held, and has lost" in capsys.readouterr().out
