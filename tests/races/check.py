@@ -1,10 +1,12 @@
-"""What may be true after a race, whoever won it: I4 and I6, held against the store itself.
+"""Check the invariants after a race, whichever writer won: I4 and I6, against the store itself.
 
-A checkpoint is visible exactly when one writer was told that it committed it, or was replaced
-before it could be told; it holds that writer's rows and no others, and it lies above all that were
-committed before its writer began. A loser was told by whom, and that one exists. No file is left
-that no checkpoint names, but for those of who lost at its put, where nobody deletes; and these go
-with the next collection.
+A checkpoint is visible if and only if one writer was notified that it committed the checkpoint, or
+was replaced before it could be notified. It has exactly that writer's rows. Its id is greater than
+the ids of all checkpoints that were committed before its writer began. The message to a losing
+writer names the winner, which exists.
+
+No orphan file remains, except the files of writers that lost at their put, where nothing is
+deleted. The next garbage collection removes those.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ REPLACED = re.compile(r"^writer (\S+) \(.*generation (\d+), since .* has taken o
 
 
 def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]) -> list[str]:
-    """Return a sentence for everything that must not be, none when all is well."""
+    """Return one sentence for each violated invariant."""
     store = StateStore.open(url, table_format=race.table_format, storage_options=options)
     storage = open_storage(url, options)
     claims = [
@@ -57,7 +59,7 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
         *_refused(tries),
         *itertools.chain.from_iterable(_loser(each, manifests, claims) for each in tries),
     ]
-    # What a Delta log may name is left to a collection as well.
+    # Files that a Delta log may name are also left to garbage collection.
     logged = race.table_format == "delta"
     at_their_put = {
         each.id
@@ -78,7 +80,7 @@ def _data_files(storage: Storage) -> Iterator[str]:
 
 
 def _tables(manifests: dict[int, Manifest], storage: Storage) -> Iterator[str]:
-    """Each Delta table has, at the version that a checkpoint names, that checkpoint's files."""
+    """Check that each Delta table has the checkpoint's files at the version in its manifest."""
     for number, manifest in manifests.items():
         for entry in manifest.entries:
             if entry.table.format != "delta":
@@ -93,8 +95,10 @@ def _tables(manifests: dict[int, Manifest], storage: Storage) -> Iterator[str]:
 def _winners(
     tries: Sequence[Try], manifests: dict[int, Manifest], claims: Sequence[Claim]
 ) -> Iterator[str]:
-    """Visible is what was reported as committed, once each; somebody won, unless the last writer
-    asked for an id below one that another had announced.
+    """Check that the visible checkpoints were reported as committed, each exactly once.
+
+    There is a winner, unless the last writer requested an id below one that another writer had
+    announced.
     """
     committed = Counter(each.id for each in tries if each.outcome in PUT)
     if set(committed) != set(manifests) or committed.total() != len(committed):
@@ -113,7 +117,7 @@ def _winners(
 def _contents(
     race: Race, tries: Sequence[Try], store: StateStore, manifests: dict[int, Manifest]
 ) -> Iterator[str]:
-    """Every visible checkpoint is whole, and exactly its writer's."""
+    """Check that every visible checkpoint is complete and has exactly its writer's rows."""
     for each in tries:
         if each.id not in manifests or each.outcome not in (*PUT, "already"):
             continue
@@ -132,7 +136,7 @@ def _contents(
 def _order(
     tries: Sequence[Try], manifests: dict[int, Manifest], claims: Sequence[Claim]
 ) -> Iterator[str]:
-    """Ids grow with time and with generations, and generations are somebody's."""
+    """Check that ids grow with time and generation, and that every generation was claimed."""
     generations = [manifests[each].writer.generation for each in sorted(manifests)]
     if generations != sorted(generations):
         yield f"generations go down along the ids: {generations}"
@@ -148,10 +152,10 @@ def _order(
 
 
 def _refused(tries: Sequence[Try]) -> Iterator[str]:
-    """An id is refused that was asked for, and that was not visible when it was asked for.
+    """Check that only a requested id is refused, and only if it was not visible when requested.
 
-    It may become visible later: a writer that stalled before its put commits below ids that were
-    visible by then.
+    It may become visible later: a writer that stalled before its put commits an id that is lower
+    than ids that became visible meanwhile.
     """
     done = {each.id: each.ended for each in tries if each.outcome in PUT}
     for each in tries:
@@ -162,7 +166,7 @@ def _refused(tries: Sequence[Try]) -> Iterator[str]:
 
 
 def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -> Iterator[str]:
-    """A loser names a real winner or a newer writer, and lost to it by right."""
+    """Check that a loser names a real winner or a newer writer, and that it had to lose."""
     if each.outcome not in ("conflict", "late"):
         return
     taken, replaced = TAKEN.search(each.message), REPLACED.search(each.message)

@@ -1,4 +1,4 @@
-"""What the writers of one race do, drawn from a seed: who sleeps where, and who comes back."""
+"""Draw the actions of a race's writers from a seed: where each one stalls and which ones reopen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ the commit, after the last check and before the put of the manifest.
 
 @dataclass(frozen=True)
 class Part:
-    """One writer of a race: its stalls in seconds by point, and what it does about a conflict."""
+    """One writer of a race: its stalls in seconds by point, and its response to a conflict."""
 
     writer: int
     stalls: dict[str, float]
@@ -28,20 +28,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Race:
-    """Writers that open one store at about the same moment."""
+    """Writers that open one store at nearly the same time."""
 
     number: int
     parts: tuple[Part, ...]
 
     @property
     def table_format(self) -> str:
-        """Every other race is for Delta tables, whose log is raced for as well."""
+        """Every other race uses Delta tables, whose log is also contended."""
         return "delta" if self.number % 2 else "parquet"
 
 
 @dataclass(frozen=True)
 class Try:
-    """What became of one snapshot of one writer; times are of the machine's one clock."""
+    """The outcome of one snapshot of one writer; all times are from the same clock."""
 
     writer: int
     number: int
@@ -57,7 +57,7 @@ class Try:
 
 
 def draw(number: int, seed: int, unit: float) -> Race:
-    """Return race ``number`` of a seed; stalls are a few times ``unit`` seconds."""
+    """Return race ``number`` of a seed; each stall is a few times ``unit`` seconds."""
     dice = random.Random(f"{seed}/{number}")
     same_ids = dice.random() < 0.25
     parts = [
@@ -73,7 +73,7 @@ def _part(dice: random.Random, writer: int, unit: float, *, same_ids: bool) -> P
     ids: tuple[int | None, ...] = (None,) * checkpoints
     if same_ids:  # all retry the same micro-batches
         ids = tuple(range(1, checkpoints + 1))
-    elif dice.random() < 0.2:  # its ids leave some out
+    elif dice.random() < 0.2:  # its ids have gaps
         ids = tuple(at * dice.choice((3, 10)) for at in range(1, checkpoints + 1))
     return Part(
         writer=writer,

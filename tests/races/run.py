@@ -1,12 +1,12 @@
-"""Races of 2 to 8 processes for one store, each judged by ``tests/races/check.py``.
+"""Run races of 2 to 8 processes for one store; ``tests/races/check.py`` checks each of them.
 
     python -m tests.races.run --races 1000
     python -m tests.races.run --races 1000 --s3 --seconds 1500
 
-Processes live as long as the run, and take part in one race per lane at a time. On S3 there are
-many lanes, because the server of the tests makes the loser of a colliding put wait for seconds.
-Prints counts, and every problem with the seed that draws the same race again; exit code 1 when
-there was a problem.
+The processes run for the whole command. Each takes part in one race per lane at a time. On S3 there
+are many lanes, because the test server delays the loser of a colliding put for seconds. Prints
+counts, and every problem with the seed that draws the same race again. The exit code is 1 if there
+was a problem.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE_SECONDS = 120
 
 @dataclass(frozen=True)
 class Place:
-    """Where stores are made, how many at a time, and how long a stall lasts there."""
+    """Where stores are created, how many at a time, and how long a stall takes there."""
 
     root: str
     options: dict[str, Any]
@@ -50,14 +50,14 @@ class Place:
     unit: float
 
     def clear(self, url: str) -> None:
-        """Remove a store that is not needed any more; on S3 the whole server goes later."""
+        """Remove a store after its race; on S3 the whole server is removed later."""
         if not self.options:
             shutil.rmtree(url)
 
 
 @dataclass
 class Result:
-    """Counts of a run, and what was wrong in it."""
+    """Counts of a run, and the problems in it."""
 
     races: int = 0
     writers: int = 0
@@ -65,7 +65,7 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
     def add(self, race: Race, tries: list[Try], found: list[str]) -> None:
-        """Count one race."""
+        """Add one race to the counts."""
         self.races += 1
         self.writers += len(race.parts)
         for each in tries:
@@ -74,7 +74,7 @@ class Result:
         self.problems += found
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return the counts as one line."""
         outcomes = ", ".join(f"{number} {name}" for name, number in sorted(self.outcomes.items()))
         return (
             f"{self.races} races of {self.writers} writers: {outcomes}; "
@@ -84,14 +84,14 @@ class Result:
 
 @contextmanager
 def on_disk() -> Iterator[Place]:
-    """A temporary folder."""
+    """Yield a place in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="races-") as folder:
         yield Place(folder, {}, DISK_LANES, DISK_UNIT)
 
 
 @contextmanager
 def on_s3() -> Iterator[Place]:
-    """A server of this run's own."""
+    """Yield a place on an S3 server that this run starts."""
     with tempfile.TemporaryDirectory(prefix="races-") as folder, s3_server(Path(folder)) as server:
         options = server.options
         options["config_kwargs"] |= {"max_pool_connections": S3_LANES}
@@ -99,7 +99,7 @@ def on_s3() -> Iterator[Place]:
 
 
 def run_races(place: Place, races: int, *, seed: int, seconds: float, verbose: bool) -> Result:
-    """Run races until there were as many, or the time is over."""
+    """Run races until the requested number is reached or the time is over."""
     result, numbers, deadline = Result(), count(1), time.monotonic() + seconds
     with _workers(place.lanes) as lanes, ThreadPoolExecutor(place.lanes) as drivers:
 
@@ -172,7 +172,7 @@ def _workers(lanes: int) -> Iterator[list[list[Connection]]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; return the exit code."""
+    """Run the command with these arguments; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.races.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--races", type=int, default=1000, help="how many; 1000")

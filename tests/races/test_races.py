@@ -1,4 +1,4 @@
-"""A short share of the races, on disk and on S3, and the checker held to account."""
+"""A short sample of the races, on disk and on S3, and tests of the checker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.races.worker import Task, rows_of, write
 pytestmark = pytest.mark.slow
 
 
-# In few races the rarer outcomes may not occur.
+# A small number of races may miss the rarer outcomes.
 OFTEN = {"committed", "replaced"}
 OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
 
@@ -37,7 +37,7 @@ def test_races_on_disk(count: int, least: set[str]) -> None:
 
 @pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_races_on_s3(count: int) -> None:
-    """I4, I6: many at a time."""
+    """I4, I6: many races at a time."""
     with on_s3() as place:
         result = run_races(place, count, seed=2, seconds=500, verbose=False)
     assert result.problems == []
@@ -51,7 +51,7 @@ def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_seed_draws_the_same_race_again() -> None:
-    """All sizes and all stalls come up."""
+    """Over the draws, all sizes and all stalls occur."""
     races = [draw(number, 1, 0.1) for number in range(200)]
     assert races == [draw(number, 1, 0.1) for number in range(200)]
     assert {len(race.parts) for race in races} == set(range(2, MOST_WRITERS + 1))
@@ -69,18 +69,18 @@ def taken(url: str, race: Race, part: Part) -> list[Try]:
 
 
 def raced(url: str, race: Race = RACE) -> list[Try]:
-    """Let both writers of a race write, one after the other."""
+    """Run both writers of a race, one after the other."""
     return [made for part in race.parts for made in taken(url, race, part)]
 
 
 @pytest.mark.parametrize("race", [RACE, replace(RACE, number=3)], ids=["parquet", "delta"])
-def test_the_checker_lets_a_clean_race_pass(tmp_path: Path, race: Race) -> None:
+def test_the_checker_accepts_a_correct_race(tmp_path: Path, race: Race) -> None:
     tries = raced(str(tmp_path), race)
     assert [each.id for each in tries] == [1, 2]
     assert problems(race, tries, str(tmp_path), {}) == []
 
 
-def test_the_checker_finds_a_table_that_shows_another_checkpoint(tmp_path: Path) -> None:
+def test_the_checker_finds_a_table_version_of_another_checkpoint(tmp_path: Path) -> None:
     race = replace(RACE, number=3)
     tries = raced(str(tmp_path), race)
     log = tmp_path / "operators/races/keyed/rows/_delta_log"
@@ -116,20 +116,22 @@ def test_the_checker_finds_a_table_that_shows_another_checkpoint(tmp_path: Path)
         ),
     ],
 )
-def test_the_checker_finds(change: dict[str, object], found: str, tmp_path: Path) -> None:
-    """Every way in which what a writer says is not what the store holds."""
+def test_the_checker_finds_each_false_report(
+    change: dict[str, object], found: str, tmp_path: Path
+) -> None:
+    """Each row is one way in which a writer's report can differ from the store."""
     first, second = raced(str(tmp_path))
     changed = replace(first, **change)  # type: ignore[arg-type]
     assert found in "\n".join(problems(RACE, [changed, second], str(tmp_path), {}))
 
 
-def test_the_checker_finds_files_that_nobody_names(tmp_path: Path) -> None:
+def test_the_checker_finds_orphan_files(tmp_path: Path) -> None:
     tries = raced(str(tmp_path))
     (tmp_path / "operators/stray.parquet").touch()
     assert "files are left of [None]" in problems(RACE, tries, str(tmp_path), {})[0]
 
 
-def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
+def test_the_checker_finds_a_checkpoint_of_a_fenced_writer(tmp_path: Path) -> None:
     """I6: an older generation above a newer one."""
     old = StateStore.open(str(tmp_path), table_format="parquet")
     old.snapshot(parallelism=2).give_up()

@@ -26,7 +26,7 @@ ROWS = 3
 
 @dataclass(frozen=True)
 class Task:
-    """One writer's part in one race; all parts of a race start at the same moment."""
+    """One writer's part in one race; all parts of a race start at the same time."""
 
     url: str
     options: dict[str, Any]
@@ -37,7 +37,7 @@ class Task:
 
 
 class Stalling:
-    """A storage that sleeps just before it puts a manifest, after every check has been made."""
+    """A storage that stalls just before it puts a manifest, after every check."""
 
     def __init__(self, storage: Storage, seconds: float) -> None:
         self._storage, self._seconds = storage, seconds
@@ -52,13 +52,13 @@ class Stalling:
 
 
 def rows_of(race: int, writer: int, number: int) -> pa.Table:
-    """Return the rows of one try: no other try of any race writes the same."""
+    """Return the rows of one attempt; no other attempt of any race writes the same rows."""
     content = [f"race {race} writer {writer} try {number}"] * ROWS
     return pa.table({"k": list(range(ROWS)), "by": content})
 
 
 def run_worker(lanes: list[Connection]) -> None:
-    """Serve each lane in a thread, until its other end is closed."""
+    """Serve each lane in a thread, until the other end of its connection is closed."""
     threads = [threading.Thread(target=_lane, args=(lane,)) for lane in lanes]
     for thread in threads:
         thread.start()
@@ -79,7 +79,7 @@ def _lane(connection: Connection) -> None:
 
 
 def write(task: Task) -> list[Try]:
-    """Take the part; return its tries in order."""
+    """Play this part; return its attempts in order."""
     time.sleep(max(0.0, task.start - time.monotonic()))
     part, tries = task.part, list[Try]()
     _stall(part, "open", first=True)
@@ -137,7 +137,7 @@ def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -
 
 
 def _known(checkpoint: Any) -> dict[str, int]:
-    """Return the id and generation that a loser had, if it had come so far."""
+    """Return the id and generation of a losing attempt, if it got that far."""
     if checkpoint is None:
         return {}
     attempt = checkpoint._attempt
