@@ -40,7 +40,7 @@ BY_USER = KeyGroup(key="user", max_parallelism=16)
 
 
 def keys(job: Job) -> str:
-    """How some keys come to their subtasks, and both ways to cut the key groups."""
+    """Draw the path of some keys to their subtasks, and both ways to divide the key groups."""
     old, new = job.assignment(OLD), job.assignment(NEW)
     rows = []
     for user in job.users[:SHOWN]:
@@ -67,12 +67,12 @@ def keys(job: Job) -> str:
 
 
 def offsets(job: Job) -> str:
-    """Who gets which elements of union state, and of split state."""
+    """Draw which subtask gets which elements of union state and of split state."""
     return f"{_union()}\n\n{_split()}"
 
 
 def _union() -> str:
-    """What each new subtask is handed of the source's offsets, and what it keeps."""
+    """The offsets of the source that each new subtask receives, and the part that it keeps."""
     state = StateStore.open(STORE).restore().operator("orders", "offsets")
     lists = state.per_old_subtask()
     dealt = redistribute([{"offsets": ("union", tuple(old))} for old in lists], NEW)
@@ -88,7 +88,7 @@ def _union() -> str:
 
 
 def _split() -> str:
-    """The joined lists of held back records, cut anew."""
+    """The concatenated lists of held-back records, divided again."""
     lists = StateStore.open(STORE).restore().operator("clean", "held_back").per_old_subtask()
     dealt = redistribute([{"held": ("split", tuple(old))} for old in lists], NEW)
     blocks = [states["held"] for states in dealt]
@@ -104,7 +104,7 @@ def _split() -> str:
 
 
 def ids(job: Job) -> str:
-    """The operator ids of the job, and which of them a change keeps."""
+    """Draw the operator ids of the job, and which of them survive each change."""
     graph = job.graph
     known = operator_ids(graph)
     rows = [["as it was", *(f"{known[node.name][:8]}…" for node in graph.nodes)]]
@@ -129,7 +129,7 @@ def ids(job: Job) -> str:
 
 
 def chains(job: Job) -> str:
-    """The job vertices of the job, and of the job with one thing changed."""
+    """Draw the job vertices of the job, and of the job after each change."""
     graph = job.graph
     mixed = Edge("clean", "report", number=2)
     variants = {
@@ -147,7 +147,7 @@ def chains(job: Job) -> str:
 
 
 def wiring(job: Job) -> str:
-    """Which receivers each sender has on two kinds of edge, and who takes old records over."""
+    """Draw each sender's receivers on two kinds of edge, and the owners of in-flight records."""
     lines = []
     for partitioner in (Rescale(), BY_USER):
         channels = wires(partitioner, OLD, NEW).channels
@@ -167,7 +167,7 @@ def wiring(job: Job) -> str:
 
 
 def _in_flight() -> str:
-    """Old subtasks whose records each new one takes over, by partitioner."""
+    """Draw the old subtasks whose in-flight records each new subtask takes over, by partitioner."""
     custom = Custom(lambda key, channels: 0)
     rows = []
     for partitioner in (BY_USER, Rebalance(), Global(), custom, Rescale()):
@@ -195,7 +195,7 @@ def _at(graph: JobGraph, parallelism: int) -> JobGraph:
 
 
 def _changed(graph: JobGraph, name: str, /, **changes: Any) -> JobGraph:
-    """Return the graph with one operator changed, in its edges too if it gets another name."""
+    """Return the graph with one operator changed; its edges follow if its name changes."""
     nodes = tuple(replace(n, **changes) if n.name == name else n for n in graph.nodes)
     new = str(changes.get("name", name))
     edges = tuple(
@@ -210,7 +210,7 @@ def _changed(graph: JobGraph, name: str, /, **changes: Any) -> JobGraph:
 
 
 def _extended(graph: JobGraph, name: str, *, after: str, before: str = "") -> JobGraph:
-    """Return the graph with one operator more, between two others or as a new end."""
+    """Return the graph with one more operator, between two others or at the end."""
     nodes = (*graph.nodes, Node(name, uid=name, parallelism=graph.node(after).parallelism))
     edges = [edge for edge in graph.edges if (edge.source, edge.target) != (after, before)]
     edges.append(Edge(after, name))

@@ -84,7 +84,9 @@ def hosts(job: Job) -> str:
 
 
 def kept_by_hint(job: Job) -> str:
-    """Follow the hint of the plan for new.toml, and count what ``clean`` finds then."""
+    """Apply the plan's hint for new.toml; return the number of elements that ``clean`` then
+    restores.
+    """
     store = StateStore.open(STORE)
     graph = JobGraph.from_toml(Path("new.toml").read_text(encoding="utf-8"))
     matching = store.plan(graph=graph).matching
@@ -115,7 +117,7 @@ def refused_start(job: Job) -> str:
 
 
 def _refusal(call: Callable[[], object]) -> str:
-    """Return the message of a call that has to be refused."""
+    """Return the error message of a call that must be refused."""
     try:
         call()
     except StateStoreError as error:

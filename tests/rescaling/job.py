@@ -21,14 +21,14 @@ HOSTS = "abc"
 
 @dataclass(frozen=True)
 class Job:
-    """What a drawing is made of: the graph, and the checkpoint with its pretended sizes."""
+    """The input of every drawing: the graph, and the checkpoint with its fixed sizes."""
 
     graph: JobGraph
     manifest: Manifest
 
     @classmethod
     def here(cls) -> Job:
-        """Return the job whose store and graph lie in the working directory."""
+        """Return the job whose store and graph are in the working directory."""
         graph = JobGraph.from_toml(Path("old.toml").read_text())
         return cls(graph, with_pretended_sizes(StateStore.open(STORE).manifest()))
 
@@ -42,7 +42,7 @@ class Job:
 
     @cached_property
     def users(self) -> tuple[str, ...]:
-        """Return the keys, as they are stored."""
+        """The stored keys, sorted."""
         state = StateStore.open(STORE).restore(parallelism=1).keyed("totals", "sums")
         return tuple(sorted(state.to_arrow(0).read_all()["user"].to_pylist()))
 
@@ -71,7 +71,7 @@ class Job:
 
 
 def with_pretended_sizes(manifest: Manifest) -> Manifest:
-    """Return a manifest whose files have the sizes that the page says."""
+    """Return a manifest whose files have the sizes that the page states."""
     return replace(
         manifest,
         keyed=tuple(_keyed(entry) for entry in manifest.keyed),
@@ -81,7 +81,7 @@ def with_pretended_sizes(manifest: Manifest) -> Manifest:
 
 @contextmanager
 def pretended_sizes() -> Iterator[None]:
-    """Let plans and ``show`` see these sizes; a restore reads what is there."""
+    """Make plans and ``show`` report these sizes; a restore reads the real files."""
     read = StateStore.manifest
 
     def manifest(store: StateStore, checkpoint: int | str = "latest") -> Manifest:

@@ -10,9 +10,9 @@ GAP = "  "
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, left: str = "") -> str:
-    """Return columns under their names, to the right but for those that ``left`` names.
+    """Return columns under their names, aligned to the right except those in ``left``.
 
-    No cell is empty: what there is none of is a dot.
+    No cell is empty: a dot stands for zero or nothing.
     """
     cells = [list(names), *([str(value) for value in row] for row in rows)]
     for row in cells:
@@ -30,12 +30,12 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, left: str =
 
 
 def cells(label: str, values: Iterable[object], *, indent: int, width: int) -> str:
-    """Return one line of values, each in the middle of its cell."""
+    """Return one line of values, each centered in its cell."""
     return (f"{label:<{indent}}" + "".join(f"{value!s:^{width}}" for value in values)).rstrip()
 
 
 def cut(label: str, parts: Iterable[tuple[object, int]], *, indent: int, width: int) -> str:
-    """Return one line of segments, each a name and how many cells it covers."""
+    """Return one line of segments; each has a name and a number of cells."""
     segments = (
         f"[{f' {name} '.center(size * width - 2, UNICODE.line)}]" for name, size in parts if size
     )

@@ -21,13 +21,13 @@ INDENT, CELL = 15, 5
 NONE = "·"
 WAITING = "waits"
 
-# Seconds that the job ran before each failure; one comes while it still waits.
+# Seconds that the job ran before each failure; one failure occurs while the job still waits.
 RUNS: tuple[int | str, ...] = (20, 3, WAITING, 3, 3, 3, 3, 4000)
 RATED_RUNS: tuple[int | str, ...] = (40, 30, 10, 20, 5)
 
 
 def bytes_by_range(job: Job) -> str:
-    """The bytes of each key group, cut evenly and by bytes, and what each subtask gets."""
+    """Draw each key group's bytes, divided evenly and by bytes, and the share of each subtask."""
     chosen = decision(job)
     even = job.assignment(chosen.parallelism).ranges()
     megabytes = [size_bytes // ROW_BYTES for size_bytes in job.bytes_of_key_groups]
@@ -42,7 +42,7 @@ def bytes_by_range(job: Job) -> str:
 
 
 def placement(job: Job) -> str:
-    """Where the bytes of each new subtask lie, and where it is placed; host d is new."""
+    """Draw where the bytes of each new subtask are, and where it is placed; host d is new."""
     old, new = job.assignment(OLD).ranges(), job.assignment(NEW)
     previous = [PreviousAllocation(i, own, _held(job, own)) for i, own in enumerate(old)]
     placed = place_subtasks(new, previous, range(NEW))
@@ -68,7 +68,7 @@ def placement(job: Job) -> str:
 
 
 def restarts(job: Job) -> str:
-    """A row of failures under the settings above, and beside it one under a failure rate."""
+    """Draw a series of failures under the settings above, next to one under a failure rate."""
     settings = tomllib.loads(Path("restart.toml").read_text(encoding="utf-8"))
     strategy = with_strategy(settings, JobSettings, "restart.toml")["restart_strategy"]
     left = ["exponential-delay", *_restarts(strategy, RUNS, drawn=True).splitlines()]
@@ -78,7 +78,7 @@ def restarts(job: Job) -> str:
 
 
 def _restarts(strategy: RestartStrategy, runs: Sequence[int | str], *, drawn: bool) -> str:
-    """Return each failure of a job, what is waited, and whether the job goes on."""
+    """Return each failure of a job, its backoff, and whether the job restarts."""
     state, begins = strategy.begin(), 0
     failed, ended = 0, False
     rows: list[tuple[object, ...]] = []

@@ -1,9 +1,13 @@
-"""docs/RESCALING.md, computed: ``python -m tests.rescaling.page > docs/RESCALING.md``.
+"""Compute docs/RESCALING.md: ``python -m tests.rescaling.page > docs/RESCALING.md``.
 
-The text is in page.md. Of its blocks, ``toml`` is saved under the name in its first line,
-``python`` is run, one block after the other, up to a line that says ``with Spark``, and
-``console`` goes to the command; what they print is put below it. ``{{name}}`` is a function
-of drawings.py or more_drawings.py where it has a line for itself, else of facts.py.
+The text is in page.md. Its code blocks are handled by language:
+
+* ``toml`` is saved under the name in its first line.
+* ``python`` is run, one block after the other, up to a line that says ``with Spark``.
+* ``console`` is passed to the command.
+
+The output of a block is inserted below it. ``{{name}}`` is a function of drawings.py or
+more_drawings.py if it has a line for itself; otherwise it is a function of facts.py.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from tests.rescaling.job import Job, pretended_sizes
 
 TEMPLATE = Path(__file__).with_name("page.md")
 UNRUN = "# with Spark"
-AS_ON_A_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")  # what rich would obey
+AS_ON_A_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")  # rich reads these variables
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 _FACT = re.compile(r"\{\{(\w+)\}\}")
@@ -36,7 +40,7 @@ _HEAD_OR_TAIL = re.compile(r" \| (head|tail) -n (\d+)")
 
 
 def page(*, sizes_as_they_are: bool = False) -> str:
-    """Return the whole document; with the real sizes of files on request, to compare."""
+    """Return the whole document; on request with the real file sizes, for comparison."""
     pretend = contextlib.nullcontext() if sizes_as_they_are else pretended_sizes()
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), pretend:
         return "".join(_written(TEMPLATE.read_text(encoding="utf-8")))
@@ -59,7 +63,7 @@ def _prose(text: str) -> str:
 
 
 def _drawn(name: str) -> str:
-    """Return a drawing; each is made of a checkpoint that a block before has taken."""
+    """Return a drawing, computed from the checkpoint that an earlier block took."""
     module = drawings if hasattr(drawings, name) else more_drawings
     return str(getattr(module, name)(Job.here()))
 
@@ -70,7 +74,7 @@ def _fact(name: str) -> str:
 
 
 def _output(language: str, text: str, names: dict[str, Any]) -> str:
-    """Return what a block prints, in Python as a comment; a file is written and prints nothing."""
+    """Return the output of a block, for Python as a comment; a saved file has no output."""
     if language == "toml":
         Path(text.splitlines()[0].removeprefix("# ")).write_text(text, encoding="utf-8")
     elif language == "python":
@@ -84,7 +88,9 @@ def _output(language: str, text: str, names: dict[str, Any]) -> str:
 
 
 def command(line: str) -> list[str]:
-    """Return what a ``statestore`` command prints, or the lines of it that are asked for."""
+    """Return the output of a ``statestore`` command, or the lines that ``head`` or ``tail``
+    selects.
+    """
     words = shlex.split(_HEAD_OR_TAIL.sub("", line))
     assert words[0] == "statestore"
     unset = dict.fromkeys((CONFIG_VARIABLE, *ENVIRONMENT.values(), *AS_ON_A_TERMINAL))
