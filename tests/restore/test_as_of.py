@@ -1,4 +1,4 @@
-"""A state at two checkpoints, and a key over all of them, against what dictionaries say."""
+"""A state joined at two checkpoints, and the history of one key, against dictionaries."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_lists_timers_and_namespaces(store: StateStore) -> None:
     assert (counts.count("removed"), counts.count("added"), len(counts)) == (6, 6, 12)
 
 
-def test_columns_of_two_schemas_stand_side_by_side(store: StateStore) -> None:
-    """What both have is compared, and a wider type is no difference."""
+def test_columns_of_two_schemas_are_side_by_side(store: StateStore) -> None:
+    """Common columns are compared, and a widened type is not a difference."""
     put(store, pa.table({"k": ["a", "b"], "v": pa.array([1, 2], pa.int32()), "old": ["x", "y"]}))
     put(store, pa.table({"k": ["a", "b"], "v": [1, 3], "new": [None, 1.5]}), dropped="old")
     found = store.inspect.as_of(1, 2, "u", "s").read_all()
@@ -118,7 +118,7 @@ def test_columns_of_two_schemas_stand_side_by_side(store: StateStore) -> None:
     assert rows == {"a": ("same", 1, "x", 1, None), "b": ("changed", 2, "y", 3, 1.5)}
 
 
-def test_without_a_clock_what_has_expired_by_now_is_hidden_as_by_a_restore(
+def test_rows_expired_by_now_are_hidden_without_now_ms(
     store: StateStore,
 ) -> None:
     for value in (1, 2):
@@ -133,7 +133,7 @@ def test_without_a_clock_what_has_expired_by_now_is_hidden_as_by_a_restore(
     ]
 
 
-def test_what_has_expired_is_on_neither_side(store: StateStore) -> None:
+def test_expired_rows_are_absent_on_both_sides(store: StateStore) -> None:
     put(store, [{"k": "a", "at": 0}, {"k": "b", "at": 100}], ttl=TimeToLive(100, "at"))
     put(store, [{"k": "a", "at": 150}, {"k": "b", "at": 100}])
     found = store.inspect.as_of(1, 2, "u", "s", now_ms=120).read_all().to_pylist()
@@ -144,7 +144,7 @@ def test_what_has_expired_is_on_neither_side(store: StateStore) -> None:
     ]
 
 
-def test_nan_and_null_are_what_they_were(store: StateStore) -> None:
+def test_nan_and_null_equal_themselves(store: StateStore) -> None:
     rows = [{"k": 1.5, "v": float("nan")}, {"k": float("nan"), "v": None}, {"k": -0.0, "v": 1.0}]
     put(store, rows)
     put(store, rows)
@@ -153,7 +153,7 @@ def test_nan_and_null_are_what_they_were(store: StateStore) -> None:
     assert [one.is_changed for one in store.inspect.history(1.5, "u", "s")] == [True, False]
 
 
-def test_a_checkpoint_beside_itself_and_backwards(store: StateStore) -> None:
+def test_a_checkpoint_joined_with_itself_and_backwards(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(9)])
     put(store, [{"k": i} for i in range(5, 12)])
     assert set(store.inspect.as_of(1, 1, "u", "s").read_all()["change"].to_pylist()) == {"same"}
@@ -165,7 +165,7 @@ def test_a_checkpoint_beside_itself_and_backwards(store: StateStore) -> None:
     assert back == sorted(["removed"] * 3 + ["added"] * 5 + ["same"] * 4)
 
 
-def test_what_cannot_be_joined_is_refused(store: StateStore) -> None:
+def test_states_that_cannot_be_joined_are_refused(store: StateStore) -> None:
     put(store, [{"k": 1, "o": 1, "change": 1}])
     store.maintenance.rekey("u", max_parallelism=16)
     store.maintenance.rekey("u", hash_scheme="flink-sql", max_parallelism=8)
@@ -182,7 +182,7 @@ def test_what_cannot_be_joined_is_refused(store: StateStore) -> None:
         store.inspect.as_of(1, 2, "u", "x")
 
 
-def test_a_history_goes_over_a_rekey_by_the_key_of_today(store: StateStore) -> None:
+def test_a_history_crosses_a_rekey_with_the_current_key(store: StateStore) -> None:
     put(store, [{"k": "a", "o": 1}])
     store.maintenance.rekey("u", max_parallelism=16)
     assert [one.rows for one in store.inspect.history("a", "u", "s")] == [({"k": "a", "o": 1},)] * 2
@@ -210,7 +210,7 @@ def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
     assert list(opened.values()) == [1]
 
 
-def test_damage_is_named_while_it_is_read(store: StateStore) -> None:
+def test_damaged_and_missing_files_are_named(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(50)])
     entry = store.manifest().keyed[0]
     path = Path(store.url, entry.table.path, entry.handles[0].path)

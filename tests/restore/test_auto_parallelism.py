@@ -1,4 +1,4 @@
-"""A parallelism chosen from the bytes of each key group."""
+"""A parallelism that is computed from the bytes of each key group."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def sizes(store: StateStore, uid: str) -> list[int]:
 
 
 @pytest.mark.parametrize("tasks", [1, 3, 5, 11])
-def test_it_is_what_the_bytes_of_the_key_groups_ask_for(store: StateStore, tasks: int) -> None:
-    """The largest of the operators' wishes, at most the smallest max parallelism."""
+def test_it_follows_from_the_bytes_of_the_key_groups(store: StateStore, tasks: int) -> None:
+    """The greatest of the operators' choices, limited by the smallest max parallelism."""
     per_task = sum(sizes(store, "users")) // tasks + 1
     restored = store.restore(parallelism="auto", bytes_per_task=per_task)
     wishes = [
@@ -46,7 +46,7 @@ def test_it_is_what_the_bytes_of_the_key_groups_ask_for(store: StateStore, tasks
     assert len(restored.operator("source", "offsets").subtask(0)) == 2
 
 
-def test_it_never_exceeds_what_every_operator_can_have(store: StateStore) -> None:
+def test_it_never_exceeds_an_operators_max_parallelism(store: StateStore) -> None:
     assert store.restore(parallelism="auto", bytes_per_task=1).parallelism == 16
 
 
@@ -56,7 +56,7 @@ def test_by_default_a_subtask_gets_16_mib(store: StateStore) -> None:
     assert [choice.uid for choice in plan.choices] == ["few", "users"]
 
 
-def test_without_keyed_state_it_stays_as_it_was(tmp_path: Path) -> None:
+def test_without_keyed_state_it_is_the_stored_parallelism(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "other"), table_format="parquet")
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.union("source", "offsets", [[{"p": 0}], [], []])

@@ -1,4 +1,4 @@
-"""Ranges balanced by bytes or rows: restore honours them, the manifest keeps them."""
+"""Ranges balanced by bytes or rows: a restore uses them and the manifest stores them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [{"k": int(random.Random(i).paretovariate(0.6)) % 500, "n": i, "v": -i} f
 
 @pytest.fixture(params=["partitioned", "ranged"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> StateStore:
-    """A state with a few keys that have most rows."""
+    """A store with a state in which a few keys have most of the rows."""
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)
     take(store, 3, layout=request.param)
     return store
@@ -42,7 +42,7 @@ def take(store: StateStore, parallelism: int, ranges: Any = None, **more: Any) -
 
 
 def loads(restored: Any) -> list[int]:
-    """Return the rows of each subtask; together they are all of them, in whole key groups."""
+    """Return the rows of each subtask, which own complete key groups and together have all rows."""
     keyed = restored.keyed("u", "s")
     found: Counter[int] = Counter()
     sizes = []
@@ -57,7 +57,7 @@ def loads(restored: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("parallelism", [1, 7, GROUPS])
-def test_restore_honours_the_ranges(store: StateStore, parallelism: int) -> None:
+def test_a_restore_uses_the_balanced_ranges(store: StateStore, parallelism: int) -> None:
     even = loads(store.restore(parallelism=parallelism))
     by_rows = store.restore(parallelism=parallelism, balance="rows")
     assert max(loads(by_rows)) <= max(even)
@@ -71,7 +71,7 @@ def test_restore_honours_the_ranges(store: StateStore, parallelism: int) -> None
     assert by_bytes.ranges == {"u": skew.ranges}
 
 
-def test_the_gain_is_seen(store: StateStore) -> None:
+def test_the_largest_subtask_becomes_smaller(store: StateStore) -> None:
     (skew,) = store.inspect.balance(parallelism=4, by="rows")
     assert skew.gain > 1.05
     assert skew.ratio(skew.even) > skew.ratio(skew.balanced) >= 1
@@ -84,13 +84,13 @@ def test_plan_and_restore_agree(store: StateStore) -> None:
     assert store.plan(parallelism=5, balance="rows", uid="u", name="s").operators == plan.operators
 
 
-def test_the_manifest_keeps_them(store: StateStore) -> None:
+def test_the_manifest_stores_them(store: StateStore) -> None:
     restored = store.restore(parallelism=5, balance="rows")
     take(store, 5, restored.ranges)
     manifest = store.manifest()
     assert manifest.ranges == restored.ranges
     assert manifest_from_json(manifest_to_json(manifest), name="m") == manifest
-    for parallelism in (None, 5):  # as taken, whether it is said or not
+    for parallelism in (None, 5):  # the stored ranges, with and without an explicit parallelism
         again = store.restore(parallelism=parallelism)
         assert again.ranges == restored.ranges
         assert loads(again) == loads(restored)
@@ -101,7 +101,7 @@ def test_the_manifest_keeps_them(store: StateStore) -> None:
 
 
 def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
-    """I4, I6: after an attempt that failed, and after one that committed, at the same ranges."""
+    """I4, I6: at the same ranges, after a failed attempt and after a committed one."""
     ranges = store.restore(parallelism=5, balance="rows").ranges
     wanted = loads(store.restore(parallelism=5, balance="rows"))
     digest = store.manifest().keyed_entry("u", "s").digest
@@ -124,7 +124,7 @@ def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_without_ranges_nothing_is_kept(store: StateStore) -> None:
+def test_even_ranges_are_not_stored(store: StateStore) -> None:
     take(store, 5, store.restore(parallelism=5).ranges)
     assert store.manifest().ranges == {}
     assert "ranges" not in json.loads(manifest_to_json(store.manifest()))
@@ -150,13 +150,13 @@ def test_damaged_ranges_are_refused(store: StateStore, stops: Any) -> None:
         {"u": RangeAssignment((1, 2, 3, GROUPS + 1))},
     ],
 )
-def test_wrong_ranges_are_refused_at_the_snapshot(store: StateStore, ranges: Any) -> None:
+def test_invalid_ranges_are_refused_by_the_snapshot(store: StateStore, ranges: Any) -> None:
     with pytest.raises(ParallelismError, match=f"operator 'u' .* max parallelism {GROUPS}"):
         take(store, 4, ranges)
     assert store.checkpoints() == (1,)
 
 
-def test_what_does_not_go_together(store: StateStore) -> None:
+def test_invalid_combinations_are_refused(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match="'bytes', 'rows'"):
         store.restore(parallelism=2, balance="files")
     with pytest.raises(InvalidArgumentError, match="no max_parallelism"):
@@ -165,7 +165,7 @@ def test_what_does_not_go_together(store: StateStore) -> None:
         store.restore(parallelism=GROUPS + 1, balance="rows")
 
 
-def test_changes_count_as_they_are_read(store: StateStore) -> None:
+def test_changed_rows_count_in_the_balance(store: StateStore) -> None:
     hot = ROWS[0]["k"]
     with store.snapshot(parallelism=3) as checkpoint:
         rows = [{"k": hot, "n": 10_000 + i, "v": i} for i in range(3000)]
@@ -186,7 +186,7 @@ def random_ranges(draw: st.DrawFn) -> RangeAssignment:
 @pytest.mark.slow
 @examples(100)
 @given(random_ranges())
-def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
+def test_subtasks_write_with_the_ranges_of_the_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, ranges: RangeAssignment
 ) -> None:
     store = StateStore.open(str(tmp_path_factory.mktemp("s")), table_format="parquet")
@@ -217,14 +217,14 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
         read = resolve(options | {"parallelism": str(parallelism)})
         assert read.per_subtask == same.plan.of_all()
     assert resolve(options).per_subtask == restored.plan.of_all()
-    # Again, by a retry that finds it committed.
+    # Repeat it as a retry that finds the checkpoint committed.
     with store.snapshot(parallelism=len(owned), checkpoint_id=1) as again:
         declared = again.declare("u", "s", schema, key="k")
         assert declared.assignment == restored.assignment
 
 
-def test_hosts_are_placed_by_the_plans_ranges(tmp_path: Path) -> None:
-    """Subtask 0 owns all but the last key group, so nearly all bytes are local where it runs."""
+def test_placement_uses_the_ranges_of_the_plan(tmp_path: Path) -> None:
+    """Subtask 0 owns all key groups but the last, so nearly all bytes are local on its host."""
     ranges = RangeAssignment((GROUPS - 1, GROUPS))
     cache = tmp_path / "cache"
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", local_cache=cache)
@@ -241,8 +241,8 @@ def _n(row: Any) -> int:
     return number
 
 
-def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
-    """The data source reads them, and rows that a restore placed can be written as they are."""
+def test_spark_uses_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    """The data source reads with the ranges, and restored rows can be written without a shuffle."""
     ranges = RangeAssignment((1, 5, GROUPS))
     store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
     take(store, 3, {"u": ranges})

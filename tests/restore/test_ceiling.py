@@ -1,4 +1,4 @@
-"""Restores of another max parallelism than the stored one, against a dictionary."""
+"""Restores with a max parallelism that differs from the stored one, against a dictionary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group_of(key: str, groups: int) -> int:
 
 
 class Made:
-    """A state of some kind as stored, and what it has to be."""
+    """A stored state of some kind, and its expected rows."""
 
     def __init__(self, folder: Path, kind: str, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
@@ -71,7 +71,9 @@ class Made:
             checkpoint.changes("u", "s", rows, [{"k": k} for k in gone])
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
-        """Restore all subtasks; each has its own rows, and together they have all, once."""
+        """Restore all subtasks: each has its own rows only, and together they have
+        each row once.
+        """
         restored = self.store.restore(parallelism=parallelism, max_parallelism=groups, **more)
         keyed = restored.keyed("u", "s")
         owners = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
@@ -106,7 +108,7 @@ def test_every_row_has_one_subtask(tmp_path: Path, kind: str, layout: str) -> No
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [36, 4])
-def test_what_has_expired_stays_away(tmp_path: Path, layout: str, groups: int) -> None:
+def test_expired_rows_stay_hidden(tmp_path: Path, layout: str, groups: int) -> None:
     made = Made(tmp_path, "ttl", layout)
     made.rows = {(f"k{i}", 0): NOW - i * 1000 for i in range(100)}
     made.take(made.table())
@@ -116,7 +118,7 @@ def test_what_has_expired_stays_away(tmp_path: Path, layout: str, groups: int) -
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_amplification_of_the_plan_is_what_is_read(
+def test_the_plans_read_amplification_is_the_rows_read(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(tmp_path, "map", layout)
@@ -137,14 +139,16 @@ def test_the_amplification_of_the_plan_is_what_is_read(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_subtask_with_all_stored_groups_reads_each_once(tmp_path: Path, layout: str) -> None:
-    """Raised k-fold, no subtask reads a row twice: k subtasks or fewer each read all at most."""
+    """After raising k-fold, no subtask reads a row twice: k or fewer subtasks read at most all
+    rows.
+    """
     made = Made(tmp_path, "value", layout)
     for parallelism in (1, 2, 5):
         plan = made.store.plan(parallelism=parallelism, max_parallelism=60)
         assert (plan.read_amplification or 1.0) <= parallelism
 
 
-def test_lowering_is_free_of_a_file_for_each_group(tmp_path: Path) -> None:
+def test_lowering_costs_nothing_with_a_file_for_each_key_group(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     for groups in (6, 4, 3, 2, 1):
         for parallelism in range(1, groups + 1):
@@ -154,7 +158,7 @@ def test_lowering_is_free_of_a_file_for_each_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", [48, 6, 13])
-def test_the_next_snapshot_is_in_the_new_groups(tmp_path: Path, groups: int) -> None:
+def test_the_next_snapshot_uses_the_new_key_groups(tmp_path: Path, groups: int) -> None:
     made = Made(tmp_path, "list", "partitioned")
     made.take(made.table(), groups, regroup=True)
     assert made.store.manifest().keyed_entry("u", "s").state.max_parallelism == groups
@@ -163,13 +167,13 @@ def test_the_next_snapshot_is_in_the_new_groups(tmp_path: Path, groups: int) -> 
     assert made.store.maintenance.verify(deep=True).is_intact
 
 
-def test_without_regroup_the_stored_number_holds(tmp_path: Path) -> None:
+def test_without_regroup_the_stored_max_parallelism_is_required(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with pytest.raises(ParallelismError, match="stored with max parallelism 12 but 24"):
         made.take(made.table(), 24)
 
 
-def test_states_of_an_operator_have_one_number(tmp_path: Path) -> None:
+def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with made.store.snapshot(parallelism=3) as checkpoint:
         checkpoint.keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
@@ -179,7 +183,7 @@ def test_states_of_an_operator_have_one_number(tmp_path: Path) -> None:
     assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]
 
 
-def test_changes_are_of_the_same_number_as_their_base(tmp_path: Path) -> None:
+def test_changes_have_the_max_parallelism_of_their_base(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     made.take(made.table(), 24, regroup=True)
     with (
@@ -190,7 +194,9 @@ def test_changes_are_of_the_same_number_as_their_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", [18, 5, 100])
-def test_another_number_is_refused_by_plan_and_restore(tmp_path: Path, groups: int) -> None:
+def test_a_max_parallelism_that_does_not_fit_is_refused_by_plan_and_restore(
+    tmp_path: Path, groups: int
+) -> None:
     store = Made(tmp_path, "value", "partitioned").store
     for refused in (store.plan, store.restore):
         with pytest.raises(ParallelismError) as caught:
@@ -200,21 +206,21 @@ def test_another_number_is_refused_by_plan_and_restore(tmp_path: Path, groups: i
 
 
 @pytest.mark.parametrize("groups", [0, -1, 2**16])
-def test_what_is_no_number_of_key_groups_is_a_wrong_argument(tmp_path: Path, groups: int) -> None:
+def test_an_invalid_max_parallelism_is_refused(tmp_path: Path, groups: int) -> None:
     store = Made(tmp_path, "value", "partitioned").store
     for refused in (store.plan, store.restore):
         with pytest.raises(InvalidArgumentError, match=str(groups)):
             refused(parallelism=1, max_parallelism=groups)
 
 
-def test_parallelism_is_bounded_by_the_new_number(tmp_path: Path) -> None:
+def test_the_parallelism_is_limited_by_the_new_max_parallelism(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     made.check(20, 24)
     with pytest.raises(ParallelismError, match="5"):
         made.store.restore(parallelism=5, max_parallelism=4)
 
 
-def test_one_state_is_planned_as_the_whole(tmp_path: Path) -> None:
+def test_a_plan_of_one_operator_equals_the_plan_of_all(tmp_path: Path) -> None:
     store = Made(tmp_path, "value", "ranged").store
     whole = store.plan(parallelism=5, max_parallelism=36)
     assert store.plan(parallelism=5, max_parallelism=36, uid="u").operators == whole.operators

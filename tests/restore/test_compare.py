@@ -1,4 +1,4 @@
-"""Parallelisms of a real store compared, before anything is read."""
+"""Parallelisms of a real store, compared before any data file is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(folder: Path, cache: Path | None = None) -> StateStore:
     return store
 
 
-def test_each_option_is_its_plan(tmp_path: Path) -> None:
+def test_each_option_has_the_numbers_of_its_plan(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
     found = store.inspect.compare([8, 2, 4, 4], rate=1000.0, prices=Prices(per_1000_requests=1.0))
     assert [one.parallelism for one in found.options] == [2, 4, 8]
@@ -56,7 +56,7 @@ def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
     assert other.moved_bytes == keyed.size_bytes
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
     with pytest.raises(InvalidArgumentError, match="either hosts or balance"):
         store.inspect.compare([2], hosts={"a": 2}, balance="rows")

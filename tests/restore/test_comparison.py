@@ -1,4 +1,4 @@
-"""Parallelisms compared: what moves, how long, what it costs, and which one is taken."""
+"""Compare parallelisms: moved bytes, seconds, cost, and the choice between them."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ def moved(found: Manifest, parallelism: int) -> int:
     return moved_between_subtasks(found, plan)
 
 
-def test_moved_is_what_another_subtask_owns() -> None:
-    found = manifest(keyed(EVEN), parallelism=2)  # 0-3 and 4-7
+def test_moved_bytes_are_owned_by_another_subtask() -> None:
+    found = manifest(keyed(EVEN), parallelism=2)  # key groups 0-3 and 4-7
     assert moved(found, 2) == 0
     assert moved(found, 1) == 400
     assert moved(found, 4) == 100 * len({2, 3, 4, 5, 6, 7})  # only 0 and 1 stay with subtask 0
 
 
-def test_moved_is_against_the_recorded_ranges() -> None:
+def test_moved_bytes_are_computed_from_the_recorded_ranges() -> None:
     found = replace(manifest(keyed(EVEN), parallelism=2), ranges={"u": RangeAssignment((1, 8))})
     assert moved(found, 2) == 300  # 1, 2 and 3 go from subtask 1 to 0
     assert moved(found, 1) == 700
 
 
-def test_without_keys_nothing_moves() -> None:
+def test_without_keyed_state_nothing_moves() -> None:
     found = manifest(operator(RedistributionMode.SPLIT, "s", 1, 2), parallelism=2)
     assert moved(found, 5) == 0
 
 
-def test_other_key_groups_are_not_compared() -> None:
+def test_a_plan_with_another_max_parallelism_is_refused() -> None:
     found = manifest(keyed(EVEN))
     (plan,) = plan_restore(found, 2, 16).operators
     with pytest.raises(InvalidArgumentError, match="operator 'u' has 8 key groups"):
         moved_between_subtasks(found, plan)
 
 
-def test_moved_between_hosts_is_what_has_no_copy_there() -> None:
+def test_moved_bytes_between_hosts_have_no_copy_on_the_new_host() -> None:
     handles = tuple(replace(one, host="a" if i < 4 else "b") for i, one in enumerate(EVEN))
     found = manifest(keyed(handles), parallelism=2)
     plan = plan_restore(found, 2)
@@ -80,7 +80,7 @@ def test_too_few_slots_names_the_parallelism() -> None:
     assert caught.value.__notes__ == ["while comparing parallelism 4"]
 
 
-def test_each_number_is_that_of_the_plan() -> None:
+def test_each_number_comes_from_the_plan() -> None:
     found = manifest(keyed(EVEN), parallelism=2)
     prices = Prices("EUR", 10.0, 2e9, 3e9, 36.0)
     comparison = compare_plans(found, plans(found, 4, 1), rate=100, prices=prices)
@@ -107,19 +107,19 @@ def option(
     return Compared(parallelism, moved, 0, 0, 0, 0, seconds, money)
 
 
-def test_the_fastest_is_taken_without_prices() -> None:
+def test_without_prices_the_fastest_is_chosen() -> None:
     chosen, why = chosen_of([option(2, 9), option(4, 5), option(8, 6)])
     assert (chosen, why) == (4, "the least expected seconds")
 
 
-def test_of_equals_the_one_that_moves_least_is_taken() -> None:
+def test_among_equal_options_the_one_that_moves_least_is_chosen() -> None:
     chosen, why = chosen_of([option(2, 5, moved=9), option(4, 5, moved=3), option(8, 5, moved=3)])
     assert chosen == 4
     assert "of 3 that are about equal" in why
 
 
-def test_noise_chooses_nothing() -> None:
-    """Microseconds between small states, or some bytes where no rate is known."""
+def test_small_differences_are_ignored() -> None:
+    """Microseconds between small states do not count, nor do a few bytes without a known rate."""
     chosen, why = chosen_of([option(2, 9e-6), option(4, 6e-6, moved=7), option(8, 0.2)])
     assert chosen == 2
     assert "of 2 that are about equal" in why
@@ -127,7 +127,7 @@ def test_noise_chooses_nothing() -> None:
     assert chosen_of(sizes)[0] == 1
 
 
-def test_the_cheapest_that_is_not_much_slower_is_taken_with_prices() -> None:
+def test_with_prices_the_cheapest_that_is_not_much_slower_is_chosen() -> None:
     options = [option(1, 20, 1.0), option(2, 15, 2.0), option(4, 10, 3.0)]
     assert chosen_of(options)[0] == 2
     assert chosen_of([option(1, 15.01, 1.0), option(4, 10, 3.0)])[0] == 4
@@ -138,7 +138,7 @@ costs = st.floats(0, 100) | st.just(1.0)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), costs), min_size=1, max_size=6))
-def test_the_choice_is_as_stated(values: list[tuple[float, float]]) -> None:
+def test_the_choice_satisfies_its_limits(values: list[tuple[float, float]]) -> None:
     options = [option(i + 1, *value) for i, value in enumerate(values)]
     chosen, _ = chosen_of(options)
     own = options[chosen - 1]
@@ -151,7 +151,7 @@ def test_the_choice_is_as_stated(values: list[tuple[float, float]]) -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan")])
-def test_a_rate_is_above_zero(rate: float) -> None:
+def test_a_rate_must_be_positive_and_finite(rate: float) -> None:
     found = manifest(keyed(EVEN))
     with pytest.raises(InvalidArgumentError, match="rate"):
         compare_plans(found, plans(found, 1), rate=rate)
@@ -173,18 +173,20 @@ def test_nothing_to_compare() -> None:
         ({"currency": 5}, "currency is a text"),
     ],
 )
-def test_wrong_prices_are_named(table: dict[str, Any], message: str) -> None:
+def test_invalid_prices_are_named(table: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Prices.of(table)
 
 
-def test_prices_of_a_table() -> None:
+def test_prices_from_a_table() -> None:
     assert Prices.of({"currency": "EUR", "per_gb_read": 2}) == Prices("EUR", per_gb_read=2)
 
 
 @given(st.lists(st.floats(1.0, 1.049), min_size=2, max_size=6), st.integers(0, 5))
-def test_noise_does_not_choose(noise: list[float], present: int) -> None:
-    """Among parallelisms that are alike, the present one, which moves nothing, is kept."""
+def test_among_similar_options_the_current_parallelism_is_kept(
+    noise: list[float], present: int
+) -> None:
+    """Among similar parallelisms, the current one is kept, because it moves nothing."""
     present %= len(noise)
     seconds = [10 * one / min(noise) for one in noise]
     options = [

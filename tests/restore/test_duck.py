@@ -1,4 +1,4 @@
-"""What DuckDB is given: batches that begin where their memory does, whatever they were cut from."""
+"""Batches passed to DuckDB start at offset 0 in memory, whichever slices they come from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ nested = st.lists(value_kinds, min_size=1, max_size=2).map(structs).map(lambda o
 
 @st.composite
 def sliced_batches(draw: st.DrawFn) -> pa.RecordBatch:
-    """A batch of a nested column, cut out of a longer one, on each level of structs."""
+    """A batch with a nested column, sliced from a longer one at each level of structs."""
     kind: Kind = draw(nested | value_kinds)
     rows = draw(st.lists(kind.values, min_size=1, max_size=12))
     array = _cut(draw, pa.array(rows, kind.type))
@@ -41,7 +41,7 @@ def _part(draw: st.DrawFn, rows: Any) -> Any:
 
 
 def _cut(draw: st.DrawFn, array: pa.Array) -> pa.Array:
-    """Return an array whose own fields are slices too."""
+    """Return an array whose fields are slices too."""
     if not pa.types.is_struct(array.type):
         return _part(draw, array)
     fields = [_cut(draw, array.field(at)) for at in range(array.type.num_fields)]
@@ -52,7 +52,7 @@ def _cut(draw: st.DrawFn, array: pa.Array) -> pa.Array:
 
 
 def offsets(array: pa.Array) -> set[int]:
-    """Return where an array begins in its memory, and what it is made of."""
+    """Return the memory offsets of an array and of its nested arrays."""
     kind = array.type
     if pa.types.is_struct(kind):
         inner = [array.field(at) for at in range(kind.num_fields)]
@@ -65,15 +65,15 @@ def offsets(array: pa.Array) -> set[int]:
 
 @examples(100)
 @given(sliced_batches())
-def test_a_batch_begins_where_its_memory_does(batch: pa.RecordBatch) -> None:
-    """On every level, and it is the same batch."""
+def test_a_batch_starts_at_offset_zero(batch: pa.RecordBatch) -> None:
+    """At each level, and the batch keeps its values."""
     [given_] = unsliced([batch])
     assert given_.schema.equals(batch.schema)
-    assert row_hashes(given_).tolist() == row_hashes(batch).tolist()  # NaN is NaN there
+    assert row_hashes(given_).tolist() == row_hashes(batch).tolist()  # NaN equals NaN here
     assert set().union(*map(offsets, given_.columns)) == {0}
 
 
-def test_what_is_no_slice_stays_where_it_is() -> None:
+def test_a_batch_without_slices_is_not_copied() -> None:
     """Nothing is copied without need."""
     batch = pa.record_batch([pa.array([{"a": {"b": [1]}}, None])], ["v"])
     [given_] = unsliced([batch])
@@ -84,8 +84,8 @@ def test_what_is_no_slice_stays_where_it_is() -> None:
 
 @examples(100)
 @given(sliced_batches())
-def test_duckdb_reads_what_it_is_given(batch: pa.RecordBatch) -> None:
-    """Value by value."""
+def test_duckdb_reads_the_values_that_it_receives(batch: pa.RecordBatch) -> None:
+    """Compare each value."""
     CONNECTION.register("given", pa.Table.from_batches(unsliced([batch])))
     found = CONNECTION.sql("SELECT * FROM given").to_arrow_table().cast(batch.schema)
     assert rows_digest(found) == rows_digest(batch)
@@ -97,7 +97,7 @@ def test_duckdb_reads_what_it_is_given(batch: pa.RecordBatch) -> None:
 def test_a_query_and_an_edit_have_the_rows_of_a_restore(
     data: st.DataObject, layout: Layout
 ) -> None:
-    """Of structs within structs, cut by key groups, with changes over them."""
+    """Nested structs, sliced by key group, with changes that apply to them."""
     kind: Kind = data.draw(nested)
     values = data.draw(st.lists(kind.values, min_size=1, max_size=30))
     rows = pa.table([pa.array(range(len(values))), pa.array(values, kind.type)], ["k", "v"])

@@ -1,4 +1,4 @@
-"""The folder that a restore writes to: what others keep there is never deleted."""
+"""The target folder of an export: files of other programs are never deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from statestore.storage import LocalStorage
 
 
 class Ended(BaseException):
-    """What ends a process."""
+    """Stands for the end of a process."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int], None]:
-    """Let a restore die when it has moved some of its folders up; it does nothing after that."""
+    """Make an export die after it has moved some of its folders; it does nothing after that."""
 
     def run(store: StateStore, to: Path, moved: int) -> None:
         real, seen = os.rename, [0]
@@ -64,13 +64,13 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int],
 
 
 @pytest.mark.parametrize("moved", [0, 1, 2])
-def test_what_a_killed_run_left_is_replaced(
+def test_the_output_of_a_killed_run_is_replaced(
     store: StateStore, tmp_path: Path, killed: Any, moved: int
 ) -> None:
     store.export(tmp_path / "right")
     to = tmp_path / "to"
     killed(store, to, min(moved, 1))
-    if moved == 2:  # it was killed while it cleared what the first had left
+    if moved == 2:  # this run was killed while it removed the output of the first
         (to / "u" / "s" / "subtask=00000" / "part-0.parquet").unlink()
     assert (to / ".incomplete").exists()
     store.export(to)
@@ -78,7 +78,7 @@ def test_what_a_killed_run_left_is_replaced(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "u/mine.txt", "v/mine.txt", "u/s/x/y", "empty/"])
-def test_a_folder_with_anything_else_is_left_as_it_is(
+def test_a_folder_with_other_files_is_left_unchanged(
     store: StateStore, tmp_path: Path, killed: Any, name: str
 ) -> None:
     to = tmp_path / "to"
@@ -92,9 +92,7 @@ def test_a_folder_with_anything_else_is_left_as_it_is(
     assert (to / name).exists()
 
 
-def test_a_file_that_was_changed_is_not_its_own_any_more(
-    store: StateStore, tmp_path: Path, killed: Any
-) -> None:
+def test_a_modified_file_is_not_replaced(store: StateStore, tmp_path: Path, killed: Any) -> None:
     to = tmp_path / "to"
     killed(store, to, 1)
     path = to / "u" / "s" / "subtask=00000" / "part-0.parquet"
@@ -106,7 +104,7 @@ def test_a_file_that_was_changed_is_not_its_own_any_more(
 
 
 @pytest.mark.parametrize("name", ["film.mp4", ".statestore", "u/s/part-0.parquet"])
-def test_a_folder_of_that_name_of_somebody_else_stays(
+def test_a_foreign_folder_with_the_temporary_name_is_kept(
     store: StateStore, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "to" / ".incomplete" / name
@@ -118,10 +116,10 @@ def test_a_folder_of_that_name_of_somebody_else_stays(
 
 
 @pytest.mark.parametrize("name", ["u", "u/mine.txt", "v/mine.txt"])
-def test_what_somebody_puts_there_meanwhile_stays(
+def test_files_created_during_the_export_are_kept(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A typed error, and nothing of the run is left."""
+    """The export raises a typed error, and leaves none of its own files."""
     real, path = write_rows, tmp_path / "to" / name
 
     def meanwhile(*given: Any, **named: Any) -> Any:
@@ -146,10 +144,10 @@ def test_an_error_of_the_file_system_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_a_disk_without_hard_links_can_be_restored_to(
+def test_an_export_works_on_a_disk_without_hard_links(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """No store can lie there, and files that are only read can."""
+    """A store needs hard links, but exported files do not."""
     store.export(tmp_path / "right", form=form)
 
     def refused(*given: Any, **named: Any) -> None:

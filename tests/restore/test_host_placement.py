@@ -1,4 +1,4 @@
-"""Hosts for the subtasks of a restore: where the copies of their state lie."""
+"""Host placement of a restore: subtasks run where the copies of their state are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTS = {"a": 2, "b": 2}
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    """8 key groups; copies of the first half on b, of the second on a."""
+    """8 key groups; host b has copies of the first half, host a of the second half."""
     store = StateStore.open(str(tmp_path), table_format="parquet", layout="partitioned")
     rows = [{"user": f"u{i}", "n": i} for i in range(400)]
     with store.snapshot(parallelism=2) as checkpoint:
@@ -55,7 +55,7 @@ def place(manifest: Manifest, parallelism: int, **options: Any) -> OperatorPlace
 def test_every_subtask_runs_where_its_state_is(
     manifest: Manifest, parallelism: int, strategy: str
 ) -> None:
-    """With room for it, all bytes stay local, by every strategy."""
+    """With enough slots, all bytes stay local with every strategy."""
     placed = place(manifest, parallelism, strategy=strategy)
     half = parallelism // 2
     assert [one.host for one in placed.subtasks] == ["b"] * half + ["a"] * half
@@ -70,9 +70,11 @@ def test_no_host_gets_more_than_its_slots(manifest: Manifest, strategy: str) -> 
     assert 0 < placed.local_bytes < manifest.keyed[0].size_bytes
 
 
-def test_a_subtask_leaves_the_slot_to_the_one_whose_state_lies_there(manifest: Manifest) -> None:
-    """Around previous allocations, what others need is reserved; else the first one takes it."""
-    hosts = {"a": 1, "c": 1}  # b, with the state of subtask 0, is gone
+def test_a_subtask_leaves_the_slot_to_the_one_with_local_state(manifest: Manifest) -> None:
+    """The strategy reserves slots that other subtasks need; without it the first
+    subtask takes one.
+    """
+    hosts = {"a": 1, "c": 1}  # b, which has the state of subtask 0, is lost
     kept = place(manifest, 2, hosts=hosts, strategy="previous-default")
     assert [one.host for one in kept.subtasks] == ["c", "a"]
     taken = place(manifest, 2, hosts=hosts, strategy="default")
@@ -80,7 +82,7 @@ def test_a_subtask_leaves_the_slot_to_the_one_whose_state_lies_there(manifest: M
     assert kept.local_bytes > taken.local_bytes == 0
 
 
-def test_evenly_spreads_what_has_no_preference(manifest: Manifest) -> None:
+def test_evenly_spreads_subtasks_without_a_preference(manifest: Manifest) -> None:
     bare = replace(
         manifest,
         keyed=tuple(
@@ -107,17 +109,19 @@ def test_an_operator_without_keyed_state_takes_slots_in_order(manifest: Manifest
         ({"strategy": "random"}, "no strategy 'random'; there is locality, default"),
     ],
 )
-def test_what_is_refused(manifest: Manifest, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(
+    manifest: Manifest, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         place(manifest, 3, **options)
 
 
-# --- What shares a slot ---------------------------------------------------------------------------
+# --- Slot sharing ---------------------------------------------------------------------------------
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Manifest, JobGraph]:
-    """A job of some operators, each with state whose copies lie anywhere."""
+    """A job of some operators, each with copies of its state on random hosts."""
     count = draw(st.integers(1, 5))
     nodes, edges, entries = [], [], []
     for number in range(count):
@@ -151,10 +155,10 @@ def jobs(draw: st.DrawFn) -> tuple[Manifest, JobGraph]:
 
 
 @given(jobs(), st.sampled_from(STRATEGIES), st.integers(0, 4))
-def test_operators_that_chain_are_never_torn_apart(
+def test_chained_operators_stay_together(
     job: tuple[Manifest, JobGraph], strategy: str, spare: int
 ) -> None:
-    """Subtask i of all operators of a slot sharing group is on one host, within its slots."""
+    """Subtask i of all operators in a slot sharing group is on one host, within its slots."""
     manifest, graph = job
     groups = {node.slot_group for node in graph.nodes}
     needed = sum(max(n.parallelism for n in graph.nodes if n.slot_group == g) for g in groups)
@@ -180,8 +184,8 @@ def test_operators_that_chain_are_never_torn_apart(
         place_operators(manifest, plan.operators, {}, strategy, graph=graph)
 
 
-def test_a_chain_runs_where_most_bytes_of_all_its_operators_lie() -> None:
-    """Alone, op0 would run on a and op1 on b; both run where 900 of 1,300 bytes are."""
+def test_a_chain_runs_where_most_bytes_of_all_its_operators_are() -> None:
+    """Placed separately, op0 would run on a and op1 on b. Both run where 900 of 1,300 bytes are."""
     graph = JobGraph(
         nodes=(Node("op0", uid="op0", source=True), Node("op1", uid="op1")),
         edges=(Edge("op0", "op1"),),
@@ -194,7 +198,7 @@ def test_a_chain_runs_where_most_bytes_of_all_its_operators_lie() -> None:
     assert [(one.subtasks[0].host, one.local_bytes) for one in placed] == [("b", 0), ("b", 900)]
 
 
-def test_a_wide_operator_without_state_needs_its_slots() -> None:
+def test_a_wide_operator_without_state_gets_its_slots() -> None:
     graph = JobGraph(nodes=(Node("wide", uid="wide", parallelism=4), Node("u", uid="u")), edges=())
     found = manifest_of(keyed((handle(0),)), parallelism=1)
     plan = plan_target(found, RestoreTarget(graph=graph))
@@ -202,8 +206,8 @@ def test_a_wide_operator_without_state_needs_its_slots() -> None:
         place_operators(found, plan.operators, {"a": 3}, graph=graph)
 
 
-def test_subtasks_are_placed_by_the_ranges_of_their_plan() -> None:
-    """Subtask 1 owns key groups 1 to 7, by ranges that are not even; all but the first lie on b."""
+def test_placement_uses_the_uneven_ranges_of_the_plan() -> None:
+    """Subtask 1 owns key groups 1 to 7, and all of them except the first are on b."""
     handles = tuple(replace(handle(i), host="a" if i == 0 else "b") for i in range(8))
     found = replace(manifest_of(keyed(handles)), ranges={"u": RangeAssignment((1, 8))})
     plan = plan_target(found, RestoreTarget())

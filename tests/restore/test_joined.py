@@ -1,4 +1,4 @@
-"""The join of a state at two checkpoints holds a run of key groups, and no more."""
+"""The join of a state at two checkpoints holds only one run of key groups in memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def store(tmp_path: Path) -> StateStore:
     return store
 
 
-def test_rows_are_joined_a_piece_at_a_time(
-    store: StateStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
     real = module._joined
 
@@ -38,16 +36,16 @@ def test_rows_are_joined_a_piece_at_a_time(
     monkeypatch.setattr(module, "_joined", counted)
     a, b = (store.manifest(n).keyed[0] for n in (1, 2))
     reader = joined(LocalStorage(store.url), a, b, run_bytes=1)
-    assert together == []  # nothing is read before it is asked for
+    assert together == []  # no file is read before its batch is requested
     rows = reader.read_all()
-    assert max(together) == 2  # one of each checkpoint
+    assert max(together) == 2  # one row of each checkpoint
     assert sum(together) == rows.num_rows == 500
     for row in rows.to_pylist():
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=MOST)
     assert set(rows.column(CHANGE).to_pylist()) == set(CHANGES)
 
 
-def test_sides_that_have_no_key_group_in_common(tmp_path: Path) -> None:
+def test_sides_without_a_common_key_group(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
     low = [i for i in range(60) if key_group_of(i, max_parallelism=MOST) < 8]
     high = [i for i in range(60) if i not in low]

@@ -1,4 +1,4 @@
-"""All that a checkpoint knows of one key, over all operators, at one file a state."""
+"""Look up one key in all operators of a checkpoint, with at most one file read per state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_key_in_all_states(folder: Path) -> None:
     assert "'u7' is no key of state 'owners' of operator 'cards'" in skipped.reason
 
 
-def test_one_file_a_state_is_read(folder: Path) -> None:
+def test_one_file_per_state_is_read(folder: Path) -> None:
     storage = CountingStorage(str(folder))
     assert StateStore.over(storage).inspect.key("u7", 1).rows == 3
     data = {name: n for name, n in storage.opened.items() if name.endswith(".parquet")}
@@ -53,7 +53,7 @@ def test_one_file_a_state_is_read(folder: Path) -> None:
     assert set(data.values()) == {1}
 
 
-def test_a_key_that_nobody_has_is_an_answer(folder: Path) -> None:
+def test_an_absent_key_has_an_empty_result(folder: Path) -> None:
     found = StateStore.open(str(folder)).inspect.key("nobody")
     assert (found.rows, len(found.states), len(found.skipped)) == (0, 2, 1)
 
@@ -78,12 +78,12 @@ def test_states_can_be_chosen(folder: Path) -> None:
             store.inspect.key("u7", **options)
 
 
-def test_a_key_that_fits_no_state_is_refused_with_their_keys(folder: Path) -> None:
+def test_a_key_that_fits_no_state_is_refused_with_the_key_columns(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"card long.*name string.*user string"):
         StateStore.open(str(folder)).inspect.key(("a", 1))
 
 
-def test_a_missing_file_says_whose_it_is(folder: Path) -> None:
+def test_an_error_about_a_missing_file_names_its_state(folder: Path) -> None:
     store = StateStore.open(str(folder))
     for path in (folder / "operators/users").rglob("0000000002-*.parquet"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Where subtasks are restored: on the host with most of their bytes, and no host gets too much."""
+"""Preferred hosts of subtasks: the host with most of their bytes, and no host gets too many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.placement import preferred_hosts, previous_allocations
 from tests.support.examples import examples
 
-# Divides by every number of key groups here, so that no score is rounded.
+# A multiple of every number of key groups used here, so that no score is rounded.
 EXACT = lcm(*range(1, 61))
 
 
@@ -27,7 +27,7 @@ def handle(first: int, host: str, last: int | None = None, size: int = 600) -> K
 
 
 def handles(*hosts: str, size: int = 600) -> list[KeyedStateHandle]:
-    """One file per key group, each on the host of its place."""
+    """One file per key group, on the host at the same position."""
     return [handle(first, host, size=size) for first, host in enumerate(hosts)]
 
 
@@ -35,11 +35,11 @@ def assigned(maximum: int, parallelism: int) -> KeyGroupAssignment:
     return KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)
 
 
-# --- What hosts hold ------------------------------------------------------------------------------
+# --- The ranges of each host ----------------------------------------------------------------------
 
 
-def test_what_a_host_holds_is_cut_at_the_new_subtasks() -> None:
-    """Per host and subtask one range and the sum of its bytes; each in a slot of its host."""
+def test_a_hosts_ranges_are_split_at_the_new_subtasks() -> None:
+    """One range and the sum of its bytes per host and subtask, each in a slot of its host."""
     found = previous_allocations(handles(*"aaaabbaa"), assigned(8, 2))
     assert (found.hosts, found.per_host, found.slots) == (("a", "b"), 1, range(2))
     assert found.previous == (
@@ -49,13 +49,13 @@ def test_what_a_host_holds_is_cut_at_the_new_subtasks() -> None:
     )
 
 
-def test_a_file_of_several_subtasks_counts_in_each_by_its_share() -> None:
+def test_a_file_of_several_subtasks_is_divided_among_them() -> None:
     found = previous_allocations([handle(1, "a", last=6, size=600)], assigned(8, 4))
     ranges = [(one.key_groups.first, one.key_groups.last, one.size_bytes) for one in found.previous]
     assert sorted(ranges) == [(1, 1, 100), (2, 3, 200), (4, 5, 200), (6, 6, 100)]
 
 
-def test_a_range_spans_what_its_host_does_not_hold() -> None:
+def test_a_range_includes_gaps_that_its_host_does_not_have() -> None:
     found = previous_allocations(handles(*"abab"), assigned(4, 1))
     assert [one.key_groups for one in found.previous] == [KeyGroupRange(0, 2), KeyGroupRange(1, 3)]
     assert [found.host_of(one.slot) for one in found.previous] == ["a", "b"]
@@ -70,39 +70,43 @@ def test_files_without_a_host_are_left_out() -> None:
     assert previous_allocations([], assigned(4, 2)) == nothing
 
 
-def test_a_key_group_beyond_the_maximum_is_refused() -> None:
+def test_a_key_group_above_the_maximum_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="key group 4"):
         previous_allocations([handle(4, "a")], assigned(4, 2))
 
 
-# --- Where subtasks go ----------------------------------------------------------------------------
+# --- Preferred hosts ------------------------------------------------------------------------------
 
 
-def test_the_same_parallelism_comes_back_to_its_hosts() -> None:
+def test_at_the_same_parallelism_subtasks_return_to_their_hosts() -> None:
     assert preferred_hosts(handles(*"bbaaccbb"), assigned(8, 4)) == ("b", "a", "c", "b")
 
 
-def test_most_bytes_win_when_ranges_are_cut_anew() -> None:
-    """Three old subtasks on three hosts, four new ones: the inner two lie on two hosts each."""
+def test_most_bytes_decide_when_ranges_change() -> None:
+    """Three old subtasks on three hosts, four new ones: the inner two have bytes on
+    two hosts each.
+    """
     hosts = "a" * 43 + "b" * 43 + "c" * 42
     assert preferred_hosts(handles(*hosts), assigned(128, 4)) == ("a", "b", "b", "c")
     assert preferred_hosts(handles(*hosts), assigned(128, 1)) == ("a",)
     assert Counter(preferred_hosts(handles(*hosts), assigned(128, 128))) == Counter(hosts)
 
 
-def test_size_and_not_the_number_of_files_decides() -> None:
+def test_bytes_decide_and_not_the_number_of_files() -> None:
     small, large = handles("a", "a", size=10), [handle(2, "b", size=21)]
     assert preferred_hosts([*small, *large], assigned(3, 1)) == ("b",)
 
 
-def test_a_host_takes_its_share_and_the_largest_stay() -> None:
+def test_a_host_keeps_its_share_with_the_largest_subtasks() -> None:
     """Two hosts, four subtasks: two each, also if one host holds three of them."""
     held = [handle(i, "aaab"[i], size=size) for i, size in enumerate([1, 3, 2, 1])]
     assert preferred_hosts(held, assigned(4, 4)) == ("", "a", "a", "b")
 
 
-def test_a_subtask_that_is_sent_away_goes_where_its_other_files_lie() -> None:
-    """Subtask 0 has more on host a than host a has room for, and the rest of it on host b."""
+def test_a_subtask_without_a_slot_moves_to_the_host_of_its_other_files() -> None:
+    """Host a has no slot left for subtask 0, although it has most of its bytes; host b has the
+    rest.
+    """
     held = [
         *(handle(0, "a", size=50), handle(1, "b", size=20)),
         *(handle(2, "a", size=60), handle(3, "a", size=60)),
@@ -110,19 +114,19 @@ def test_a_subtask_that_is_sent_away_goes_where_its_other_files_lie() -> None:
     assert preferred_hosts(held, assigned(4, 2)) == ("b", "a")
 
 
-def test_a_subtask_without_copies_names_no_host() -> None:
+def test_a_subtask_without_copies_has_no_preferred_host() -> None:
     assert preferred_hosts(handles("", "", "b", "b"), assigned(4, 2)) == ("", "b")
     assert preferred_hosts(handles("", "a", "", ""), assigned(4, 4)) == ("", "a", "", "")
 
 
-def test_without_hosts_there_is_nothing_to_prefer() -> None:
+def test_without_hosts_there_is_no_preference() -> None:
     assert preferred_hosts(handles("", ""), assigned(2, 2)) == ()
     assert preferred_hosts([], assigned(2, 2)) == ()
 
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[list[KeyedStateHandle], KeyGroupAssignment]:
-    """Runs of key groups of up to five hosts, or of none; some key groups are empty."""
+    """Runs of key groups on up to five hosts or without a host; some key groups are empty."""
     maximum = draw(st.integers(1, 60))
     ends = [*accumulate(draw(st.lists(st.integers(1, 20), max_size=8)))]
     hosts = draw(st.lists(st.sampled_from([*"abcde", ""]), min_size=len(ends) + 1, max_size=20))
@@ -137,7 +141,7 @@ def states(draw: st.DrawFn) -> tuple[list[KeyedStateHandle], KeyGroupAssignment]
 
 
 def held_bytes(held: list[KeyedStateHandle], assignment: KeyGroupAssignment) -> list[Counter[str]]:
-    """Per subtask the bytes that each host has of it."""
+    """Per subtask, the number of its bytes on each host."""
     per_subtask = [Counter[str]() for _ in range(assignment.parallelism)]
     for one in held:
         if one.host:
@@ -148,10 +152,10 @@ def held_bytes(held: list[KeyedStateHandle], assignment: KeyGroupAssignment) -> 
 
 @examples(100)
 @given(states())
-def test_it_is_what_placement_says(
+def test_preferred_hosts_follow_the_placement(
     state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
 ) -> None:
-    """Each subtask names the host of its slot, or none if nothing of it lies there."""
+    """Each subtask names the host of its slot, or none if that host has none of its bytes."""
     held, assignment = state
     offered, per_subtask = previous_allocations(*state), held_bytes(held, assignment)
     found = preferred_hosts(held, assignment)
@@ -169,10 +173,10 @@ def test_it_is_what_placement_says(
 
 @examples(100)
 @given(states())
-def test_with_room_for_all_each_goes_where_it_has_most(
+def test_with_enough_slots_each_subtask_runs_where_most_of_its_bytes_are(
     state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
 ) -> None:
-    """As if every file of a host lay in each of its slots."""
+    """The result is the same as if every slot of a host had all files of the host."""
     per_subtask, offered = held_bytes(*state), previous_allocations(*state)
     best = [max(each.values(), default=0) for each in per_subtask]
     wishes = Counter(
@@ -190,7 +194,9 @@ def test_with_room_for_all_each_goes_where_it_has_most(
 @pytest.mark.parametrize("parallelism", [1, 7, 1000, 32_768])
 @pytest.mark.parametrize("hosts", [1, 2, 100])
 def test_the_largest_state_is_placed(parallelism: int, hosts: int) -> None:
-    """32,768 files, the hosts of neighbours different: nearly all go where some of theirs lie."""
+    """32,768 files, neighbours on different hosts: nearly all subtasks run where some of theirs
+    are.
+    """
     held = handles(*(f"host-{group % hosts}" for group in range(32_768)))
     found = preferred_hosts(held, assigned(32_768, parallelism))
     assert len(found) == parallelism

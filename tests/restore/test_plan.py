@@ -1,4 +1,4 @@
-"""A plan says who reads what, before anything is read."""
+"""A plan contains the exact reads of each subtask, before any data file is read."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def manifest(*entries: KeyedEntry | OperatorEntry, parallelism: int = 2) -> Mani
 
 @examples(50)
 @given(st.data(), st.sampled_from([1, 7, 128, 32_768]))
-def test_a_subtask_plans_the_files_that_meet_its_range(
+def test_a_subtask_plans_the_files_that_overlap_its_range(
     data: st.DataObject, max_parallelism: int
 ) -> None:
-    """I8: all of them, no other, in order of key group; whatever ranges the files have."""
+    """I8: all of these files and no others, by key group, with any ranges."""
     handles = data.draw(keyed_handles(max_parallelism, data.draw(st.sampled_from(Layout))))
     parallelism = data.draw(st.integers(1, min(max_parallelism, 20)))
     entry = keyed(handles, max_parallelism)
@@ -79,10 +79,10 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
 
 @examples(50)
 @given(st.data(), st.sampled_from([7, 128]), st.sampled_from(Layout))
-def test_a_plan_says_what_the_slices_say(
+def test_a_plan_has_the_numbers_of_its_slices(
     data: st.DataObject, max_parallelism: int, layout: Layout
 ) -> None:
-    """Rows, bytes and files of a subtask are those that a restore then reads."""
+    """The rows, bytes and files of a subtask are the ones that a restore then reads."""
     entry = keyed(data.draw(keyed_handles(max_parallelism, layout)), max_parallelism)
     parallelism = data.draw(st.integers(1, max_parallelism))
     (plan,) = plan_restore(manifest(entry), parallelism).operators
@@ -96,7 +96,7 @@ def test_a_plan_says_what_the_slices_say(
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5, 8])
 def test_the_plan_adds_up(parallelism: int) -> None:
-    """I7: with a file per key group every row, byte and file is in one subtask's plan."""
+    """I7: if each key group has a file, each row, byte and file is in the plan of one subtask."""
     entry = keyed(tuple(handle(group, group + 1) for group in (0, 2, 3, 7)))
     plan = plan_restore(manifest(entry), parallelism)
     assert (plan.checkpoint_id, plan.old_parallelism, plan.parallelism) == (3, 2, parallelism)
@@ -111,13 +111,13 @@ def test_the_plan_adds_up(parallelism: int) -> None:
 
 
 def test_the_largest_subtask_is_the_first_with_most_bytes() -> None:
-    """The restore takes as long as this one."""
+    """A restore takes as long as this subtask."""
     plan = plan_restore(manifest(keyed((handle(0, 1), handle(3, 9), handle(7, 9)))), 8)
     assert plan.operators[0].largest.subtask == 3
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 4])
-def test_elements_are_planned_as_their_mode_deals_them(parallelism: int) -> None:
+def test_elements_are_distributed_by_their_mode(parallelism: int) -> None:
     """I7, I11: split state once, union state in full, one broadcast copy."""
     split, union, broadcast = RedistributionMode
     entries = [operator(split, "s", 3, 2), operator(union, "n", 1, 1), operator(broadcast, "b", 4)]
@@ -132,7 +132,7 @@ def test_elements_are_planned_as_their_mode_deals_them(parallelism: int) -> None
 
 
 def test_every_operator_is_planned() -> None:
-    """In order of uid, each with its states."""
+    """Sorted by uid, each with its states."""
     plan = plan_restore(manifest(keyed((), uid="z"), keyed((), uid="a")), 2)
     assert [one.uid for one in plan.operators] == ["a", "z"]
     assert [one.states for one in plan.operators] == [("keyed",), ("keyed",)]
@@ -149,20 +149,20 @@ def test_every_operator_is_planned() -> None:
 )
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 1.0, "2", None])
 def test_a_parallelism_out_of_bounds_is_refused(stored: Manifest, parallelism: Any) -> None:
-    """Whatever the checkpoint holds."""
+    """The check does not depend on the checkpoint."""
     with pytest.raises((ParallelismError, InvalidArgumentError), match="parallelism must be"):
         plan_restore(stored, parallelism)
 
 
 def test_a_parallelism_above_the_stored_max_names_the_operator() -> None:
-    """I3: key groups do not split."""
+    """I3: key groups are not split."""
     with pytest.raises(ParallelismError, match="parallelism 9 is above the stored max") as caught:
         plan_restore(manifest(keyed((handle(0),), 8)), 9)
     assert caught.value.__notes__ == ["while planning state 'keyed' of operator 'u'"]
 
 
 def test_another_max_parallelism_is_a_multiple_or_a_divisor() -> None:
-    """I3: any other would need the rows to be rewritten, and the message says how."""
+    """I3: any other number requires a rewrite of the rows, and the message names the command."""
     stored = manifest(keyed((handle(0),), 8))
     assert plan_restore(stored, 2, 8) == plan_restore(stored, 2)
     for other in (1, 2, 4, 16, 24, 32768):
@@ -172,8 +172,8 @@ def test_another_max_parallelism_is_a_multiple_or_a_divisor() -> None:
             plan_restore(stored, 2, other)
 
 
-def test_a_plan_is_shown_with_one_line_a_subtask() -> None:
-    """As the command prints it."""
+def test_a_plan_is_shown_with_one_line_per_subtask() -> None:
+    """The output is the same as the command's."""
     union = operator(RedistributionMode.UNION, "n", 1, 1)
     other = replace(union, state=replace(union.state, uid="v"))
     text = str(plan_restore(manifest(keyed((handle(5, 3),)), other), 2))
@@ -189,7 +189,7 @@ def test_a_plan_is_shown_with_one_line_a_subtask() -> None:
 
 
 def test_a_subtask_is_a_value() -> None:
-    """To whoever sends it to another process, replaces a member, or makes a document of it."""
+    """It can be pickled, replaced and converted to a document."""
     (plan,) = plan_restore(manifest(keyed((handle(0), handle(5)))), 2).operators
     first = plan.subtasks[0]
     assert pickle.loads(pickle.dumps(plan.subtasks)) == tuple(plan.subtasks)

@@ -1,4 +1,6 @@
-"""SQL over a checkpoint's states: the rows that a restore gives, and no more is read than asked."""
+"""SQL queries over a checkpoint's states return the rows of a restore and read only
+what they need.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def ask(store: StateStore, sql: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_a_view_has_the_rows_of_a_restore(store: StateStore) -> None:
-    """Every type, encoding and null; ``key_group`` too."""
+    """For every type, encoding and null, and with ``key_group``."""
     found = store.query('SELECT * FROM "by user".totals').read_all()
     state = store.restore(parallelism=1).keyed("by user", "totals")
     restored = state.to_arrow(0).read_all()
@@ -83,7 +85,7 @@ def test_a_view_has_the_rows_of_a_restore(store: StateStore) -> None:
     assert rows_digest(found.cast(restored.schema)) == rows_digest(restored)
 
 
-def test_states_are_named_by_operator_or_alone(store: StateStore) -> None:
+def test_a_state_can_be_named_with_or_without_its_operator(store: StateStore) -> None:
     assert ask(store, "SELECT count(*) AS c FROM totals") == [{"c": COUNT}]
     assert ask(store, "SELECT count(*) AS c FROM TOTALS", checkpoint=1) == [{"c": 3}]
     assert ask(store, 'SELECT count(*) AS c FROM "by shop".pairs') == [{"c": 0}]
@@ -117,8 +119,8 @@ def test_states_join(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 4])
-def test_only_what_is_needed_is_read(folder: Path, streams: int) -> None:
-    """One key group, and of it one column; each byte of a file at most once."""
+def test_only_the_requested_columns_and_key_groups_are_read(folder: Path, streams: int) -> None:
+    """One column of one key group is read, and each byte of a file at most once."""
 
     def read(sql: str) -> tuple[int, set[str]]:
         storage = CountingStorage(str(folder), streams)
@@ -167,18 +169,18 @@ def test_only_what_is_needed_is_read(folder: Path, streams: int) -> None:
         ("SELECT * FROM ROWS", "does not exist"),
     ],
 )
-def test_a_statement_only_asks(
+def test_a_statement_reads_only_the_views(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, message: str
 ) -> None:
-    """And of the views alone: not of files, nor of this module's variables."""
+    """A statement can read the views, but no files, and no variables of this module."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match=message):
         ask(store, sql)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_answer_is_a_stream(store: StateStore) -> None:
-    """A cross product that no memory holds is read as far as it is wanted."""
+def test_a_result_is_a_stream(store: StateStore) -> None:
+    """A cross product larger than memory is read only as far as requested."""
     answer = store.query("SELECT a.n FROM totals a, totals b, totals c")
     assert answer.read_next_batch().num_rows > 0
     answer.close()
@@ -259,7 +261,7 @@ def flip(path: Path) -> None:
 )
 @pytest.mark.parametrize("streams", [0, 4])
 @pytest.mark.parametrize("layout", [layout.value for layout in Layout])
-def test_a_damaged_file_is_named_and_the_next_query_answered(
+def test_a_damaged_file_is_named_and_the_next_query_succeeds(
     tmp_path: Path,
     damage: Callable[[Path], Any],
     error: type[Exception],
@@ -285,7 +287,7 @@ def test_a_damaged_file_is_named_and_the_next_query_answered(
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("layout", [layout.value for layout in Layout])
 def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
-    """As a restore can: every byte of what it reads, of changes too."""
+    """As in a restore: every byte that it reads is verified, also in changes."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
     with store.snapshot(parallelism=1) as checkpoint:
@@ -302,10 +304,10 @@ def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
         ask(store, sql, verify=True)
 
 
-def test_names_that_duckdb_takes_for_one_get_a_number(
+def test_names_that_duckdb_cannot_distinguish_get_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names that differ in case alone are refused today: the stores that have them are older."""
+    """Snapshots now refuse names that differ only in case, but older stores have them."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     monkeypatch.setattr(
         "statestore.snapshot.taken_names.TakenNames._refuse_folded", lambda *names: None
@@ -322,10 +324,10 @@ def test_names_that_duckdb_takes_for_one_get_a_number(
         assert elements.per_old_subtask() == [[row]]
 
 
-def test_without_duckdb_the_command_is_named(
+def test_without_duckdb_the_error_names_the_install_command(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its views are listed all the same."""
+    """The views are listed without DuckDB."""
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingDependencyError, match="install the extra 'query': "):
         store.query("SELECT 1")
@@ -340,10 +342,10 @@ NUL_TABLES = [
 
 
 @pytest.mark.parametrize("rows", NUL_TABLES)
-def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
+def test_names_with_a_nul_are_neither_stored_nor_queried(
     rows: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stores that were written before may have them: what is asked is never another column."""
+    """Older stores may have them. A query never reads another column instead."""
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(InvalidArgumentError, match="NUL"):
@@ -364,17 +366,17 @@ def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
         store.maintenance.edit("u", "s", sql="SELECT * FROM state")
 
 
-# --- in every form --------------------------------------------------------------------------------
+# --- every layout and encoding --------------------------------------------------------------------
 
 
 @in_both_layouts
-def test_a_view_has_the_rows_of_its_checkpoint_in_every_form(taken: Checkpoints) -> None:
+def test_a_view_has_the_rows_of_its_checkpoint_with_every_layout(taken: Checkpoints) -> None:
     for checkpoint_id, rows in taken.taken.items():
         assert entries_of(ask(taken.store, "SELECT * FROM s", checkpoint=checkpoint_id)) == rows
 
 
 @in_both_layouts
-def test_a_view_may_be_named_twice(taken: Checkpoints) -> None:
+def test_a_view_can_be_used_twice_in_a_statement(taken: Checkpoints) -> None:
     joined = "SELECT count(*) AS n FROM s AS a JOIN s AS b ON a.k = b.k AND a.m = b.m"
     assert ask(taken.store, joined) == [{"n": len(taken.rows)}]
     twice = "SELECT (SELECT sum(v) FROM s) + (SELECT sum(v) FROM s WHERE k > 'u03') AS n"
@@ -392,9 +394,7 @@ def test_a_view_may_be_named_twice(taken: Checkpoints) -> None:
         ("k BETWEEN 'u001' AND 'u004'", lambda k, m, v: "u001" <= k <= "u004"),
     ],
 )
-def test_conditions_are_about_the_merged_rows(
-    taken: Checkpoints, where: str, holds: object
-) -> None:
+def test_conditions_apply_to_the_merged_rows(taken: Checkpoints, where: str, holds: object) -> None:
     assert callable(holds)
     expected = {(k, m): v for (k, m), v in taken.rows.items() if holds(k, m, v)}
     assert bool(expected) == (where != "k IS NULL")
@@ -403,7 +403,7 @@ def test_conditions_are_about_the_merged_rows(
 
 
 @in_both_layouts
-def test_key_groups_that_are_not_asked_for_are_not_read(taken: Checkpoints) -> None:
+def test_key_groups_outside_the_condition_are_not_read(taken: Checkpoints) -> None:
     every = ask(taken.store, "SELECT * FROM s")
     for where, wanted in (("= 3", {3}), ("IN (2, 3, 9)", {2, 3, 9}), (">= 14", {14, 15})):
         some = ask(taken.store, f"SELECT * FROM s WHERE key_group {where}")
@@ -416,12 +416,12 @@ def test_key_groups_that_are_not_asked_for_are_not_read(taken: Checkpoints) -> N
 
 
 @in_both_layouts
-def test_rows_that_come_first_are_seen_before_all_are_read(taken: Checkpoints) -> None:
+def test_the_first_rows_are_returned_before_all_are_read(taken: Checkpoints) -> None:
     assert len(ask(taken.store, "SELECT * FROM s LIMIT 1")) == 1
 
 
 @in_both_layouts
-def test_a_file_that_is_missing_or_damaged_is_named(taken: Checkpoints) -> None:
+def test_a_missing_or_damaged_file_is_named(taken: Checkpoints) -> None:
     file = Path(taken.store.url, newest_file(taken.store))
     whole = file.read_bytes()
     file.write_bytes(whole[:-9])
@@ -433,7 +433,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(taken: Checkpoints) -> None:
 
 
 def typed(first: int, stop: int, value: int = 0) -> pa.Table:
-    """Return rows with a column of many types each."""
+    """Return rows with one column of each type."""
     numbers = range(first, stop)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     return pa.table(
@@ -451,7 +451,7 @@ def typed(first: int, stop: int, value: int = 0) -> pa.Table:
     )
 
 
-def test_columns_of_all_types_are_asked_over_changes_as_in_a_full_state(tmp_path: Path) -> None:
+def test_a_query_over_changes_equals_a_query_of_a_full_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
@@ -481,10 +481,10 @@ def test_columns_of_all_types_are_asked_over_changes_as_in_a_full_state(tmp_path
 
 @pytest.mark.parametrize("streams", [1, 4])
 @pytest.mark.parametrize("layout", [layout.value for layout in Layout])
-def test_of_a_state_with_changes_as_little_is_read(
+def test_a_state_with_changes_reads_as_little_as_a_full_state(
     tmp_path: Path, layout: str, streams: int
 ) -> None:
-    """Columns and row groups that are not asked for are not fetched, as of a full state."""
+    """As with a full state, other columns and row groups are not fetched."""
     storage = CountingStorage(str(tmp_path / "store"), streams)
     parquet = ParquetOptions(row_group_rows=64)
     store = StateStore.over(
@@ -511,7 +511,7 @@ def test_of_a_state_with_changes_as_little_is_read(
     ):
         (full, _), (layered, rows) = read(sql, 1), read(sql, 2)
         assert layered < every / 2
-        # Who has changes needs to know of which rows, so the key is read as well.
+        # A merge needs the keys of the changed rows, so the key is read as well.
         keys, _ = read("SELECT k FROM s", 1)
         assert layered <= full + keys + 2 * changes + 2**16
     assert [(row["n"], row["text"]) for row in rows] == [

@@ -1,4 +1,6 @@
-"""What was written is what every subtask gets, at every parallelism, through Arrow and Parquet."""
+"""Every subtask restores the rows that were written, at every parallelism, through Arrow and
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +67,13 @@ def multiset(rows: Iterable[Any]) -> Counter[Any]:
 
 
 def every_subtask(state: RestoredKeyedState) -> list[pa.Table]:
-    """Every subtask's rows, columns in order of name."""
+    """Return every subtask's rows, with the columns sorted by name."""
     subtasks = range(state.assignment.parallelism)
     return [state.to_arrow(subtask).read_all() for subtask in subtasks]
 
 
 def check(state: RestoredKeyedState, oracle: ReferenceKeyed) -> None:
-    """Compare every subtask with the oracle, by value, by digest and by order."""
+    """Compare every subtask with the expected rows, by value, digest and order."""
     tables = every_subtask(state)
     for subtask, table in enumerate(tables):
         expected = oracle.subtask(subtask, state.assignment.parallelism)
@@ -85,7 +87,9 @@ def check(state: RestoredKeyedState, oracle: ReferenceKeyed) -> None:
 @examples(60)
 @given(st.data(), keyed_cases())
 def test_restore_conserves_rows_at_every_parallelism(data: st.DataObject, case: KeyedCase) -> None:
-    """I1, I2, I7: any state of any kind, written at p, then at p' from what p' restored, at p''."""
+    """I1, I2, I7: write a state of any kind at p, restore it at p', write that and restore it at
+    p''.
+    """
     first, second, third = (data.draw(parallelisms(case.max_parallelism)) for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet")
@@ -111,7 +115,7 @@ def test_restore_conserves_rows_at_every_parallelism(data: st.DataObject, case: 
 def test_a_subtask_opens_files_of_its_own_key_groups_once(
     data: st.DataObject, case: KeyedCase
 ) -> None:
-    """I8: counted on the storage; a subtask without rows opens nothing."""
+    """I8: the storage counts the opened files; a subtask without rows opens none."""
     parallelism = data.draw(parallelisms(case.max_parallelism))
     assignment = KeyGroupAssignment(max_parallelism=case.max_parallelism, parallelism=parallelism)
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +135,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
 @examples(25)
 @given(st.data(), keyed_cases())
 def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> None:
-    """Every stored key, and one that is not, from at most one file (I8)."""
+    """Every stored key and one absent key, from at most one file (I8)."""
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
         store = StateStore.over(storage, table_format="parquet")
@@ -152,7 +156,7 @@ def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> 
 
 @examples(40)
 @given(st.data(), st.integers(1, 5), st.integers(1, 7))
-def test_operator_state_is_dealt_as_flink_deals_it(data: st.DataObject, old: int, new: int) -> None:
+def test_operator_state_is_distributed_as_in_flink(data: st.DataObject, old: int, new: int) -> None:
     """I7, I11: split state once, union state in full to each, one broadcast copy to each."""
     lists = {name: data.draw(element_lists(old)) for name in ("split", "union", "other")}
     rules = data.draw(element_lists(1))[0]
@@ -193,8 +197,8 @@ def test_operator_state_is_dealt_as_flink_deals_it(data: st.DataObject, old: int
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 128])
-def test_an_empty_state_is_a_state(store: StateStore, parallelism: int) -> None:
-    """It has no file, keeps its columns and max parallelism, and may get rows later."""
+def test_an_empty_state_is_stored(store: StateStore, parallelism: int) -> None:
+    """It has no file, keeps its columns and max parallelism, and can get rows later."""
     empty = pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], pa.list_(pa.string()))})
     with store.snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.keyed("u", "n", empty, key="k")
@@ -212,8 +216,8 @@ def test_an_empty_state_is_a_state(store: StateStore, parallelism: int) -> None:
     assert store.restore().keyed("u", "n").get(1) == [{"k": 1, "v": ["x"]}]
 
 
-def test_a_checkpoint_without_states_is_one(store: StateStore) -> None:
-    """It says that there is none."""
+def test_a_checkpoint_without_states_is_valid(store: StateStore) -> None:
+    """It reports that it has no states."""
     with store.snapshot(parallelism=3):
         pass
     restored = store.restore()
@@ -229,11 +233,11 @@ def test_a_subtask_without_rows_reads_nothing(store: StateStore) -> None:
     assert sorted(sizes) == [0] * 127 + [1]
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def test_every_checkpoint_stays_readable(store: StateStore) -> None:
-    """By its number; without one it is the latest, at the parallelism it was taken at."""
+    """By number; by default the latest one, at the parallelism of its snapshot."""
     for rows in (2, 3):
         take(store, pa.table({"k": list(range(rows))}), parallelism=rows)
     for checkpoint, rows in ((1, 2), ("1", 2), (2, 3), ("latest", 3)):
@@ -243,7 +247,7 @@ def test_every_checkpoint_stays_readable(store: StateStore) -> None:
 
 
 def test_a_missing_name_lists_those_that_exist(store: StateStore) -> None:
-    """Checkpoint, operator, state, and one of the other sort."""
+    """For a checkpoint, an operator, a state, and a state of the wrong sort."""
     take(store)
     with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 .*it has 1"):
         store.restore(checkpoint=2)
@@ -258,7 +262,7 @@ def test_a_missing_name_lists_those_that_exist(store: StateStore) -> None:
 
 @pytest.mark.parametrize("parallelism", [0, -1, 129, 32_769, True, 2.0, "2"])
 def test_a_parallelism_that_does_not_fit_is_refused(store: StateStore, parallelism: Any) -> None:
-    """Before a file is read; above the max it names the operator."""
+    """Before a file is read; the error for too many subtasks names the operator."""
     take(store)
     with pytest.raises((ParallelismError, InvalidArgumentError), match="parallelism"):
         store.restore(parallelism=parallelism)
@@ -267,7 +271,7 @@ def test_a_parallelism_that_does_not_fit_is_refused(store: StateStore, paralleli
 
 
 def test_a_max_parallelism_that_does_not_divide_is_refused(store: StateStore) -> None:
-    """I3: both numbers are shown."""
+    """I3: the error has both numbers."""
     take(store)
     assert store.restore(max_parallelism=128).parallelism == 2
     with pytest.raises(ParallelismError, match=r"parallelism 200 cannot be .* the stored 128"):
@@ -276,7 +280,7 @@ def test_a_max_parallelism_that_does_not_divide_is_refused(store: StateStore) ->
 
 @pytest.mark.parametrize("subtask", [-1, 2, True, "0", 0.0, None])
 def test_a_subtask_that_does_not_exist_is_refused(store: StateStore, subtask: Any) -> None:
-    """Of keyed and of operator state."""
+    """For keyed state and operator state."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k")
         checkpoint.union("u", "offsets", [[{"p": 1}], []])
@@ -287,8 +291,8 @@ def test_a_subtask_that_does_not_exist_is_refused(store: StateStore, subtask: An
         restored.operator("u", "offsets").subtask(subtask)
 
 
-def test_rows_come_as_frames_too(store: StateStore) -> None:
-    """Of pandas and of Polars, and no value is another one: a long beside a null, a NaN."""
+def test_rows_can_be_read_as_pandas_and_polars_frames(store: StateStore) -> None:
+    """With pandas and Polars each value stays the same, such as a long next to a null, or a NaN."""
     longs, doubles = pa.array([2**53 + 1, None, 3]), pa.array([float("nan"), None, 1.0])
     take(store, pa.table({"k": ["a", "b", "c"], "v": longs, "x": doubles}))
     keyed = store.restore(parallelism=2).keyed("u", "n")
@@ -299,8 +303,8 @@ def test_rows_come_as_frames_too(store: StateStore) -> None:
         assert repr(keyed.to_polars(subtask).to_arrow().to_pylist()) == repr(rows.to_pylist())
 
 
-def test_a_dataframe_needs_spark(store: StateStore) -> None:
-    """And the message says what does not."""
+def test_to_spark_needs_spark(store: StateStore) -> None:
+    """The message names the alternatives that need no Spark."""
     take(store)
     with pytest.raises(InvalidArgumentError, match=r"needs Spark: .*\.to_arrow\(0\)"):
         store.restore().keyed("u", "n").to_spark()
@@ -310,7 +314,7 @@ def test_a_dataframe_needs_spark(store: StateStore) -> None:
 
 
 def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) -> None:
-    """I7: file, state, operator and key group; other subtasks and checkpoints are not affected."""
+    """I7: the error names file, state, operator and key group; other subtasks stay readable."""
     take(store)
     take(store, layout="partitioned")
     entry = store.manifest().keyed[0]
@@ -336,7 +340,7 @@ def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) ->
 
 
 def test_a_missing_file_of_elements_is_named_with_its_state(store: StateStore) -> None:
-    """As of keyed state."""
+    """As with keyed state."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.union("u", "offsets", [[{"p": 1}]])
     [path] = Path(store.url, "operators").rglob("*.parquet")
@@ -346,8 +350,8 @@ def test_a_missing_file_of_elements_is_named_with_its_state(store: StateStore) -
     assert caught.value.__notes__ == ["while reading union state 'offsets' of operator 'u'"]
 
 
-def test_there_is_no_store_yet(store: StateStore) -> None:
-    """Restoring does not make one."""
+def test_a_restore_from_a_missing_store_is_refused(store: StateStore) -> None:
+    """A restore does not create a store."""
     for call in (store.restore, store.checkpoints, store.manifest):
         with pytest.raises(StoreNotFoundError, match=store.url):
             call()
@@ -355,7 +359,7 @@ def test_there_is_no_store_yet(store: StateStore) -> None:
 
 
 def test_restored_states_can_be_pickled(tmp_path: Path) -> None:
-    """As to another process, also after small layers of changes were read."""
+    """For example for another process, also after small layers of changes were read."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", pa.table({"k": ["a", "b"], "v": [1, 2]}), key="k")

@@ -1,4 +1,4 @@
-"""Numbers of bytes in words."""
+"""Sizes in bytes, parsed from text."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_size_in_bytes(text: str | int, size: int) -> None:
         *("1e6", 0, -4, True),
     ],
 )
-def test_what_is_no_size(text: Any) -> None:
+def test_an_invalid_size_is_refused(text: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="bytes"):
         bytes_of(text)

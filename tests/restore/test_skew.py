@@ -40,7 +40,7 @@ def made(folder: Path, rows: list[dict[str, Any]], layout: str) -> tuple[StateSt
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_hot_keys_are_those_with_most_rows(tmp_path: Path, layout: str, seed: int) -> None:
+def test_hot_keys_have_the_most_rows(tmp_path: Path, layout: str, seed: int) -> None:
     rows = rows_of(seed)
     counts = Counter(row["k"] for row in rows)
     store, _ = made(tmp_path, rows, layout)
@@ -57,7 +57,9 @@ def test_hot_keys_are_those_with_most_rows(tmp_path: Path, layout: str, seed: in
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_few_key_groups_are_read_and_what_is_sure_is_said(tmp_path: Path, layout: str) -> None:
+def test_few_key_groups_are_read_and_only_exact_results_are_marked_exact(
+    tmp_path: Path, layout: str
+) -> None:
     rows = rows_of(3)
     counts = Counter(row["k"] for row in rows)
     groups = Counter(key_group_of(row["k"], max_parallelism=GROUPS) for row in rows)
@@ -84,7 +86,7 @@ def groups_left(groups: Counter[int], read: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_changes_are_put_over_the_base(tmp_path: Path, layout: str) -> None:
+def test_changes_are_merged_with_the_base(tmp_path: Path, layout: str) -> None:
     rows = rows_of(4)
     store, _ = made(tmp_path, rows, layout)
     hottest = Counter(row["k"] for row in rows).most_common(1)[0][0]
@@ -99,7 +101,7 @@ def test_changes_are_put_over_the_base(tmp_path: Path, layout: str) -> None:
     assert hot.keys[0].key == {"k": "k7"}
 
 
-def test_skewed_groups_are_of_all_states_together(tmp_path: Path) -> None:
+def test_skewed_groups_are_computed_over_all_states(tmp_path: Path) -> None:
     rows = rows_of(5)
     store, _ = made(tmp_path, rows, "partitioned")
     groups = Counter(key_group_of_(row["k"]) for row in rows)
@@ -144,7 +146,7 @@ def empty() -> Any:
     return pa.table({"a": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(tmp_path: Path) -> None:
     store, _ = made(tmp_path, rows_of(7, 20), "partitioned")
     with pytest.raises(StateNotFoundError, match="'src' has no keys"):
         store.inspect.skew("src")

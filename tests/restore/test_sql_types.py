@@ -1,4 +1,4 @@
-"""Values of every type of DuckDB: the answer to a query has them as DuckDB does, or as its text."""
+"""Every type of DuckDB: a query returns the value that DuckDB returns, or its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statestore.files.values import shown_values
 from statestore.restore.export import json_value
 
 EVERY_TYPE = "SELECT * FROM test_all_types()"
-# What JSON has no type for is as elsewhere in this project: times are ISO 8601, bytes hex digits.
+# JSON has no type for these. As elsewhere in this project, times are ISO 8601 and bytes are hex.
 ISO: dict[str, list[Any]] = {
     "timestamp_ns": ["1677-09-22T00:00:00", "2262-04-11T23:47:16.854775806", None],
     "timestamp_tz_ns": ["1677-09-22T00:00:00Z", "2262-04-11T23:47:16.854775806Z", None],
@@ -54,7 +54,7 @@ def column_names() -> list[str]:
 
 
 def shown(rows: Any) -> dict[str, list[Any]]:
-    """Return the values of each column as the command and the page have them."""
+    """Return the values of each column as the command and the page show them."""
     return {
         name: [json_value(value) for value in shown_values(rows[name], of_duckdb=True)]
         for name in rows.column_names
@@ -62,9 +62,9 @@ def shown(rows: Any) -> dict[str, list[Any]]:
 
 
 def expected(name: str) -> list[Any]:
-    """Return a column by DuckDB's own ways: as Python's values where JSON has them, else as text.
+    """Return a column as DuckDB returns it: Python values where JSON has the type, otherwise text.
 
-    Neither of them goes through Arrow.
+    This does not use Arrow.
     """
     if name in ISO:
         return ISO[name]
@@ -94,7 +94,7 @@ def test_each_type_is_shown_as_duckdb_shows_it(store: StateStore, name: str) -> 
     assert len(found) == 3
 
 
-def test_all_types_are_one_answer(store: StateStore) -> None:
+def test_one_query_can_return_all_types(store: StateStore) -> None:
     rows = store.query(EVERY_TYPE).read_all()
     assert rows.column_names == column_names()
     json.dumps(shown(rows))
@@ -134,16 +134,18 @@ def test_all_types_are_one_answer(store: StateStore) -> None:
         ("{'t': TIME '24:00:00', 'd': [DATE 'infinity']}", {"t": "24:00:00", "d": ["infinity"]}),
     ],
 )
-def test_values_beyond_arrow_or_python_are_exact(store: StateStore, sql: str, value: Any) -> None:
+def test_values_outside_the_range_of_arrow_or_python_are_exact(
+    store: StateStore, sql: str, value: Any
+) -> None:
     assert shown(store.query(f"SELECT {sql} AS x").read_all()) == {"x": [value]}
 
 
-def test_columns_of_one_name_stay_apart(store: StateStore) -> None:
+def test_columns_with_the_same_name_stay_separate(store: StateStore) -> None:
     rows = store.query("SELECT BIT '1' AS x, 2 AS x, INTERVAL 1 DAY AS y ORDER BY ALL").read_all()
     assert [column.to_pylist() for column in rows.columns] == [["1"], [2], ["1 day"]]
 
 
-def test_the_order_of_rows_stays(store: StateStore) -> None:
+def test_the_order_of_rows_is_kept(store: StateStore) -> None:
     sql = "SELECT INTERVAL (i) DAY AS x FROM range(3) r(i) ORDER BY i DESC"
     assert shown(store.query(sql).read_all()) == {"x": ["2 days", "1 day", "00:00:00"]}
 
@@ -155,8 +157,8 @@ MOMENTS = [
 ]
 
 
-def test_times_are_those_of_duckdb_and_of_python() -> None:
-    """In a state the greatest timestamp is one, which only DuckDB takes for infinity."""
+def test_times_equal_those_of_duckdb_and_python() -> None:
+    """DuckDB alone takes the greatest timestamp for infinity; in a state it is a timestamp."""
     texts = shown_values(pa.array([*MOMENTS, 2**63 - 1], pa.timestamp("us", "UTC")))
     assert texts.pop() == "294247-01-10 04:00:54.775807+00"
     with duckdb.connect() as connection:

@@ -1,4 +1,4 @@
-"""The weight of key groups: of all states together, and of changes those that count."""
+"""The weight of key groups: the sum over all states, and with changes only the rows that count."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def ranged(first: int, *rows: int, size: int) -> KeyedStateHandle:
     return KeyedStateHandle(f"r{first}", span, sum(rows), size, 1, 0, "", "", index)
 
 
-def test_partitioned_files_count_in_their_group() -> None:
+def test_a_partitioned_file_counts_in_its_key_group() -> None:
     entry = keyed((handle(1, 3), handle(6, 2)))
     assert weights_of([entry], Weight.ROWS) == [0, 3, 0, 0, 0, 0, 2, 0]
     assert weights_of([entry]) == [0, 300, 0, 0, 0, 0, 200, 0]
 
 
-def test_ranged_files_count_by_the_rows_of_each_group() -> None:
+def test_a_ranged_file_is_divided_by_the_rows_of_each_group() -> None:
     entry = keyed((ranged(2, 1, 0, 3, size=401),))
     assert weights_of([entry], Weight.ROWS) == [0, 0, 1, 0, 3, 0, 0, 0]
     assert weights_of([entry]) == [0, 0, 101, 0, 301, 0, 0, 0]  # shares are rounded up
@@ -39,7 +39,7 @@ def test_states_of_an_operator_are_added() -> None:
     assert weights_of([one, two], Weight.ROWS) == [5, 0, 0, 0, 0, 0, 0, 1]
 
 
-def test_of_changes_only_those_of_live_groups_count() -> None:
+def test_changes_count_only_in_live_key_groups() -> None:
     changes = keyed((handle(0, 5), handle(3, 6)))
     layer = Layer(changes, 1, 0, (KeyGroupRange(2, 4),))
     entry = replace(keyed((handle(0, 1),)), layers=(layer,))
@@ -47,7 +47,7 @@ def test_of_changes_only_those_of_live_groups_count() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["files", "", "BYTES", None])
-def test_other_weights_are_named(wrong: Any) -> None:
+def test_an_unknown_weight_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="'bytes', 'rows'"):
         Weight(wrong)
 
@@ -75,7 +75,7 @@ def test_a_multiple_below_one_is_refused(factor: float) -> None:
         skewed_groups([keyed(())], factor=factor)
 
 
-def test_the_heaviest_and_what_comes_after() -> None:
+def test_the_heaviest_key_groups_and_the_rest() -> None:
     entry = keyed((handle(0, 4), handle(2, 5), handle(5, 4)))
     assert heaviest(entry, 1) == (((2, 5),), 4)
     assert heaviest(entry, 2) == (((2, 5), (0, 4)), 4)

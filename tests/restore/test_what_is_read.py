@@ -1,4 +1,4 @@
-"""What a plan names is what is read: each file of it once, by whom it says, and no other."""
+"""A restore reads exactly the files that its plan names: each once, by the planned subtask."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TARGETS: list[dict[str, Any]] = [
 
 @pytest.fixture(params=["partitioned", "ranged"])
 def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
-    """A state in a base of several files, and three layers that do not reach all key groups."""
+    """A state with several base files, and three layers that do not cover all key groups."""
     made = Checkpoints(tmp_path / "store", layout=request.param)
     made.full(users(60, 2), parallelism=5)
     made.change(users(3, 1, value=7))
@@ -44,13 +44,13 @@ def reads_of(plan: OperatorPlan, subtask: int) -> ReadSlices:
 
 
 def named(plan: OperatorPlan, subtask: int) -> Counter[str]:
-    """Return how often each file is in what the plan says of a subtask."""
+    """Return how often each file occurs in the plan of a subtask."""
     return Counter(reads_of(plan, subtask).names(plan.keyed_state("s").entry))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[str, Any]) -> None:
-    """I8: the numbers that a plan shows are of the same slices. Small layers are opened once."""
+    """I8: the numbers in a plan come from the same slices. Small layers are opened once."""
     restored = layered.store.restore(**target)
     (plan,) = restored.plan.operators
     state, opened = restored.keyed("u", "s"), layered.opened()
@@ -73,7 +73,7 @@ def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[
 def test_an_export_opens_what_its_plan_names(
     layered: Checkpoints, target: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What it reads before, to know which rows there are, it reads whole, and opens nothing."""
+    """The first pass, which counts the rows, reads whole files, so the second opens none."""
     (plan,) = layered.store.plan(**target).operators
     layered.store.export(tmp_path / "rows", **target)
     wanted = sum((named(plan, subtask) for subtask in range(len(plan.subtasks))), Counter[str]())
