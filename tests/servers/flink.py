@@ -1,13 +1,14 @@
-"""Real Flink on this machine, for tests: its published jars, and programs that run jobs in one JVM.
+"""Run real Flink on this machine for tests: its published jars, and programs that run jobs in a
+JVM.
 
 ::
 
     flink = Flink("2.3.0")
     flink.run([{"do": "savepoint", "to": "/tmp/s", "events": "400", "format": "CANONICAL"}])
 
-``python -m tests.servers.flink`` fetches the jars of the newest version; others come when a test
-needs them. They are kept in a folder of this Python environment, or in that which $FLINK_JARS
-names.
+``python -m tests.servers.flink`` fetches the jars of the newest version. The jars of other versions
+are fetched when a test first needs them. They are kept in a folder of this Python environment, or
+in the folder that $FLINK_JARS names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _JVM = (
     *SHORT_LIVED_JVM,
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
 )
-# Two are of no use here, and one layout of logs needs a class that is not there.
+# Two libraries are not needed, and one log layout needs a class that is missing.
 _UNUSED = ("flink-cep", "flink-csv", "log4j-layout")
 _LOG = """rootLogger.level = WARN
 rootLogger.appenderRef.console.ref = console
@@ -57,9 +58,9 @@ KAFKA = JarSet(
 
 @dataclass(frozen=True)
 class Flink:
-    """A version of Flink, and what is compiled for it.
+    """A version of Flink, and the programs that are compiled for it.
 
-    With a connector the sources in the folder of its name are compiled as well, and ``main`` is
+    With a connector, the sources in the connector's folder are compiled as well, and ``main`` is
     the program that runs jobs.
     """
 
@@ -70,12 +71,12 @@ class Flink:
 
     @property
     def folder(self) -> Path:
-        """Where its jars are kept, and the classes."""
+        """The folder of its jars and classes."""
         kept = os.environ.get("FLINK_JARS") or Path(sys.prefix) / "share" / "statestore"
         return Path(kept) / f"flink-{self.version}"
 
     def fetch(self) -> None:
-        """Fetch its jars, the first time; MissingDependencyError where that fails."""
+        """Fetch its jars the first time; MissingDependencyError if that fails."""
         done = self.folder / "complete"
         if done.exists():
             return
@@ -90,15 +91,15 @@ class Flink:
         done.touch()
 
     def jars(self) -> tuple[Path, ...]:
-        """Return its jars; MissingDependencyError where they cannot be had."""
+        """Return its jars; MissingDependencyError if they cannot be fetched."""
         self.fetch()
         found = sorted((self.folder / "pyflink" / "lib").glob("*.jar"))
         own = tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
         return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
-        """Run jobs one after another, as ``Main.java`` describes them; return where the snapshots
-        are that they wrote.
+        """Run jobs one after another, as ``Main.java`` describes; return the paths of their
+        snapshots.
         """
         words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
         lines = self.java(self.main, words).splitlines()
@@ -106,18 +107,18 @@ class Flink:
         return [line.split()[-1].removeprefix("file:") for line in lines if line.startswith(kinds)]
 
     def java(self, name: str, arguments: Sequence[str]) -> str:
-        """Run a program of the folder of sources; return its output, or raise StorageError."""
+        """Run a program from the source folder; return its output, or raise StorageError."""
         return _output(self.command(name, arguments), f"{name} with Flink {self.version}")
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs a program of the folder of sources."""
+        """Return the command that runs a program from the source folder."""
         classes = self._compiled()
         log = f"-Dlog4j.configurationFile=file:{classes / 'log4j2.properties'}"
         path = ["-cp", ":".join(map(str, (classes, *self.jars())))]
         return [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
 
     def _compiled(self) -> Path:
-        """Return the folder of the classes, compiled anew when a source has changed."""
+        """Return the folder of the classes; compile them again after a source has changed."""
         sources = sorted(SOURCES.glob("*.java"))
         if self.connector is not None:
             sources += sorted((SOURCES / self.connector).glob("*.java"))
@@ -147,7 +148,7 @@ def _output(command: list[str], what: str) -> str:
 
 
 def flink_with_kafka() -> Flink:
-    """Return the newest version, and a program whose job reads a topic."""
+    """Return the newest version with a program whose job reads a topic."""
     return Flink(VERSIONS[0], "golden.Kafka", "kafka", KAFKA)
 
 

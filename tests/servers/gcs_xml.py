@@ -1,14 +1,14 @@
-"""Google's XML requests before a server that takes those of JSON alone: for delta-rs, in tests.
+"""Translate Google's XML requests into JSON requests, so that delta-rs can use fake-gcs-server.
 
 ::
 
     with xml_requests(server.endpoint) as endpoint:
         DeltaTable(url, storage_options=…endpoint…)
 
-delta-rs puts an object by ``PUT /bucket/object``, if wanted with ``x-goog-if-generation-match: 0``.
-fake-gcs-server knows the same put as ``POST …/o?uploadType=media&ifGenerationMatch=0``, and so it
-is asked. Of a listing it leaves out no keys up to ``start-after``, which is done here. All other
-requests go on as they came.
+delta-rs writes an object with ``PUT /bucket/object``, optionally with ``x-goog-if-generation-match:
+0``. The same request to fake-gcs-server is ``POST …/o?uploadType=media&ifGenerationMatch=0``, so it
+is translated. fake-gcs-server ignores ``start-after`` in listings, so the keys up to it are removed
+here. All other requests are forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-
 
 @contextmanager
 def xml_requests(upstream: str) -> Iterator[str]:
-    """Return where XML puts are taken, until the block ends."""
+    """Yield the address that accepts XML requests, until the block ends."""
     address = urlsplit(upstream).netloc
 
     class Handler(_Handler):
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Print nothing."""
 
     def pass_on(self, address: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

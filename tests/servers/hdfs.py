@@ -1,14 +1,15 @@
-"""A real HDFS on this machine, for tests: a namenode and a datanode in one JVM, from Hadoop's own
-package ``hadoop-client-minicluster``.
+"""Run a real HDFS on this machine for tests: a namenode and a datanode in one JVM.
+
+They come from Hadoop's own package ``hadoop-client-minicluster``.
 
 ::
 
     with hdfs_server(directory) as server:
         store = StateStore.open(server.url("my-store"), storage_options=server.options)
 
-``python -m tests.servers.hdfs`` fetches the jars. It listens on the loopback address alone, on
-ports that are free, and keeps everything below its directory. It is killed when the block ends, and
-also when this process ends in any other way.
+``python -m tests.servers.hdfs`` fetches the jars. The cluster listens only on the loopback address,
+on free ports, and keeps all files in its directory. It is killed when the block ends, and also if
+this process dies.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running
 
 __all__ = ["HADOOP_VERSION", "HdfsServer", "hdfs_server"]
 
-HADOOP_VERSION = "3.5.0"  # that of Spark's own client
-# The cluster is of Hadoop's tests, and needs the libraries of those.
+HADOOP_VERSION = "3.5.0"  # the version of Spark's own client
+# The cluster is part of Hadoop's tests and needs the libraries of those tests.
 _JARS = JarSet(
     f"hdfs-{HADOOP_VERSION}",
     (
@@ -45,9 +46,7 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class HdfsServer:
-    """A cluster that runs: where its namenode and its datanode are asked over WebHDFS, and the
-    namenode by Hadoop's own clients.
-    """
+    """A running cluster: its addresses for WebHDFS and for Hadoop's own clients."""
 
     endpoint: str
     namenode: str
@@ -57,11 +56,11 @@ class HdfsServer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What WebHDFS needs to know: ``storage_options`` of a store."""
+        """The ``storage_options`` of a store, as WebHDFS needs them."""
         return self.through(self.endpoint)
 
     def through(self, endpoint: str) -> dict[str, Any]:
-        """Return the options by which the namenode is asked at another address."""
+        """Return the options for the same namenode at another address."""
         return {"port": urlsplit(endpoint).port}
 
     def url(self, prefix: str) -> str:
@@ -69,7 +68,7 @@ class HdfsServer:
         return f"hdfs://{self.namenode}/{self.bucket}/{prefix}"
 
     def make_bucket(self, name: str) -> None:
-        """Do nothing: a folder is made with its first file."""
+        """Do nothing: a folder is created with its first file."""
 
 
 @contextmanager
@@ -85,8 +84,8 @@ def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
     settings = {
         "hadoop.tmp.dir": directory / "tmp",
         "hdfs.minidfs.basedir": directory / "dfs",
-        # The datanode's own writes wait so long for the namenode to hear of their last block; its
-        # web server has few threads, and each write holds one.
+        # The datanode's own writes wait this long until the namenode confirms the last block. Its
+        # web server has few threads, and each write occupies one.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
     }
     command = [str(java_home() / "bin" / "java"), "-Xmx512m", *SHORT_LIVED_JVM]
@@ -97,7 +96,7 @@ def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
         command += ["-D", f"{name}={value}"]
 
     def ask() -> None:
-        # A first file: there is a datanode that takes it.
+        # A first write proves that a datanode accepts files.
         url = f"{endpoint}/webhdfs/v1/first?op=CREATE&user.name=root&overwrite=true"
         request = urllib.request.Request(f"{url}&noredirect=true", method="PUT")
         with _HTTP.open(request, timeout=10) as answer:

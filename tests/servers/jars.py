@@ -1,7 +1,7 @@
-"""Jars of servers and of Spark's connectors, from their published packages, for tests.
+"""Fetch the jars of servers and of Spark's connectors from their published packages, for tests.
 
-Spark's own resolver fetches them, so nothing else need be installed. Each set is kept in a folder
-of this Python environment, and fetched once: ``python -m tests.servers.jars`` fetches all.
+Spark's own resolver fetches them, so no other program is needed. Each set is fetched once and kept
+in a folder of this Python environment. ``python -m tests.servers.jars`` fetches all sets.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ KAFKA_VERSION = "4.1.0"
 
 @dataclass(frozen=True)
 class JarSet:
-    """Packages that are resolved together: a folder's name, Maven coordinates, what is left out.
+    """Packages that are resolved together: a folder name, Maven coordinates, and exclusions.
 
-    ``wanted`` are beginnings of the names of those jars that are used; all of them when empty.
+    ``wanted`` are prefixes of the names of the jars to use; if it is empty, all jars are used.
     """
 
     name: str
@@ -53,8 +53,9 @@ BROKER = JarSet(
     f"kafka-{KAFKA_VERSION}",
     (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36"),
 )
-# The connector names a token provider of its own version, which is not in every repository; with
-# plain text the one before it does as well. So the two are resolved apart, and put together.
+# The connector requires a token provider of its own version, which some repositories lack. With
+# plain text the previous version also works. So the two packages are resolved separately and
+# combined.
 CONNECTOR = JarSet(
     "spark-kafka-4.2.0",
     ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
@@ -69,7 +70,9 @@ TOKEN_PROVIDER = JarSet(
 
 
 def jars_of(jars: JarSet) -> tuple[Path, ...]:
-    """Return the jars of a set, fetched the first time; MissingDependencyError without them."""
+    """Return the jars of a set, which are fetched the first time; MissingDependencyError without
+    them.
+    """
     folder = Path(sys.prefix) / "share" / "statestore" / jars.name
     done = folder / "complete"
     if not done.exists():
@@ -80,7 +83,7 @@ def jars_of(jars: JarSet) -> tuple[Path, ...]:
 
 
 def spark_home() -> Path:
-    """Return the folder of the Spark that this environment's pyspark brings."""
+    """Return the folder of the Spark that is part of this environment's pyspark."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise MissingDependencyError("Spark is needed here: pip install pyspark")
@@ -97,11 +100,11 @@ def _fetch(jars: JarSet, folder: Path) -> None:
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
     said = folder / "resolver.log"
     try:
-        with said.open("wb") as log:  # hundreds of lines, of use when it fails
+        with said.open("wb") as log:  # hundreds of lines, useful after a failure
             pipes = {"stdout": log, "stderr": log}
             gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
             gateway.shutdown()
-            gateway.proc.communicate()  # else the pipe to it stays open
+            gateway.proc.communicate()  # otherwise the pipe to it stays open
     except PySparkRuntimeError as error:
         raise MissingDependencyError(
             f"the jars of {', '.join(jars.packages)} could not be fetched "
@@ -111,9 +114,7 @@ def _fetch(jars: JarSet, folder: Path) -> None:
 
 
 def fetched(*sets: JarSet, folder: Path | None = None) -> int:
-    """Fetch some sets, say how many jars they have, and copy them to a folder, if one is given;
-    return the exit code of a command.
-    """
+    """Fetch sets of jars, print their sizes, optionally copy the jars; return an exit code."""
     try:
         for jars in sets:
             found = jars_of(jars)
@@ -128,8 +129,8 @@ def fetched(*sets: JarSet, folder: Path | None = None) -> int:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Fetch all sets, or with ``--connector DIR`` put Spark's Kafka connector into a folder; return
-    the exit code.
+    """Fetch all sets, or copy Spark's Kafka connector with ``--connector DIR``; return the exit
+    code.
     """
     parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
     parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")

@@ -1,13 +1,13 @@
-"""A real Kafka broker on this machine, for tests: one KRaft node, from Kafka's published jars.
+"""Run a real Kafka broker on this machine for tests: one KRaft node, from Kafka's published jars.
 
 ::
 
     with kafka_broker(directory) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
-It listens on the loopback address alone, keeps everything below its directory, and makes no topic
-by itself. It is killed when the block ends, and also when this process ends in any other way. In a
-directory where one ran before, that one is started again: with its topics, at its port.
+The broker listens only on the loopback address, keeps all files in its directory, and does not
+create topics by itself. It is killed when the block ends, and also if this process dies. In the
+directory of an earlier broker, that broker is started again, with its topics and its port.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _JVM = ("-Xmx512m", *SHORT_LIVED_JVM)
 
 @dataclass(frozen=True)
 class KafkaBroker:
-    """A broker that runs: where it listens."""
+    """A running broker: its address."""
 
     bootstrap: str
 
@@ -61,7 +61,7 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
             if wait_for(process, lambda: _connect(port), seconds=START_SECONDS):  # noqa: B023
                 yield KafkaBroker(f"127.0.0.1:{port}")
                 return
-        # Most likely somebody else took one of its ports just before it did.
+        # Most likely another process took one of its ports just before.
     raise log_tail(directory / LOG, "the Kafka broker")
 
 
@@ -81,10 +81,10 @@ def _properties(directory: Path, port: int, controller: int) -> str:
         "transaction.state.log.num.partitions": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
-        # One that is killed and started again waits until the one before is given up: 9 s.
+        # By default a broker that is killed and started again waits 9 s for its own session to end.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
-        # So that tests see a log begin later within a second, and not within five minutes.
+        # Tests then see a raised log start offset within a second instead of five minutes.
         "log.retention.check.interval.ms": 500,
         "log.segment.delete.delay.ms": 500,
     }
@@ -92,7 +92,7 @@ def _properties(directory: Path, port: int, controller: int) -> str:
 
 
 def _classpath() -> str:
-    """Return the broker's jars, and of Scala's library the one that Spark brings."""
+    """Return the broker's jars, with Spark's version of Scala's library."""
     scala = sorted((spark_home() / "jars").glob("scala-library-*.jar"))
     if not scala:
         raise MissingDependencyError("this pyspark has no jars: install pyspark from its wheel")

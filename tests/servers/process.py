@@ -1,4 +1,4 @@
-"""Servers for tests: processes of this machine that end with ours, however that ends."""
+"""Run servers for tests: processes that end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from statestore.errors import StorageError
 
 __all__ = ["SHORT_LIVED_JVM", "free_ports", "log_tail", "running", "wait_for"]
 
-# Of a JVM that lives for seconds: its second compiler would take as much of the processors as what
-# it is started for. With one compiler there is room for 48 MB of code, which tests of Spark fill:
-# then code is thrown away and made again. Each doubling of the room for classes is a full
-# collection. That the bytes of published jars are a valid program is no test's business.
+# These JVMs live for seconds. A second compiler would use as much CPU as the actual work. With one
+# compiler the code cache has 48 MB, which tests of Spark fill; code is then discarded and compiled
+# again. Each doubling of the class space causes a full collection. Tests need not verify the
+# bytecode of published jars.
 SHORT_LIVED_JVM = (
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=256m",
@@ -26,11 +26,11 @@ SHORT_LIVED_JVM = (
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
-    "-XX:+IgnoreUnrecognizedVMOptions",  # of another Java
+    "-XX:+IgnoreUnrecognizedVMOptions",  # some options exist only in other Java versions
 )
 
-# Runs its arguments after the first; when its stdin closes, as it does however this process ends,
-# it runs the first, and kills what it runs.
+# The first argument is a cleanup command, the rest is the server's command. When stdin closes,
+# which happens however this process ends, the script runs the cleanup and kills the server.
 _TIED_TO_US = """
 exec 3<&0
 at_end=$1; shift
@@ -40,13 +40,14 @@ wait $server
 """
 
 
-# Below those that systems give to whoever connects: nobody takes one in passing.
+# Below the ports that systems assign to clients, so that no client takes one by accident.
 _PORTS = range(12_000, 32_000)
 
 
 def free_ports(number: int) -> tuple[int, ...]:
-    """Return ports of the loopback address on which nobody listens; at random, as other processes
-    look for some at the same moment.
+    """Return free ports of the loopback address, at random.
+
+    Other processes may search for ports at the same time.
     """
     sockets: list[socket.socket] = []
     while len(sockets) < number:
@@ -67,9 +68,10 @@ def running(
     removes: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server in ``directory`` until the block ends, its output in the file ``log`` there.
+    """Run a server in ``directory`` until the block ends; its output goes to the file ``log``
+    there.
 
-    It is not asked to end, but killed, and then the files in ``removes`` are deleted.
+    The server is killed without a request to stop. Then the files in ``removes`` are deleted.
     """
     at_end = f"rm -f {shlex.join(removes)}"
     with (directory / log).open("wb") as output:
@@ -92,8 +94,8 @@ def running(
 def wait_for(
     process: subprocess.Popen[bytes], is_ready: Callable[[], object], *, seconds: float
 ) -> bool:
-    """Ask until a server is ready, which is when asking raises no OSError; False when it has ended,
-    or the time is over.
+    """Call ``is_ready`` until it raises no OSError; False if the server has ended or the time is
+    over.
     """
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
@@ -107,6 +109,6 @@ def wait_for(
 
 
 def log_tail(path: Path, what: str) -> StorageError:
-    """Return the error that says that a server does not start, with the end of its log."""
+    """Return an error for a server that does not start, with the end of its log."""
     lines = path.read_text(errors="replace").splitlines()[-20:]
     return StorageError("\n".join([f"{what} does not start:", *lines]))

@@ -1,5 +1,6 @@
-"""Real PyFlink, for its golden and for a test that lets it restore, in an environment of its own:
-it needs older packages than the product has.
+"""Run real PyFlink, for its golden files and for a restore test, in an environment of its own.
+
+It needs older packages than this project.
 
 ::
 
@@ -24,12 +25,12 @@ JOB_SECONDS = 300
 
 
 def python_of_pyflink() -> str | None:
-    """Return the Python that has apache-flink, by $PYFLINK_PYTHON; None where that is not set."""
+    """Return the Python that has apache-flink, from $PYFLINK_PYTHON; None if it is not set."""
     return os.environ.get("PYFLINK_PYTHON")
 
 
 def run_pyflink(what: str, savepoint: Path, rows: Path, max_parallelism: int = 128) -> None:
-    """Let the job ``write`` a savepoint, or ``read`` one; see its docstring."""
+    """Make the job ``write`` or ``read`` a savepoint; see its docstring."""
     python = python_of_pyflink()
     if python is None:
         raise MissingDependencyError(f"$PYFLINK_PYTHON is not set: {__doc__}")

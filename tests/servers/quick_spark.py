@@ -1,9 +1,11 @@
-"""A Spark whose JVM starts in less time, and writes files in less, for tests.
+"""A Spark for tests whose JVM starts faster and writes files faster.
 
-``python -m tests.servers.quick_spark`` builds what that needs, in the folder ``build`` of the
-project: Hadoop's local file system without the programs that it starts (``LocalFiles.java``), where
-there is a JDK, and an archive of Spark's classes, which a JVM maps instead of reading some 18,000
-of them out of jars. Where that is not built, tests have the same Spark, and wait for it.
+``python -m tests.servers.quick_spark`` builds two things in the project's folder ``build``:
+
+* Hadoop's local file system without its external programs (``LocalFiles.java``), if there is a JDK.
+* An archive of Spark's classes. A JVM maps it instead of reading some 18,000 classes from jars.
+
+Without them, tests use the same Spark and wait longer.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["main", "quick_spark", "spark_jvm"]
 
 FILES, ARCHIVE = (ROOT / "build" / "quick-spark" / name for name in ("classes", "spark.jsa"))
 SOURCE = Path(__file__).parent / "java" / "LocalFiles.java"
-_QUIET = "-Xlog:cds*=off"  # a JVM that the archive does not fit goes without
+_QUIET = "-Xlog:cds*=off"  # a JVM that does not match the archive runs without it
 
 
 def spark_jvm() -> tuple[str, ...]:
@@ -36,7 +38,7 @@ def spark_jvm() -> tuple[str, ...]:
 
 
 def quick_spark() -> dict[str, str]:
-    """Return the variables with which each Spark that is started is a quick one."""
+    """Return the variables with which every Spark that is started uses the two."""
     if not FILES.exists():
         return {"SPARK_SUBMIT_OPTS": " ".join(spark_jvm())}
     files = (
@@ -45,7 +47,7 @@ def quick_spark() -> dict[str, str]:
     )
     return {
         "SPARK_SUBMIT_OPTS": " ".join((*spark_jvm(), *files)),
-        "SPARK_DIST_CLASSPATH": str(FILES),  # behind Spark's own jars, so that the archive fits
+        "SPARK_DIST_CLASSPATH": str(FILES),  # after Spark's own jars, so that the archive matches
     }
 
 
@@ -71,7 +73,7 @@ def main() -> int:
 
 
 def _load_classes(spark: SparkSession, folder: Path) -> None:
-    """Do a little of all that tests do."""
+    """Run a little of everything that the tests do."""
     rows = spark.range(100, numPartitions=2).selectExpr("id", "uuid() AS text")
     store = StateStore.open(str(folder / "store"), spark=spark)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -100,7 +102,7 @@ def _collect(batch: DataFrame, _: int) -> None:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stop the session, and wait for its JVM, which writes the archive last."""
+    """Stop the session, and wait for its JVM, which writes the archive when it exits."""
     gateway = SparkContext._gateway
     assert gateway is not None
     spark.stop()

