@@ -1,4 +1,4 @@
-"""Stored offsets against live topics: every one is kept, moved, retired or refused (I11)."""
+"""Stored offsets against live topics: every offset is kept, moved, retired or refused (I11)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FAIL = (Decision.REFUSED, None)
                 "recreated_topics",
                 {"earliest": (Decision.MOVED, LOW), "latest": (Decision.MOVED, HIGH), "fail": FAIL},
             )
-            for offset in (0, 99, 105, 110, 111)  # whatever it would be in the old topic
+            for offset in (0, 99, 105, 110, 111)  # whatever the decision would be in the old topic
         ),
         (
             [at(99)],
@@ -112,7 +112,7 @@ FAIL = (Decision.REFUSED, None)
         ),
     ],
 )
-def test_each_case_goes_by_its_policy_and_by_no_other(
+def test_each_case_follows_only_its_own_policy(
     stored: list[SourceOffset], topics: Any, case: Case, policy: str | None, outcomes: Any
 ) -> None:
     for policies in ALL_POLICIES:
@@ -122,7 +122,7 @@ def test_each_case_goes_by_its_policy_and_by_no_other(
 
 
 @pytest.mark.parametrize("policies", ALL_POLICIES)
-def test_a_partition_that_a_topic_made_anew_lacks_is_removed(policies: Policies) -> None:
+def test_a_partition_that_a_recreated_topic_lacks_is_removed(policies: Policies) -> None:
     found = only([at(105, topic_id="old")], live(), policies)
     if policies.recreated_topics == "fail":
         assert (found.case, found.decision) == (Case.RECREATED, Decision.REFUSED)
@@ -132,8 +132,8 @@ def test_a_partition_that_a_topic_made_anew_lacks_is_removed(policies: Policies)
         assert found.decision is (Decision.RETIRED if retire else Decision.REFUSED)
 
 
-def test_what_only_looks_right_is_refused_unless_asked_for() -> None:
-    """By default nothing that may lose or repeat records goes on."""
+def test_a_doubtful_offset_is_refused_by_default() -> None:
+    """The default policies never lose or repeat records."""
     topics = live(0, 1, 2, 3)
     stored = [at(99, 0), at(111, 1), at(105, 2, "old"), at(1, 7)]
     assert len(reconcile(stored, topics).refused) == 4
@@ -171,7 +171,7 @@ def test_reasons_count_records(
     assert (found.unread, found.reason) == (unread, reason)
 
 
-def test_a_refusal_names_every_partition_and_the_policies_to_choose() -> None:
+def test_a_refusal_names_every_partition_and_the_possible_policies() -> None:
     found = reconcile([at(97), at(111, 1), at(5, 2)], live(0, 1, 2, low=0, high=100))
     with pytest.raises(IncompatibleStateError) as refused:
         assert found.offsets
@@ -185,13 +185,13 @@ def test_a_refusal_names_every_partition_and_the_policies_to_choose() -> None:
 
 
 @pytest.mark.parametrize("policy", WORDS)
-def test_a_word_that_is_no_policy_is_refused(policy: str) -> None:
+def test_an_unknown_policy_is_refused(policy: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{policy} is one of .*, not 'ignore'"):
         Policies(**{policy: "ignore"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 3), (4, 3)])
-def test_a_range_has_its_ends_in_order(low: int, high: int) -> None:
+def test_the_ends_of_a_range_must_be_ordered(low: int, high: int) -> None:
     with pytest.raises(InvalidArgumentError, match="not a range"):
         LiveRange(low, high)
 
@@ -213,7 +213,7 @@ offsets = st.dictionaries(
 def test_nothing_is_dropped_and_nothing_is_out_of_range(
     stored: list[SourceOffset], live: dict[str, LiveTopic], policies: Policies
 ) -> None:
-    """Each partition once; a stored one is kept, moved, retired or refused."""
+    """Each partition occurs once; a stored one is kept, moved, retired or refused."""
     found = reconcile(stored, live, policies)
     known = {(each.topic, each.partition): each for each in stored}
     ranges = {(t.name, n): r for t in live.values() for n, r in t.partitions.items()}
@@ -237,7 +237,7 @@ def test_nothing_is_dropped_and_nothing_is_out_of_range(
 
 
 @given(offsets, topics)
-def test_reconciling_again_keeps_everything(
+def test_reconciling_twice_changes_nothing(
     stored: list[SourceOffset], live: dict[str, LiveTopic]
 ) -> None:
     once = reconcile(stored, live, LAX).offsets
@@ -262,7 +262,7 @@ def test_every_reconciled_offset_is_read_by_one_subtask(
     mode: str,
     data: Any,
 ) -> None:
-    """Also when some old subtasks had finished, and when several report the same."""
+    """Also if some old subtasks had finished, and if several report the same offset."""
     lists: list[list[SourceOffset] | None] = [[] for _ in range(old)]
     for each in stored:
         for subtask in data.draw(st.sets(st.integers(0, old - 1), min_size=1)):
@@ -273,7 +273,7 @@ def test_every_reconciled_offset_is_read_by_one_subtask(
     assert sorted(each for mine in dealt for each in mine) == sorted(found.offsets)
 
 
-def test_offsets_stay_where_they_were_and_new_partitions_go_to_the_shortest_list() -> None:
+def test_offsets_keep_their_subtask_and_new_partitions_go_to_the_shortest_list() -> None:
     old = [[at(105, 0), at(106, 1)], None, [at(107, 2)], []]
     found = reconcile([*(old[0] or ()), *(old[2] or ())], live(0, 1, 2, 3, 4, 5))
     lists = found.per_old_subtask(old)

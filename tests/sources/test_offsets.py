@@ -1,4 +1,4 @@
-"""Source offsets find their subtasks: each partition is read by exactly one (I11)."""
+"""Assign source offsets to subtasks: exactly one subtask reads each partition (I11)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _dealt_over(offsets: list[SourceOffset], subtasks: int) -> list[list[SourceO
         ("orders", 4, 940374459 % 4),
     ],
 )
-def test_the_partitions_of_a_topic_start_where_its_hash_says(
+def test_the_topics_hash_decides_the_subtask_of_partition_0(
     topic: str, parallelism: int, start: int
 ) -> None:
     """Flink's rule: ((hash * 31) & 0x7FFFFFFF) % parallelism, in Java's 32-bit arithmetic."""
@@ -67,7 +67,7 @@ def test_the_partitions_of_a_topic_start_where_its_hash_says(
 def test_neighbouring_partitions_go_to_neighbouring_subtasks(
     topic: str, partition: int, parallelism: int
 ) -> None:
-    """A topic's partitions go round robin, so loads differ by one at most."""
+    """A topic's partitions are assigned round robin, so loads differ by at most one."""
     here, after = (subtask_of_partition(topic, p, parallelism) for p in (partition, partition + 1))
     assert after == (here + 1) % parallelism
 
@@ -76,7 +76,7 @@ def test_neighbouring_partitions_go_to_neighbouring_subtasks(
 def test_each_partition_is_assigned_exactly_once(
     wanted: list[tuple[str, int]], parallelism: int
 ) -> None:
-    """I11: none twice, none left out, however often one is listed."""
+    """I11: none twice and none missing, even if one is listed several times."""
     assigned = assign_partitions(wanted, parallelism)
     assert len(assigned) == parallelism
     assert Counter(p for mine in assigned for p in mine) == Counter(set(wanted))
@@ -102,14 +102,14 @@ def test_a_partition_stays_with_its_subtask_when_others_appear(
 
 @pytest.mark.parametrize("parallelism", [0, -3, 32_769])
 def test_no_partition_is_assigned_at_a_parallelism_out_of_bounds(parallelism: Any) -> None:
-    """Parallelism lies in 1..32768, also where there is nothing to assign."""
+    """The parallelism must be in 1..32768, even if there is no partition to assign."""
     with pytest.raises(InvalidArgumentError, match=r"1\.\.32768"):
         assign_partitions([], parallelism)
 
 
 @pytest.mark.parametrize("wanted", [("", 0), ("orders", -1), ("orders", "0"), (None, 0)])
-def test_what_is_no_partition_is_not_assigned(wanted: Any) -> None:
-    """A topic is a non-empty string, a partition a number from 0."""
+def test_an_invalid_partition_is_not_assigned(wanted: Any) -> None:
+    """A topic is a non-empty string; a partition is a non-negative number."""
     with pytest.raises(InvalidArgumentError, match="topic"):
         assign_partitions([("orders", 1), wanted], 2)
 
@@ -118,14 +118,14 @@ def test_what_is_no_partition_is_not_assigned(wanted: Any) -> None:
 
 
 @given(known_offsets)
-def test_offsets_survive_the_way_to_elements_and_back(offsets: list[SourceOffset]) -> None:
-    """Both conversions are each other's inverse, and elements are plain enough for JSON."""
+def test_offsets_survive_the_conversion_to_elements(offsets: list[SourceOffset]) -> None:
+    """The two conversions are inverse, and elements can be written as JSON."""
     elements = offset_elements(offsets)
     assert source_offsets(elements) == tuple(offsets)
     assert json.loads(json.dumps(elements)) == list(elements)
 
 
-def test_rows_and_mappings_hold_offsets() -> None:
+def test_rows_and_mappings_can_contain_offsets() -> None:
     """Fields are found by name, in any order; other fields are ignored."""
     row = namedtuple("row", "offset leader partition topic")
     expected = SourceOffset("orders", 3, 42)
@@ -144,15 +144,15 @@ def test_a_missing_field_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize("element", ["orders-0", 7, None, ("orders", 0, 1), []])
-def test_what_has_no_fields_is_refused(element: Any) -> None:
-    """Fields go by name: a bare tuple or a string is no offset."""
+def test_an_element_without_fields_is_refused(element: Any) -> None:
+    """Fields are found by name, so a tuple or a string is not an offset."""
     with pytest.raises(InvalidArgumentError, match="needs the field"):
         source_offset(element)
 
 
 @pytest.mark.parametrize("offset", [-1, -2, 1.0, "7", None, True, 1 << 63])
 def test_an_offset_that_is_not_a_position_is_refused(offset: Any) -> None:
-    """Nor are Spark's -1 and -2 (latest, earliest); the message says whose offset it is."""
+    """Spark's -1 and -2 (latest, earliest) are refused too; the message names the partition."""
     with pytest.raises(InvalidArgumentError, match="'orders' partition 3: offset"):
         source_offset({"topic": "orders", "partition": 3, "offset": offset})
 
@@ -165,14 +165,14 @@ def test_a_partition_that_is_not_a_number_is_refused(partition: Any) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", None, 5, b"orders"])
-def test_what_is_not_a_topic_is_refused(topic: Any) -> None:
+def test_an_invalid_topic_is_refused(topic: Any) -> None:
     """A topic is a non-empty string."""
     with pytest.raises(InvalidArgumentError, match="topic"):
         SourceOffset(topic, 0, 0)
 
 
-def test_integers_of_other_libraries_become_pythons() -> None:
-    """What says that it is an integer (numpy's do) is one, and compares and prints as such."""
+def test_integers_of_other_libraries_become_python_ints() -> None:
+    """An integer type such as numpy's is accepted, and then compares and prints as an int."""
 
     class Int64:
         def __init__(self, value: int) -> None:
@@ -187,8 +187,8 @@ def test_integers_of_other_libraries_become_pythons() -> None:
 
 
 @pytest.mark.parametrize("convert", [source_offsets, starting_offsets_json])
-def test_two_offsets_of_one_partition_are_refused(convert: Any) -> None:
-    """Neither is known to be right; the message names topic and partition."""
+def test_two_offsets_for_one_partition_are_refused(convert: Any) -> None:
+    """Neither is known to be correct; the message names topic and partition."""
     with pytest.raises(InvalidArgumentError, match="'orders' partition 3 has two offsets, 5 and 6"):
         convert([SourceOffset("orders", 3, 5), SourceOffset("orders", 3, 6)])
 
@@ -196,8 +196,8 @@ def test_two_offsets_of_one_partition_are_refused(convert: Any) -> None:
 # --- Spark's startingOffsets ----------------------------------------------------------------------
 
 
-def test_starting_offsets_are_written_as_spark_reads_them() -> None:
-    """Topics by name and partitions by number, not by text: 2 before 10."""
+def test_starting_offsets_have_sparks_format() -> None:
+    """Topics are sorted by name and partitions by number: 2 before 10."""
     offsets = [SourceOffset("b", 10, 7), SourceOffset("b", 2, 5), SourceOffset("a", 0, 23)]
     assert starting_offsets_json(offsets) == '{"a":{"0":23},"b":{"2":5,"10":7}}'
 
@@ -206,7 +206,7 @@ def test_starting_offsets_are_written_as_spark_reads_them() -> None:
 def test_equal_offsets_give_equal_text(
     orders: tuple[list[SourceOffset], list[SourceOffset]],
 ) -> None:
-    """The text does not depend on the order, and holds every offset."""
+    """The text does not depend on the order, and contains every offset."""
     text = starting_offsets_json(orders[0])
     assert text == starting_offsets_json(orders[1])
     assert {(t, int(p), o) for t, ps in json.loads(text).items() for p, o in ps.items()} == {
@@ -218,7 +218,7 @@ def test_equal_offsets_give_equal_text(
 
 
 def test_split_offsets_of_two_subtasks_start_three() -> None:
-    """The worked example: contiguous blocks, the first subtask takes the remainder."""
+    """The worked example: contiguous blocks; the first subtask gets the remainder."""
     started = per_subtask_offsets(OLD, 3, mode="split")
     assert [[(o.partition, o.offset) for o in mine] for mine in started] == [
         [(0, 1000), (1, 1500)],
@@ -228,7 +228,7 @@ def test_split_offsets_of_two_subtasks_start_three() -> None:
 
 
 def test_union_offsets_are_filtered_by_the_assignment() -> None:
-    """Each subtask keeps the partitions that it reads, of all that every old subtask reported."""
+    """Each subtask keeps its own partitions from the offsets of all old subtasks."""
     started = per_subtask_offsets(OLD, 3, mode="union")
     mine = [tuple((o.topic, o.partition) for o in subtask) for subtask in started]
     assert tuple(mine) == assign_partitions([("orders", p) for p in range(4)], 3)
@@ -238,7 +238,7 @@ def test_union_offsets_are_filtered_by_the_assignment() -> None:
 def test_each_partition_starts_once_at_its_offset(
     offsets: list[SourceOffset], old_parallelism: int, parallelism: int, mode: str
 ) -> None:
-    """I7, I11: at every parallelism and in both modes nothing is lost, doubled or rewound."""
+    """I7, I11: at every parallelism, in both modes, no offset is lost, duplicated or rewound."""
     old = _dealt_over(offsets, old_parallelism)
     started = per_subtask_offsets(old, parallelism, mode=mode)
     assert len(started) == parallelism
@@ -247,7 +247,7 @@ def test_each_partition_starts_once_at_its_offset(
 
 @given(known_offsets, st.lists(parallelisms, min_size=1, max_size=4))
 def test_offsets_do_not_grow_over_restores(offsets: list[SourceOffset], path: list[int]) -> None:
-    """I7: even if every subtask reports all that it restored, each partition starts once."""
+    """I7: even if every subtask reports all of its restored offsets, each partition starts once."""
     for parallelism in path:
         everybody_reports_all = [offsets] * parallelism
         started = per_subtask_offsets(everybody_reports_all, parallelism, mode="union")
@@ -258,29 +258,29 @@ def test_offsets_do_not_grow_over_restores(offsets: list[SourceOffset], path: li
 def test_the_union_assignment_does_not_depend_on_who_reported(
     offsets: list[SourceOffset], old_parallelism: int, parallelism: int
 ) -> None:
-    """I11: order-free: the old lists may be cut and ordered in any way."""
+    """I11: the distribution and order of the old lists do not matter."""
     started = per_subtask_offsets(_dealt_over(offsets, old_parallelism), parallelism, mode="union")
     assert started == per_subtask_offsets([None, offsets[::-1]], parallelism, mode="union")
 
 
 @pytest.mark.parametrize("mode", ["split", "union"])
 def test_a_partition_reported_twice_starts_once(mode: str) -> None:
-    """The same offset from two old subtasks is one fact; two readers would read it twice."""
+    """Two old subtasks may report the same offset, but two readers would read it twice."""
     started = per_subtask_offsets([OLD[0], OLD[0], None], 2, mode=mode)
     assert sorted(o.partition for mine in started for o in mine) == [0, 1]
 
 
 @pytest.mark.parametrize("mode", ["split", "union"])
 def test_old_subtasks_that_disagree_are_refused(mode: str) -> None:
-    """Taking either offset would lose or repeat records; the message names the partition."""
+    """Choosing either offset would lose or repeat records; the message names the partition."""
     other = [{"topic": "orders", "partition": 1, "offset": 1400}]
     with pytest.raises(InvalidArgumentError, match=r"'orders' partition 1 .* 1500 and 1400"):
         per_subtask_offsets([OLD[0], other], 2, mode=mode)
 
 
 @pytest.mark.parametrize("mode", ["split", "union"])
-def test_without_any_offset_every_subtask_starts_with_none(mode: str) -> None:
-    """Old subtasks that had all finished leave nothing to read."""
+def test_without_any_offset_no_subtask_has_a_start_offset(mode: str) -> None:
+    """If all old subtasks had finished, there is nothing to read."""
     assert per_subtask_offsets([None, None], 3, mode=mode) == ((), (), ())
 
 
@@ -293,7 +293,7 @@ def test_broadcast_offsets_are_refused() -> None:
 # --- Topic ids ------------------------------------------------------------------------------------
 
 
-def test_a_topic_id_goes_with_its_offset() -> None:
+def test_a_topic_id_stays_with_its_offset() -> None:
     element = {"topic": "orders", "partition": 3, "offset": 42, "topic_id": "uEPhhPlSTgyR"}
     offset = source_offset(element)
     assert offset.topic_id == "uEPhhPlSTgyR"
@@ -304,11 +304,11 @@ def test_a_topic_id_goes_with_its_offset() -> None:
 
 
 @pytest.mark.parametrize("topic_id", ["", 7, b"x"])
-def test_what_is_no_topic_id_is_refused(topic_id: Any) -> None:
+def test_an_invalid_topic_id_is_refused(topic_id: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="'orders': topic_id"):
         SourceOffset("orders", 3, 42, topic_id)
 
 
-def test_two_topic_ids_of_one_partition_are_refused() -> None:
+def test_two_topic_ids_for_one_partition_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="partition 3 has two topic ids, a and b"):
         source_offsets([SourceOffset("orders", 3, 5, "a"), SourceOffset("orders", 3, 5, "b")])
