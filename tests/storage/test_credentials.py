@@ -1,4 +1,4 @@
-"""No part of credentials in a URL comes back in an error, a log or a repr."""
+"""Credentials in a URL never appear in an error, a log or a repr."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from statestore.settings import Settings
 from statestore.storage import S3Storage, open_storage
 from statestore.storage.base import without_credentials
 
-# Letters that no message has, so that any two of them in one are of the secret.
+# No message has these letters, so any two of them in one belong to the secret.
 SECRET = "ЖЩЮЯ"
 parts = st.text(f"{SECRET}/:@?#%+=~. \\", min_size=1, max_size=12).map(lambda s: f"Ж{s}Щ")
 schemes = st.sampled_from(["s3://", "s3a://", "S3://", "s3:/", "gs://", "https://", "file://"])
 
 
 @given(schemes, parts, st.none() | parts, st.sampled_from(["bucket", "bucket/a", "h:80/a@b/c"]))
-def test_a_url_with_credentials_is_refused_without_a_word_of_them(
+def test_a_url_with_credentials_is_refused_without_quoting_them(
     scheme: str, user: str, password: str | None, rest: str
 ) -> None:
-    """With slashes, colons and at-signs in them, as secrets have them."""
+    """With slashes, colons and at signs, as secrets have them."""
     if password is None and ("/" in user or scheme == "s3:/"):
-        return  # nobody can tell it from a path
+        return  # cannot be distinguished from a path
     url = f"{scheme}{user}{'' if password is None else f':{password}'}@{rest}"
     with pytest.raises(StateStoreError) as refused:
         StateStore.open(url)
@@ -48,8 +48,8 @@ def test_an_endpoint_with_credentials_is_refused(user: str, password: str) -> No
             assert not set(str(refused.value)) & set(SECRET)
 
 
-def test_settings_hold_none(caplog: pytest.LogCaptureFixture) -> None:
-    """What prints them has none to print."""
+def test_settings_refuse_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """Printed settings therefore have none."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(SettingsError) as refused:
         Settings(store="s3://ЖKEY:ЩSEC/RETЮ@bucket/a")
@@ -60,14 +60,14 @@ def test_settings_hold_none(caplog: pytest.LogCaptureFixture) -> None:
     "url",
     ["s3://bucket/a@b", "s3://bucket/x=1/@", "/data/a:b@c", "file:///data/a:b@c", "relative/a:b@c"],
 )
-def test_names_that_are_no_credentials_are_taken(url: str) -> None:
-    """A store of such a name stays readable."""
+def test_names_that_only_resemble_credentials_are_accepted(url: str) -> None:
+    """A store with such a name stays readable."""
     pytest.importorskip("s3fs")
     assert open_storage(url).url.endswith(url.removeprefix("file://").rpartition("/")[2])
 
 
 @given(parts, parts)
-def test_what_a_library_quotes_is_cut(user: str, password: str) -> None:
+def test_credentials_in_a_librarys_message_are_removed(user: str, password: str) -> None:
     text = f'Could not connect to the endpoint URL: "http://{user}:{password}@host/bucket"'
     if not set(f"{user}{password}") & set(" \"'"):
         assert not set(without_credentials(text)) & set(SECRET)

@@ -1,4 +1,4 @@
-"""A copy on this host of what was written or restored here: used when it is right, never else."""
+"""The local cache: files that were written or restored on this host are read from it if valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [{"user": f"u{i}", "n": i} for i in range(40)]
 
 
 class TestCachedStorage(StorageSuite):
-    """To its users it is the storage behind it."""
+    """Run the conformance suite: users see no difference from the storage."""
 
     races = 20
 
@@ -63,7 +63,7 @@ def data_files(tmp_path: Path) -> list[Path]:
     return files(tmp_path / "store" / "operators")
 
 
-def test_what_was_written_here_is_restored_without_the_store(tmp_path: Path) -> None:
+def test_written_files_are_restored_without_the_store(tmp_path: Path) -> None:
     store = cached(tmp_path)
     take(store)
     assert len(files(tmp_path / "cache")) == len(data_files(tmp_path)) == 5
@@ -75,7 +75,7 @@ def test_what_was_written_here_is_restored_without_the_store(tmp_path: Path) -> 
         rows(plain(tmp_path))
 
 
-def test_what_was_restored_here_is_restored_again_without_the_store(tmp_path: Path) -> None:
+def test_restored_files_are_restored_again_without_the_store(tmp_path: Path) -> None:
     take(plain(tmp_path))
     store = cached(tmp_path)
     assert rows(store) == ROWS
@@ -94,10 +94,8 @@ def test_what_was_restored_here_is_restored_again_without_the_store(tmp_path: Pa
         lambda copy: copy.write_bytes(b""),
     ],
 )
-def test_a_copy_that_is_not_the_file_is_not_read(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
-    """I7: the store is read in its place, and the next restore has a good copy again."""
+def test_a_damaged_copy_is_not_read(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """I7: the file is read from the store instead, and the next restore has a valid copy again."""
     store = cached(tmp_path)
     take(store)
     for copy in files(tmp_path / "cache"):
@@ -108,7 +106,7 @@ def test_a_copy_that_is_not_the_file_is_not_read(
     assert {copy.name: copy.read_bytes() for copy in files(tmp_path / "cache")} == stored
 
 
-def test_a_cache_that_is_a_file_stops_nobody(
+def test_a_file_in_place_of_the_cache_folder_is_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cache").write_text("no folder")
@@ -118,7 +116,7 @@ def test_a_cache_that_is_a_file_stops_nobody(
     assert "local cache: cannot write" in caplog.text
 
 
-def test_it_stays_within_its_limit_and_forgets_what_was_used_least_lately(tmp_path: Path) -> None:
+def test_it_stays_within_its_limit_and_evicts_the_least_recently_used(tmp_path: Path) -> None:
     take(cached(tmp_path))
     total = sum(copy.stat().st_size for copy in files(tmp_path / "cache"))
     first, *others = files(tmp_path / "cache")
@@ -134,14 +132,14 @@ def test_it_stays_within_its_limit_and_forgets_what_was_used_least_lately(tmp_pa
         cached(tmp_path, local_cache_bytes=0)
 
 
-def test_a_process_that_only_restores_keeps_to_the_limit_too(tmp_path: Path) -> None:
+def test_a_process_that_only_restores_respects_the_limit(tmp_path: Path) -> None:
     take(plain(tmp_path))
     assert rows(cached(tmp_path, local_cache_bytes=1)) == ROWS
     assert files(tmp_path / "cache") == []
 
 
-def test_nothing_but_copies_is_ever_deleted(tmp_path: Path) -> None:
-    """Whatever else lies in the folder, a store among it."""
+def test_only_copies_are_ever_deleted(tmp_path: Path) -> None:
+    """Other files in the folder are kept, including a store."""
     (tmp_path / "thesis.tex").write_text("years of work")
     store = StateStore.open(
         str(tmp_path / "store"),
@@ -158,28 +156,28 @@ def test_nothing_but_copies_is_ever_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["store", "store/operators", "link"])
-def test_a_cache_in_the_store_is_refused(tmp_path: Path, inside: str) -> None:
+def test_a_cache_inside_the_store_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
     with pytest.raises(InvalidArgumentError, match="lies in the store"):
         StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / inside)
 
 
 @pytest.mark.parametrize("folder", ["~no-such-user/x", "a\0b"])
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, folder: str) -> None:
+def test_an_invalid_folder_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidArgumentError, match="no folder for a local cache"):
         StateStore.open(str(tmp_path / "store"), local_cache=folder)
     with pytest.raises(InvalidArgumentError, match="local_cache_bytes is of type int"):
         cached(tmp_path, local_cache_bytes="1GiB")
 
 
-def test_a_name_that_is_too_long_stops_nobody(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_no_error(tmp_path: Path) -> None:
     take(plain(tmp_path))
     store = StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / ("x" * 300))
     assert rows(store) == ROWS
     assert store.plan(parallelism=1).local_bytes == 0
 
 
-def test_a_right_copy_is_hashed_once_a_process_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_valid_copy_is_hashed_once_per_process_and_again_after_a_change(tmp_path: Path) -> None:
     store = cached(tmp_path)
     take(store)
     assert rows(store) == ROWS
@@ -191,7 +189,7 @@ def test_a_right_copy_is_hashed_once_a_process_and_again_when_it_changes(tmp_pat
     assert rows(store) == ROWS
 
 
-def test_a_read_that_fails_leaves_no_half_copy(tmp_path: Path) -> None:
+def test_a_failed_read_leaves_no_partial_copy(tmp_path: Path) -> None:
     take(plain(tmp_path))
     name = str(data_files(tmp_path)[0].relative_to(tmp_path / "store"))
     behind = LocalStorage(str(tmp_path / "store"))
@@ -201,8 +199,8 @@ def test_a_read_that_fails_leaves_no_half_copy(tmp_path: Path) -> None:
     assert files(tmp_path / "cache") == []
 
 
-def test_a_file_that_failed_has_no_copy(tmp_path: Path) -> None:
-    """Neither one whose write fails, nor one that is deleted after an error."""
+def test_a_file_of_a_failed_snapshot_has_no_copy(tmp_path: Path) -> None:
+    """This holds for a failed write and for a file that is deleted after an error."""
     behind = LocalStorage(str(tmp_path / "store"))
     faulty = FaultyStorage(behind, Fault(3, FaultKind.FULL, lasting=True))
     storage = CachedStorage(faulty, tmp_path / "cache")
@@ -219,7 +217,7 @@ def test_a_file_that_failed_has_no_copy(tmp_path: Path) -> None:
     assert files(tmp_path / "cache") == []
 
 
-def test_the_plan_says_how_many_bytes_are_here(tmp_path: Path) -> None:
+def test_the_plan_shows_the_bytes_in_the_cache(tmp_path: Path) -> None:
     store = cached(tmp_path)
     take(store)
     plan = store.plan(parallelism=2)
@@ -231,7 +229,7 @@ def test_the_plan_says_how_many_bytes_are_here(tmp_path: Path) -> None:
     assert 0 < later.local_bytes < later.size_bytes
 
 
-def test_the_manifest_says_on_which_host_copies_were_left(tmp_path: Path) -> None:
+def test_the_manifest_records_the_host_of_each_copy(tmp_path: Path) -> None:
     take(cached(tmp_path))
     store = plain(tmp_path)
     hosts = {handle.host for handle in store.manifest().keyed[0].handles}
@@ -240,8 +238,8 @@ def test_the_manifest_says_on_which_host_copies_were_left(tmp_path: Path) -> Non
     assert {handle.host for handle in store.manifest().keyed[0].handles} == {""}
 
 
-def test_damage_in_the_store_is_found_though_a_good_copy_is_here(tmp_path: Path) -> None:
-    """Verify looks at the store alone."""
+def test_damage_in_the_store_is_found_despite_a_valid_copy(tmp_path: Path) -> None:
+    """Verification reads only the store."""
     store = cached(tmp_path)
     take(store)
     file = data_files(tmp_path)[0]

@@ -1,4 +1,4 @@
-"""The storage that counts is the other one, and counts every byte that is read."""
+"""The metering storage behaves like the storage that it wraps, and counts every byte read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statestore.testing.suites import StorageSuite
 
 
 class TestMeteredStorage(StorageSuite):
-    """The suite."""
+    """Run the conformance suite."""
 
     races = 20
 
@@ -20,7 +20,7 @@ class TestMeteredStorage(StorageSuite):
         return MeteredStorage(LocalStorage(str(tmp_path / "store")))
 
 
-def test_whatever_is_read_is_counted(tmp_path: Path) -> None:
+def test_every_read_is_counted(tmp_path: Path) -> None:
     storage = MeteredStorage(LocalStorage(str(tmp_path)))
     storage.put_if_absent("a", b"0123456789")
     assert storage.bytes_read == 0

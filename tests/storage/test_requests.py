@@ -1,4 +1,4 @@
-"""How long a request that fails in passing is repeated."""
+"""How long a request is retried after transient failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from statestore.storage.requests import ATTEMPTS, again
 
 
-def test_waits_between_attempts_double_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backoff_doubles_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(random, "uniform", lambda _, longest: longest)

@@ -1,4 +1,4 @@
-"""Storage on disk: the conformance suite, and what goes wrong on a real file system."""
+"""Storage on disk: the conformance suite, and failures of a real file system."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TestLocalStorage(StorageSuite):
-    """The suite, on a folder that does not exist yet."""
+    """Run the conformance suite in a folder that does not exist yet."""
 
     @pytest.fixture
     def storage(self, tmp_path: Path) -> Storage:
@@ -31,9 +31,9 @@ class TestLocalStorage(StorageSuite):
 
 @contextmanager
 def small_files() -> Iterator[None]:
-    """A system that lets no file grow beyond 100 bytes: what a full disk looks like.
+    """Limit files to 100 bytes, which looks like a full disk.
 
-    No fixture: pytest itself writes to a file between a test and its teardown.
+    This is not a fixture: pytest itself writes to a file between a test and its teardown.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -54,19 +54,19 @@ def small_files() -> Iterator[None]:
     ],
 )
 def test_a_file_system_without_put_if_absent_is_refused(url: str) -> None:
-    """I4: a commit there would not be atomic, so nothing is opened."""
+    """I4: a commit there would not be atomic, so the store is not opened."""
     protocol = url.partition(":")[0]
     with pytest.raises(InvalidArgumentError, match=f"cannot lie on {protocol}://"):
         open_storage(url)
 
 
-def test_a_url_and_a_path_are_one_place(tmp_path: Path) -> None:
+def test_a_url_and_a_path_are_equivalent(tmp_path: Path) -> None:
     """With and without protocol, with a slash at the end, and relative."""
     urls = [str(tmp_path), f"file://{tmp_path}", f"{tmp_path}/", os.path.relpath(tmp_path)]
     assert {open_storage(url).url for url in urls} == {str(tmp_path)}
 
 
-def test_below_a_regular_file_every_call_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_regular_file_as_a_parent_is_a_storage_error(tmp_path: Path) -> None:
     """The error names the path and keeps its cause."""
     (tmp_path / "file").write_text("x")
     storage = LocalStorage(str(tmp_path / "file"))
@@ -87,8 +87,8 @@ def test_below_a_regular_file_every_call_is_a_storage_error(tmp_path: Path) -> N
         assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_where_nothing_can_be_created_a_put_is_a_storage_error() -> None:
-    """Also where the operating system says that something is missing, as /proc does."""
+def test_a_put_into_a_read_only_place_is_a_storage_error() -> None:
+    """Even if the operating system reports a missing file, as /proc does."""
     storage = LocalStorage("/proc/store")
     with pytest.raises(StorageError, match="cannot write /proc/store/a"):
         storage.put_if_absent("a", b"x")
@@ -96,7 +96,7 @@ def test_where_nothing_can_be_created_a_put_is_a_storage_error() -> None:
         storage.open_write("a")
 
 
-def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+def test_a_folder_that_cannot_be_listed_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: nothing is concluded from an incomplete listing."""
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
 def test_a_folder_that_vanishes_during_a_listing_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's clean-up is no error."""
+    """Another process may delete it; this is not an error."""
     storage = LocalStorage(str(tmp_path))
     for name in ("a/b/1", "a/c/2"):
         storage.put_if_absent(name, b"x")
@@ -133,8 +133,8 @@ def test_a_folder_that_vanishes_during_a_listing_is_left_out(
     assert storage.list("a") == ("a/c/2",)
 
 
-def test_a_put_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
-    """I4: not even a temporary file; the name is still free."""
+def test_a_put_that_exceeds_the_space_leaves_nothing(tmp_path: Path) -> None:
+    """I4: not even a temporary file is left, and the name is still free."""
     storage = LocalStorage(str(tmp_path))
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a"), small_files():
         storage.put_if_absent("a", bytes(101))
@@ -144,14 +144,14 @@ def test_a_put_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full is one."""
+    """/dev/full behaves like one."""
     monkeypatch.setattr(Path, "write_bytes", lambda self, data: _write_to_full_disk(data))
     with pytest.raises(StorageError, match=r"/a: the disk is full"):
         LocalStorage(str(tmp_path)).put_if_absent("a", b"x")
 
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:
-    """A second writer of the same name is refused, and the file stays as it is."""
+    """A second writer of the same name is refused, and the file does not change."""
     storage = LocalStorage(str(tmp_path))
     with storage.open_write("a") as file:
         file.write(b"first")
@@ -160,8 +160,8 @@ def test_a_file_is_written_once(tmp_path: Path) -> None:
     assert storage.read("a") == b"first"
 
 
-def test_hidden_files_are_not_listed_and_do_not_fill_a_folder(tmp_path: Path) -> None:
-    """A temporary file that a crash left behind, what a desktop or a fresh disk puts there."""
+def test_hidden_files_are_not_listed_and_the_folder_counts_as_empty(tmp_path: Path) -> None:
+    """For example, temporary files of a crash and the hidden files of a desktop or a fresh disk."""
     storage = LocalStorage(str(tmp_path))
     (tmp_path / ".statestore.json.0123").write_text("x")
     (tmp_path / ".DS_Store").write_text("x")
@@ -192,7 +192,7 @@ def test_a_file_system_without_hard_links_is_named(
 def test_a_file_system_whose_links_overwrite_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: tried before a store is made, and nothing is left."""
+    """I4: this is tested before a store is created, and no file is left."""
     monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
     storage = LocalStorage(str(tmp_path))
     with pytest.raises(StorageError, match=r"cannot hold a store: a hard link replaces a file"):
@@ -200,7 +200,7 @@ def test_a_file_system_whose_links_overwrite_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_is_made_without_a_trace_of_the_probe(tmp_path: Path) -> None:
+def test_the_probe_leaves_no_files(tmp_path: Path) -> None:
     Catalog.open(LocalStorage(str(tmp_path)), create=True)
     assert [path.name for path in tmp_path.iterdir()] == ["statestore.json"]
 
@@ -221,10 +221,10 @@ def test_a_store_is_made_without_a_trace_of_the_probe(tmp_path: Path) -> None:
         ("file://host", "file:///host"),
     ],
 )
-def test_what_is_nearly_a_url_is_refused_with_what_was_meant(
+def test_a_mistyped_url_is_refused_with_a_suggestion(
     url: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A local folder of that name would be made without a word."""
+    """A local folder with that name would be created silently."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match=re.escape(meant)):
         open_storage(url)
@@ -232,12 +232,12 @@ def test_what_is_nearly_a_url_is_refused_with_what_was_meant(
 
 
 @pytest.mark.parametrize("url", ["file:///d/x", "file:/d/x", "file://localhost/d/x", "/d/x"])
-def test_a_url_of_this_host_is_a_path(url: str) -> None:
+def test_a_file_url_of_this_host_is_a_path(url: str) -> None:
     assert open_storage(url).url == "/d/x"
 
 
 @pytest.mark.parametrize("name", ["./s3:/bucket/prod", "run:1", "2026-01-31T10:00"])
-def test_a_path_may_have_a_colon(
+def test_a_path_can_contain_a_colon(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -265,8 +265,8 @@ CALLS: dict[str, Callable[[Storage], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_lies_behind_a_link_is_left_alone(call: str, tmp_path: Path) -> None:
-    """Refused with the name of the link, unless links are followed on purpose."""
+def test_a_symbolic_link_is_not_followed(call: str, tmp_path: Path) -> None:
+    """The error names the link. Links are followed if the caller allows them."""
     outside, root = tmp_path / "outside", tmp_path / "store"
     outside.mkdir()
     root.mkdir()
@@ -283,7 +283,7 @@ def test_what_lies_behind_a_link_is_left_alone(call: str, tmp_path: Path) -> Non
         open_storage(str(root), {"follow_links": "yes"}, of_store=True)
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+def test_the_folder_itself_can_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     storage = open_storage(str(tmp_path / "link"), of_store=True)
@@ -292,7 +292,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real/folder/a").read_bytes() == b"x"
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_reading_a_special_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     storage = LocalStorage(str(tmp_path))
     for read in (storage.read, storage.open_read, lambda name: storage.read_range(name, 0, 1)):
@@ -309,7 +309,7 @@ def test_a_document_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert storage.read_range("large", 2**33, 2**33 + 2) == b"\0\0"
 
 
-def test_a_folder_above_is_found_by_its_real_path(tmp_path: Path) -> None:
+def test_a_parent_folder_is_found_by_its_real_path(tmp_path: Path) -> None:
     (tmp_path / "outer/in/between").mkdir(parents=True)
     (tmp_path / "outer/mark.json").write_text("{}")
     (tmp_path / "link").symlink_to(tmp_path / "outer/in")

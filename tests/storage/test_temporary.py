@@ -1,4 +1,4 @@
-"""A temporary folder goes with its process, or with the next one on the host that needs one."""
+"""A temporary folder is deleted with its process, or by the next process that needs one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from statestore.storage.temporary import temporary_folder
 
 @pytest.fixture(autouse=True)
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which temporary ones are made."""
+    """The parent folder of temporary folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -35,7 +35,7 @@ with temporary_folder("sort") as folder:
 
 
 def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process that holds a folder."""
+    """Start a process that has a temporary folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING],
         stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_folder_of_a_process_that_was_killed_is_deleted(parent: Path, how: int) -> None:
+def test_the_folder_of_a_killed_process_is_deleted(parent: Path, how: int) -> None:
     killed, left = holder(parent)
     running, used = holder(parent)
     killed.send_signal(how)
@@ -63,7 +63,7 @@ def test_the_folder_of_a_process_that_was_killed_is_deleted(parent: Path, how: i
     assert [*parent.iterdir()] == []
 
 
-def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
+def test_a_folder_that_is_deleted_before_it_is_locked_is_created_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = fcntl.flock
@@ -86,7 +86,7 @@ def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
         assert [folder] == [*parent.iterdir()] != deleted
 
 
-def test_without_locks_no_folder_is_taken_for_abandoned(
+def test_without_locks_no_folder_is_considered_abandoned(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*given: Any) -> None:
@@ -98,7 +98,7 @@ def test_without_locks_no_folder_is_taken_for_abandoned(
     assert [*parent.iterdir()] == []
 
 
-def test_folders_of_other_hosts_and_links_stay(parent: Path, tmp_path: Path) -> None:
+def test_folders_of_other_hosts_and_links_are_kept(parent: Path, tmp_path: Path) -> None:
     with temporary_folder("sort") as folder:
         own = folder.name.rpartition("-")[0]
     elsewhere = tmp_path / "statestore-another.host-sort-1"
@@ -112,7 +112,7 @@ def test_folders_of_other_hosts_and_links_stay(parent: Path, tmp_path: Path) -> 
     assert kept.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_of_storage(
+def test_a_folder_that_cannot_be_created_is_a_storage_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
