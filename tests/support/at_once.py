@@ -1,4 +1,4 @@
-"""Threads that run at once: what a schedule or a test needs that depends on nothing but itself."""
+"""Threads that run synchronously, so that a test's schedule depends only on the test."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["ThreadAtOnce"]
 
 
 class ThreadAtOnce:
-    """Takes the place of ``threading.Thread``; its target runs in :meth:`start`."""
+    """A replacement of ``threading.Thread`` whose target runs in :meth:`start`."""
 
     def __init__(self, *, target: Callable[..., Any], args: Sequence[Any] = (), name: str) -> None:
-        """Take what a thread takes."""
+        """Take the arguments of a thread."""
         self._target, self._arguments, self.name = target, args, name
 
     def start(self) -> None:
-        """Run it; an error that ends the process comes out here."""
+        """Run the target; an error that ends the process is raised here."""
         self._target(*self._arguments)
 
     def is_alive(self) -> bool:
-        """Return False: it has run."""
+        """Return False: the target has already run."""
         return False
 
     def join(self) -> None:
-        """Do nothing: it has run."""
+        """Do nothing: the target has already run."""

@@ -1,4 +1,4 @@
-"""Arrow columns as the bits that they hold, and random ones of every type that a state can have."""
+"""Arrow columns as bits, and random columns of every type that a state can have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAN_32, NAN_64 = 0x7FC00123, 0x7FF8000000000123
 
 
 def bits(column: pa.Array | pa.ChunkedArray) -> Any:
-    """Return a column as what tells it from all others: bits, lengths and what is null."""
+    """Return the bits, lengths and nulls of a column, which distinguish it from all others."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     kind = column.type
@@ -60,7 +60,7 @@ def kinds(levels: int = 2) -> st.SearchStrategy[pa.DataType]:
 
 @st.composite
 def columns(draw: Any, kind: pa.DataType, length: int, *, nulls: bool = True) -> pa.Array:
-    """Draw a column of a type, with nulls at every level unless they are not wanted."""
+    """Draw a column of a type, by default with nulls at every level."""
     is_null = draw(st.lists(st.booleans(), min_size=length, max_size=length))
     is_null = [one and nulls for one in is_null]
     mask = pa.array(is_null, pa.bool_())

@@ -1,4 +1,4 @@
-"""The golden vectors as Arrow columns: those whose type a column can hold, grouped by type."""
+"""The golden vectors as Arrow columns, grouped by type; some values fit no column."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _NANOS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 class Field(NamedTuple):
-    """One key column of one vector: its type, the Java type if not the column's own, a value."""
+    """One key column of one vector: its type, its value, and the Java type if that differs."""
 
     type: pa.DataType
     key_type: str | None
@@ -72,7 +72,7 @@ class Field(NamedTuple):
 
     @property
     def java(self) -> str:
-        """The Java type that the value is hashed as."""
+        """The Java type whose hash is used for the value."""
         return self.key_type or check_key_type(self.type, "pyflink")
 
 
@@ -80,11 +80,11 @@ _ColumnOf: TypeAlias = "Callable[[Any, str], Field]"
 
 
 class NoColumn(Exception):
-    """No column of an engine carries a value; says which kind of value that is."""
+    """No column of an engine can contain a value; the argument is the kind of value."""
 
 
 class Vectors(NamedTuple):
-    """Vectors of one scheme and type, as columns, with what Flink answers for each row."""
+    """Vectors of one scheme and type, as columns, with Flink's answer for each row."""
 
     name: str
     hash_scheme: str
@@ -96,17 +96,17 @@ class Vectors(NamedTuple):
 
 
 def java_vectors(engine: str = "arrow") -> list[Vectors]:
-    """Return the java and pyflink vectors that columns of an engine carry."""
+    """Return the java and pyflink vectors that fit columns of an engine."""
     return _grouped(_carried(_java_questions(), engine)[0])
 
 
 def sql_vectors(engine: str = "arrow") -> list[Vectors]:
-    """Return the flink-sql vectors that columns of an engine carry."""
+    """Return the flink-sql vectors that fit columns of an engine."""
     return _grouped(_carried(_sql_questions(), engine)[0])
 
 
 def refused(engine: str) -> Counter[str]:
-    """Return what no column of an engine carries: how many vectors by kind of value."""
+    """Return the number of vectors that fit no column of an engine, by kind of value."""
     return sum((_carried(q(), engine)[1] for q in (_java_questions, _sql_questions)), Counter())
 
 
@@ -154,7 +154,7 @@ def _sql_questions() -> Iterator[_Question]:
 def _grouped(questions: Iterable[tuple[Any, ...]]) -> list[Vectors]:
     by_type: dict[Any, list[Any]] = defaultdict(list)
     for scheme, fields, *rest in questions:
-        # Where only groups are known (bulk_keys), a set of its own.
+        # Vectors without hashes (bulk_keys) form a set of their own.
         kind = (scheme, tuple((f.type, f.key_type) for f in fields), rest[1] is None)
         by_type[kind].append((fields, rest))
     found = []
@@ -171,7 +171,7 @@ def _grouped(questions: Iterable[tuple[Any, ...]]) -> list[Vectors]:
 
 
 def _field(tagged: dict[str, Any], engine: str) -> Field:
-    """The column that holds a tagged value; NoColumn when there is none."""
+    """Return the column for a tagged value; raise NoColumn if there is none."""
     tag = tagged["t"]
     if tag in ("row", "named_row", "tuple"):
         return _struct(tagged, engine)
@@ -211,7 +211,7 @@ def _decimal(value: Decimal) -> Field:
 
 
 def _moment(tag: str, nanos: int, engine: str) -> Field:
-    """A timestamp column if it holds the value, else a column of nanoseconds."""
+    """Return a timestamp column if the value fits one, otherwise a column of nanoseconds."""
     zone = "UTC" if tag == "instant" else None
     for unit in ("ns", "us") if engine == "arrow" else ("us",):
         if nanos % _NANOS[unit] == 0 and abs(nanos // _NANOS[unit]) < 2**63:
@@ -257,7 +257,7 @@ def _map(tagged: dict[str, Any], engine: str) -> Field:
 
 
 def _of_one_type(parts: list[dict[str, Any]], engine: str) -> tuple[Field, list[Any]]:
-    """A field of the type that all parts have, and their values; null is of any type."""
+    """Return a field of the type that all parts share, and their values; null fits any type."""
     fields = [_field(part, engine) for part in parts]
     there = [one for one, part in zip(fields, parts, strict=True) if not _is_null(part)]
     kinds = {(one.type, one.java): one for one in there}
@@ -297,7 +297,7 @@ def _odd_nan(bits: int) -> bool:
 
 
 def array_of(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """Build an array from exact values: dates in days, times in nanoseconds, floats in bits."""
+    """Build an array from exact values: dates in days, times in nanoseconds, floats as bits."""
     if pa.types.is_struct(data_type):
         there = [{} if value is None else value for value in values]
         children = [array_of([v.get(field.name) for v in there], field.type) for field in data_type]

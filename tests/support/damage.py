@@ -1,4 +1,4 @@
-"""A small store with every kind of state, and ways to damage it."""
+"""A small store with states of every kind, and ways to damage it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SORTS = (*StateKind, "split", "union", "broadcast")
 
 
 def fill(path: Path, max_parallelism: int = 2) -> StateStore:
-    """Take a checkpoint of every kind of keyed state and every mode of operator state."""
+    """Take a checkpoint with every kind of keyed state and every mode of operator state."""
     store = StateStore.open(str(path), table_format="parquet", layout="partitioned")
     rows, more, times = (
         [{"user": user, "n": first + n} for user in USERS for n in range(3)] for first in (0, 3, 6)
@@ -41,7 +41,7 @@ def fill(path: Path, max_parallelism: int = 2) -> StateStore:
 
 
 def copy_of(store: StateStore, path: Path) -> StateStore:
-    """Return a copy of a store, to be damaged."""
+    """Return a copy of a store, which a test can damage."""
     return StateStore.open(str(shutil.copytree(store.url, path)), table_format="parquet")
 
 
@@ -52,7 +52,7 @@ def files_of(store: StateStore, name: str) -> list[Path]:
 
 
 def change_unread_byte(file: Path) -> None:
-    """Change a byte that no reader looks at: in the mark with which the file begins."""
+    """Change a byte that readers ignore: in the magic number at the start of the file."""
     raw = file.read_bytes()
     assert raw.startswith(b"PAR1")
     file.write_bytes(b"parq" + raw[4:])

@@ -1,7 +1,7 @@
-"""Filters on the columns of a state's Delta table, as each reader of Delta answers them.
+"""Filters on the columns of a state's Delta table, and the answers of every Delta reader.
 
-Every column is named after its type. What tells rows apart is in columns ``n_…``, of which the log
-may keep bounds; ``v_…`` are values, of which it never does.
+Every column is named after its type. The columns ``n_…`` identify the rows, and the log may have
+bounds for them. The columns ``v_…`` are values, for which the log never has bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS = 12
 
 
 def _instants(zone: dt.tzinfo | None) -> list[Any]:
-    """Return times with microseconds, of which those of the log's bounds are cut or raised."""
+    """Return times with microseconds, which the bounds in the log round down or up."""
     start = dt.datetime(2025, 1, 1, 12, 0, 0, 123456, zone)
     return [
         dt.datetime(1850, 3, 4, 5, 6, 7, 1, zone),
@@ -68,7 +68,7 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 def column(name: str, first: int = 0, *, with_null: bool) -> pa.Array:
-    """Return a column of ``ROWS`` values, the fourth of which may be null."""
+    """Return a column of ``ROWS`` values; the fourth may be null."""
     kind, values = VALUES[name]
     given = [values[(first + n) % len(values)] for n in range(ROWS)]
     if with_null:
@@ -77,7 +77,7 @@ def column(name: str, first: int = 0, *, with_null: bool) -> pa.Array:
 
 
 def table() -> pa.Table:
-    """Return rows with a number ``k``, and two columns of each type."""
+    """Return rows with a number ``k`` and two columns of each type."""
     columns: dict[str, Any] = {"k": pa.array(range(ROWS), pa.int64())}
     for shift, name in enumerate(VALUES):
         columns[f"n_{name}"] = column(name, shift, with_null=True)
@@ -86,7 +86,7 @@ def table() -> pa.Table:
 
 
 class Filter(NamedTuple):
-    """A condition on a column; ``operator`` is SQL's, and takes as many values as it has marks."""
+    """A condition on a column; ``operator`` is SQL with one placeholder for each value."""
 
     column: str
     operator: str
@@ -94,12 +94,12 @@ class Filter(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The column's type, as ``VALUES`` names it."""
+        """The column's type, a key of ``VALUES``."""
         named = {"k": "long", "key_group": "int"}
         return named.get(self.column) or self.column.partition("_")[2]
 
     def holds(self, value: Any) -> bool:
-        """Return whether the condition is true of a value."""
+        """Return True if the condition is true for a value."""
         if value is None or self.operator == "IS NULL":
             return value is None and self.operator == "IS NULL"
         match self.operator:
@@ -117,7 +117,7 @@ class Filter(NamedTuple):
 
 
 def filters(rows: pa.Table, columns: list[str] | None = None) -> Iterator[Filter]:
-    """Yield conditions on each column, about each of its values."""
+    """Yield conditions on each column, with each of its values."""
     for name in columns or rows.column_names:
         present = sorted({value for value in rows[name].to_pylist() if value is not None})
         for value in present:
@@ -135,7 +135,7 @@ Answer = Callable[[Filter], list[int]]
 
 
 def expected(rows: pa.Table) -> Answer:
-    """Return the right answers."""
+    """Return the correct answers."""
     numbers = rows["k"].to_pylist()
     return lambda wanted: sorted(
         k
@@ -145,7 +145,7 @@ def expected(rows: pa.Table) -> Answer:
 
 
 def readers(url: str) -> dict[str, Answer]:
-    """Return the readers without a JVM, each of which has the table open."""
+    """Return the readers without a JVM; each has opened the table."""
     opened = DeltaTable(url)
     dataset = opened.to_pyarrow_dataset()
     connection = duckdb.connect()
@@ -171,7 +171,7 @@ def readers(url: str) -> dict[str, Answer]:
 
 
 def wrong(rows: pa.Table, answers: dict[str, Answer], asked: list[Filter]) -> list[str]:
-    """Return the filters of which a reader finds other rows."""
+    """Return the filters for which a reader returns wrong rows."""
     right = expected(rows)
     return [
         f"{name}: {wanted} finds {found}, not {right(wanted)}"
@@ -182,7 +182,7 @@ def wrong(rows: pa.Table, answers: dict[str, Answer], asked: list[Filter]) -> li
 
 
 def spark_answers(spark: SparkSession, url: str, asked: list[Filter]) -> Answer:
-    """Return Spark's answers, of which some dozens are one job."""
+    """Return Spark's answers; dozens of filters share one Spark job."""
     frame = spark.read.format("delta").load(url)
     found: dict[int, list[int]] = {number: [] for number in range(len(asked))}
     for first in range(0, len(asked), 25):

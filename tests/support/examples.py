@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries in tests of which each example takes a store or more."""
+"""The number of Hypothesis examples in tests where each example needs a store or more."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def examples(count: int) -> Callable[[Test], Test]:
-    """Return a decorator that lets ``make test-long`` try this many examples, and each other run a
-    quarter of them.
+    """Return a decorator for this many examples with ``make test-long``, and
+    otherwise a quarter.
     """
     is_long = settings.get_current_profile_name() == LONG
     tried = count if is_long else max(count // SHARE, min(FEWEST, count))

@@ -1,9 +1,11 @@
-"""One history of a map state in each form that checkpoints are stored in, and what each holds.
+"""One history of a map state in each form in which checkpoints are stored.
 
-Whatever is asked of a history has one answer, that of its dictionaries, however it is stored:
-``plain``, each checkpoint in full; ``layered``, a full one and changes over it; ``compacted``, with
-changes that are merged with each other and folded into the base as they come, and with each list of
-files in a document of its own.
+A query of a history has the same answer in every form, which is computed from dictionaries:
+
+* ``plain``: each checkpoint is full.
+* ``layered``: a full checkpoint, and layers of changes.
+* ``compacted``: changes that are merged with each other and folded into the base in the background.
+  Each list of files is a separate document.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ FORMS: tuple[Form, ...] = ("plain", "layered", "compacted")
 COMPACTED = CompactionRule(merge_layers=2, share=0.2, most_share=9, bytes_per_checkpoint=1)
 """Three changes become one, and the base's file with most changes is written anew each time."""
 
-# For tests with the fixture ``taken``: only the form with layers; all of them, those with changes
-# over a base in either layout.
+# For tests with the fixture ``taken``: only the layered form; or all forms, where the forms with
+# changes have both layouts.
 in_layers = pytest.mark.parametrize(
     "taken", [("layered", "ranged")], ids=["layered"], indirect=True
 )
@@ -53,7 +55,7 @@ in_both_layouts = pytest.mark.parametrize(
 
 
 class Checkpoints:
-    """A map state, and what it has to be, as checkpoints are taken of both."""
+    """A map state and its expected rows; both change with each checkpoint."""
 
     def __init__(
         self,
@@ -91,8 +93,9 @@ class Checkpoints:
         entries: Iterable[tuple[str, int]] = (),
         cleared: Iterable[str] = (),
     ) -> int:
-        """Take the next one: keys are cleared, entries deleted, and rows come; it is a full one if
-        that is the form.
+        """Take the next checkpoint: clear keys, delete entries, and upsert rows.
+
+        It is a full checkpoint if the form is ``plain``.
         """
         entries, cleared = list(entries), list(cleared)
         left = {e: v for e, v in self.rows.items() if e[0] not in cleared and e not in entries}
@@ -119,7 +122,7 @@ class Checkpoints:
         return checkpoint_id
 
     def opened(self) -> dict[str, int]:
-        """Return how often each data file was opened since it was last asked."""
+        """Return how often each data file was opened since the last call."""
         found = {n: k for n, k in self.storage.opened.items() if n.endswith(".parquet")}
         self.storage.opened.clear()
         return found
@@ -133,8 +136,9 @@ def history(
     changes: int = 4,
     rule: CompactionRule | None = None,
 ) -> Checkpoints:
-    """Return a copy of a store with a full checkpoint of 60 users with two entries, and changes
-    after it; a base has several files.
+    """Return a copy of a store with a full checkpoint and changes.
+
+    The full checkpoint has 60 users with two entries each; a base has several files.
     """
     made = _made(form, layout, changes, rule)
     shutil.copytree(made.store.url, folder)
@@ -160,9 +164,7 @@ def _opened(folder: Path, form: Form, layout: str, rule: CompactionRule | None) 
 
 
 def change(taken: Checkpoints, number: int, rng: random.Random) -> int:
-    """Take the next checkpoint: some rows come, some go, and keys are cleared of which one comes
-    anew.
-    """
+    """Take the next checkpoint: rows are added and deleted, and one cleared key is added again."""
     names = sorted({user for user, _ in taken.rows})
     cleared, others = rng.sample(names, 3), rng.sample(names, 12)
     upserts = {(u, rng.randint(0, 2)): number * 1000 + i for i, u in enumerate(others)}
@@ -181,7 +183,7 @@ def table(rows: Mapping[tuple[str, int], int]) -> pa.Table:
 
 
 def entries_of(rows: Iterable[Mapping[str, Any]]) -> Entries:
-    """Return rows as entries; an entry that comes twice is an error."""
+    """Return rows as entries; a duplicate entry is an error."""
     found: Entries = {}
     for row in rows:
         assert (row["k"], row["m"]) not in found
@@ -201,7 +203,7 @@ def rows_of(store: StateStore, checkpoint: int | str = "latest") -> Entries:
 
 
 def state_of(store: StateStore, checkpoint: int | str = "latest") -> KeyedEntry:
-    """Return the state of a checkpoint as it is stored."""
+    """Return a state of a checkpoint, as it is stored."""
     return store.manifest(checkpoint).keyed_entry("u", "s")
 
 
@@ -211,24 +213,24 @@ def digest_of(store: StateStore, checkpoint: int | str = "latest") -> int:
 
 
 def names_of(store: StateStore, checkpoint: int | str = "latest") -> set[str]:
-    """Return the names of the state's files, of base and layers."""
+    """Return the names of the state's files, in the base and the layers."""
     parts = state_of(store, checkpoint).parts
     return {f"{part.table.path}/{handle.path}" for part in parts for handle in part.handles}
 
 
 def files_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:
-    """Return the names of the state's files, those that were written last at the end."""
+    """Return the names of the state's files, the most recent ones last."""
     return sorted(names_of(store, checkpoint), key=lambda name: Path(name).name)
 
 
 def newest_file(store: StateStore, checkpoint: int | str = "latest") -> str:
-    """Return the name of the file of a checkpoint that was written last, of those that count."""
+    """Return the name of a checkpoint's most recent file, of the files that count."""
     files = files_of(store, checkpoint)
     return [name for name in files if groups_of(store, name, checkpoint)][-1]
 
 
 def groups_of(store: StateStore, name: str, checkpoint: int | str = "latest") -> set[int]:
-    """Return the key groups of which a file has rows that count in a checkpoint."""
+    """Return the key groups in which a file has rows that count in a checkpoint."""
     entry = state_of(store, checkpoint)
     every = (KeyGroupRange(0, entry.state.max_parallelism - 1),)
     parts = [(entry, every), *((layer.entry, layer.live) for layer in entry.layers)]
@@ -254,7 +256,7 @@ def data_in(folder: str) -> set[str]:
 
 
 def break_file(store: StateStore, name: str) -> None:
-    """Make the middle of a file other bytes."""
+    """Overwrite the middle of a file with other bytes."""
     file = Path(store.url, name)
     raw = bytearray(file.read_bytes())
     for at in range(4, len(raw) // 2):

@@ -1,4 +1,4 @@
-"""How many manifests a process holds at once: a store may have very many, and each may be large."""
+"""Count the manifests that a process has in memory: a store may have many large ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["count_held"]
 
 
 def count_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets, each time that a manifest is read, how many are held by then."""
+    """Return a list; each manifest that is read appends the number of manifests in memory."""
     read, known, held = Catalog.outline, list[weakref.ref[Manifest]](), list[int]()
 
     def reading(self: Catalog, checkpoint_id: int) -> Manifest:

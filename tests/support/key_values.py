@@ -91,7 +91,7 @@ footers = st.none() | st.builds(Footer, st.integers(1, 2**40), tokens)
 def keyed_handles(
     draw: st.DrawFn, max_parallelism: int, layout: Layout
 ) -> tuple[KeyedStateHandle, ...]:
-    """Files in order of key group, each of one, or ranged of several."""
+    """Files sorted by key group: each has one group, or several if ranged."""
     borders = draw(st.lists(st.integers(0, max_parallelism - 1), max_size=6, unique=True))
     borders.sort()
     handles: list[KeyedStateHandle] = []
@@ -208,7 +208,7 @@ metrics = st.builds(
 
 
 def _graphs(parallelism: int) -> st.SearchStrategy[JobGraph]:
-    """Jobs all of whose operators have this parallelism."""
+    """Jobs in which all operators have this parallelism."""
     nodes = st.builds(Node, names, parallelism=st.just(parallelism))
     lists = st.lists(nodes, max_size=3, unique_by=lambda node: node.name)
     return lists.map(lambda given: JobGraph(tuple(given)))

@@ -1,7 +1,7 @@
 """Hypothesis strategies: random states of every kind, with random columns.
 
-A :class:`KeyedCase` is a keyed state as a caller would hand it in: an Arrow table and which column
-has which role. No two of its rows claim one entry. :func:`element_lists` is operator state.
+A :class:`KeyedCase` is a keyed state as a caller passes it: an Arrow table and the role of each
+column. No two rows have the same identity. :func:`element_lists` is operator state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Values = st.SearchStrategy[Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A column's type, and a strategy of its values; never null by itself."""
+    """A column's type, and a strategy for its values, which are never null."""
 
     type: pa.DataType
     values: Values
@@ -48,7 +48,7 @@ class KeyedCase:
     def write(
         self, checkpoint: CheckpointWriter, uid: str, name: str, rows: Any = None
     ) -> KeyedEntry:
-        """Write the state, or other rows (a Spark DataFrame, say) in its place."""
+        """Write the state, or other rows such as a Spark DataFrame instead."""
         written: KeyedEntry = checkpoint.keyed(
             uid,
             name,
@@ -138,8 +138,9 @@ def _key_of(entry: tuple[Any, Any]) -> Any:
 
 
 def with_one_zero(value: Any) -> Any:
-    """Return a key of a map, 0.0 for each -0.0: engines that have maps as dictionaries, and Spark's
-    maps, know one zero.
+    """Return a map's keys with 0.0 for each -0.0.
+
+    Engines that represent maps as dictionaries, and Spark's maps, do not distinguish the two zeros.
     """
     match value:
         case float():
@@ -192,7 +193,7 @@ def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
     """A keyed state of any kind: some keys, each with no, one or several entries."""
     kind = draw(st.sampled_from(StateKind))
     scheme = draw(st.sampled_from(HASH_SCHEMES))
-    # A row of Flink SQL has nothing nested in its key.
+    # Flink SQL has no nested types in its keys.
     one_column = st.sampled_from(KEY_KINDS) if scheme == "flink-sql" else key_kinds
     key = draw(st.lists(one_column, min_size=1, max_size=3))
     namespace = draw(st.lists(ordered_kinds.map(nullable), max_size=2))
@@ -225,13 +226,13 @@ def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
 
 
 def parallelisms(max_parallelism: int, limit: int = 9) -> st.SearchStrategy[int]:
-    """Parallelisms that a state of this max parallelism can be restored at."""
+    """Parallelisms at which a state with this max parallelism can be restored."""
     return st.integers(1, min(max_parallelism, limit))
 
 
 @st.composite
 def element_lists(draw: st.DrawFn, parallelism: int) -> list[list[dict[str, Any]]]:
-    """Elements of an operator state: one list per subtask, the same columns in all."""
+    """Elements of an operator state: one list per subtask, all with the same columns."""
     columns = {
         "topic": texts,
         "partition": integers(32),

@@ -1,4 +1,4 @@
-"""A terminal in place of stderr, and what was drawn on it."""
+"""Replace stderr with a terminal, and read the text that was drawn on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["terminal"]
 
 @contextmanager
 def terminal() -> Iterator[list[str]]:
-    """Let stderr be a terminal; after the block, the list has what was drawn."""
+    """Make stderr a terminal; after the block, the list contains the drawn text."""
     ours, theirs = pty.openpty()
     seen: list[bytes] = []
     drawn: list[str] = []
@@ -37,4 +37,4 @@ def _read(descriptor: int, seen: list[bytes]) -> None:
         while chunk := os.read(descriptor, 4096):
             seen.append(chunk)
     except OSError:
-        seen.append(b"")  # nobody writes to it any more
+        seen.append(b"")  # no process writes to it after this

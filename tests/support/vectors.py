@@ -24,7 +24,7 @@ _MILLI: Final = 10**6
 
 
 def cases(topic: str, op: str | None = None) -> list[dict[str, Any]]:
-    """Return the cases of ``NAME.json``, or those that ask ``op``."""
+    """Return the cases of ``NAME.json``, optionally only the cases with this ``op``."""
     document = json.loads((GOLDEN / f"{topic}.json").read_text(encoding="utf-8"))
     return [case for case in document["cases"] if op in (None, case["in"]["op"])]
 
@@ -38,7 +38,7 @@ def key_cases() -> Iterator[tuple[Any, int, int, int]]:
 
 
 def key_of(tagged: dict[str, Any]) -> Any:
-    """Return the key that a tagged value stands for, exact to the last nanosecond and bit."""
+    """Return the key that a tagged value represents, exact to the last nanosecond and bit."""
     tag = tagged["t"]
     value: Any = tagged.get("v")
     if tag == "null":
@@ -56,7 +56,7 @@ def key_of(tagged: dict[str, Any]) -> Any:
 
 
 def scalar_of(tagged: dict[str, Any]) -> Any:
-    """Return the value inside a tagged scalar; dates and times as exact ints."""
+    """Return the value inside a tagged scalar; dates and times are exact ints."""
     tag = tagged["t"]
     value: Any = tagged.get("v")
     if "utf16" in tagged:
@@ -107,7 +107,7 @@ def days(text: str) -> int:
     match = _DATE.fullmatch(text)
     assert match is not None, text
     year, month, day = (int(part) for part in match.groups())
-    # The year that begins in March puts the leap day last; 719468 days lie before 1970-01-01.
+    # If the year starts in March, the leap day is last; 719468 days are before 1970-01-01.
     year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)
     leaps = year // 4 - year // 100 + year // 400
     return year * 365 + leaps + (153 * month + 2) // 5 + day - 1 - 719_468

@@ -1,4 +1,4 @@
-"""Writers for the tests of fencing and of retries: Arrow in, plain Parquet, no JVM."""
+"""Writers for the tests of fencing and retries: Arrow input, plain Parquet files, no JVM."""
 
 from __future__ import annotations
 
