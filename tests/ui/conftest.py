@@ -1,4 +1,4 @@
-"""A store to look at, its pages over HTTP, and a real browser."""
+"""A store, a server of its pages, and a real browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OFFSETS = [[{"topic": "t", "partition": n, "offset": 10 * n}] for n in range(3)]
 
 
 def take(store: StateStore, number: int) -> None:
-    """Take a checkpoint; each has other totals, one of a key that is a script."""
+    """Take a checkpoint; each has different totals, and one key is a script."""
     users = [*(f"u{n}" for n in range(100 + number)), SCRIPT]
     total = pa.table({"user": users, "total": [number * n for n in range(len(users))]})
     items = pa.table(
@@ -70,7 +70,7 @@ def take(store: StateStore, number: int) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """Three checkpoints, of which the first is a savepoint."""
+    """Three checkpoints, the first of which is a savepoint."""
     made = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
     for number in range(1, 4):
         take(made, number)
@@ -83,7 +83,7 @@ Pages = Callable[..., str]
 
 @pytest.fixture
 def pages() -> Iterator[Pages]:
-    """Serves stores; returns the address of each."""
+    """Serve stores; return the address of each."""
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
     def serve(
@@ -108,7 +108,7 @@ def pages() -> Iterator[Pages]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
-    """A headless Chromium, as Debian and Ubuntu package it."""
+    """A headless Chromium from the packages of Debian or Ubuntu."""
     found = shutil.which("chromium"), shutil.which("chromedriver")
     if None in found:
         pytest.fail("the pages are tested in a browser: apt-get install chromium chromium-driver")

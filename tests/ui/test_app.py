@@ -1,4 +1,4 @@
-"""The pages over HTTP: who may ask, what a browser may do with them, and what is not found."""
+"""The pages over HTTP: access, the browser's restrictions, and missing objects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def get(
     return answer.status, body, answer.headers
 
 
-def test_each_answer_has_the_policy(pages: Pages, store: StateStore) -> None:
+def test_each_response_has_the_security_policy(pages: Pages, store: StateStore) -> None:
     address = pages(store)
     for path in ("/", "/checkpoint/1", "/checkpoint/9", "/static/ui.js", "/newest"):
         _, _, headers = get(address, path)
@@ -48,12 +48,12 @@ def test_each_answer_has_the_policy(pages: Pages, store: StateStore) -> None:
     assert "unsafe" not in POLICY
 
 
-def test_a_name_of_another_site_is_refused(pages: Pages, store: StateStore) -> None:
-    """No page elsewhere reaches the store by a name that leads here."""
+def test_a_foreign_host_name_is_refused(pages: Pages, store: StateStore) -> None:
+    """A page of another site cannot reach the store through its own host name."""
     assert get(pages(store), Host="evil.example")[0] == 400
 
 
-def test_nothing_is_changed_by_any_request(pages: Pages, store: StateStore) -> None:
+def test_no_request_changes_the_store(pages: Pages, store: StateStore) -> None:
     address = pages(store)
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert get(address, "/checkpoint/1", method=method)[0] == 405
@@ -83,7 +83,7 @@ def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> 
         ("/compare?a=1&b=9", 404, "no checkpoint 9"),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_a_missing_object_is_named(
     pages: Pages, store: StateStore, path: str, status: int, message: str
 ) -> None:
     found, body, _ = get(pages(store), path)
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_said(
     assert message in body
 
 
-def test_sql_that_is_refused_is_said_on_its_page(pages: Pages, store: StateStore) -> None:
+def test_an_sql_error_is_shown_on_its_page(pages: Pages, store: StateStore) -> None:
     status, body, _ = ask(pages(store), "DROP TABLE total")
     assert status == 400
     assert 'role="alert"' in body
@@ -115,17 +115,17 @@ LONG = "9" * 5000
         f"/checkpoint/{LONG}/key?key=u1",
     ],
 )
-def test_a_number_that_is_too_large_is_said(pages: Pages, store: StateStore, path: str) -> None:
+def test_a_number_that_is_too_large_is_an_error(pages: Pages, store: StateStore, path: str) -> None:
     status, body, _ = get(pages(store), path)
     assert status == 400
     assert 'role="alert"' in body
 
 
-def test_a_key_may_be_any_text(pages: Pages, store: StateStore) -> None:
+def test_a_key_can_be_any_text(pages: Pages, store: StateStore) -> None:
     assert get(pages(store), f"/checkpoint/1/key?key={LONG}")[0] == 200
 
 
-def test_a_damaged_checkpoint_is_shown_as_such(pages: Pages, store: StateStore) -> None:
+def test_a_damaged_checkpoint_is_shown_as_damaged(pages: Pages, store: StateStore) -> None:
     (manifest,) = Path(store.url).rglob("*2.json")
     manifest.write_text("{}")
     status, body, _ = get(pages(store))
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_shown_as_such(pages: Pages, store: StateStore) 
     assert get(pages(store), "/checkpoint/2")[0] == 500
 
 
-def test_state_that_was_left_out_is_shown(pages: Pages, store: StateStore) -> None:
+def test_dropped_state_is_shown(pages: Pages, store: StateStore) -> None:
     record = LeftOutState(
         operator="kinds", state=None, reason="it <cannot> be read", command="flink import"
     )
@@ -147,7 +147,7 @@ def test_state_that_was_left_out_is_shown(pages: Pages, store: StateStore) -> No
     assert 'id="left-out"' not in get(pages(store), "/checkpoint/1")[1]
 
 
-def test_answers_say_what_the_checkpoint_lacks(pages: Pages, store: StateStore) -> None:
+def test_pages_show_the_missing_parts_of_a_checkpoint(pages: Pages, store: StateStore) -> None:
     state = store.manifest().keyed[0].state
     lost = LeftOutState(
         operator=state.uid, state=state.name, reason="damaged", command="salvage", first=0, last=1
@@ -170,13 +170,13 @@ def test_answers_say_what_the_checkpoint_lacks(pages: Pages, store: StateStore) 
     assert f"Left out: {lost.label} (damaged)" in ask(pages(store), "SELECT 1 AS n")[1]
 
 
-def test_what_the_store_holds_is_escaped(pages: Pages, store: StateStore) -> None:
+def test_values_of_the_store_are_escaped(pages: Pages, store: StateStore) -> None:
     address = pages(store)
     for path in ("/", "/checkpoint/3", "/checkpoint/3/rescale", "/checkpoint/3/sql"):
         assert SCRIPT not in get(address, path)[1]
 
 
-def test_a_page_reads_the_manifests_that_it_shows(store: StateStore) -> None:
+def test_a_page_reads_only_the_manifests_that_it_shows(store: StateStore) -> None:
     for number in range(4, SHOWN + 3):
         take(store, number)
     first = timeline(store)
@@ -188,7 +188,7 @@ def test_a_page_reads_the_manifests_that_it_shows(store: StateStore) -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str) -> None:
     _, *words = shlex.split(example)
-    # Of an option that is given twice the last counts: this store, and a port that is free.
+    # If an option is repeated, the last one counts: this store, and any free port.
     command = [sys.executable, "-m", "statestore", *words, "--store", store.url, "--port", "0"]
     with subprocess.Popen(
         command,
@@ -220,7 +220,7 @@ def test_other_machines_need_a_token(store: StateStore) -> None:
     ]
 
 
-def test_a_port_that_is_taken_is_said(pages: Pages, store: StateStore) -> None:
+def test_a_port_in_use_is_an_error(pages: Pages, store: StateStore) -> None:
     port = urlsplit(pages(store)).port
     assert port is not None
     with pytest.raises(InvalidArgumentError, match=f"port {port} of 127.0.0.1 cannot be had"):

@@ -1,4 +1,4 @@
-"""The pages in a real browser: what they show is what the library returns, and nothing goes wrong.
+"""The pages in a real browser: they show the library's results, without errors in the console.
 
 Screenshots of each view stay in build/screenshots.
 """
@@ -35,9 +35,9 @@ VIEWS = {
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, pages: Pages) -> Iterator[webdriver.Chrome]:
-    """A browser whose console is empty at the end.
+    """A browser whose console must be empty at the end.
 
-    It leaves the page before the server of ``pages`` stops: the page asks that for news.
+    It leaves the page before the server of ``pages`` stops, because the page polls that server.
     """
     logged(browser)
     yield browser
@@ -72,7 +72,7 @@ def until(page: webdriver.Chrome, what: Any) -> Any:
 def test_each_view_in_light_and_dark_and_on_a_phone(
     page: webdriver.Chrome, pages: Pages, store: StateStore, view: str
 ) -> None:
-    """No line is cut at 390 pixels; nothing of the store runs as a script."""
+    """No line is cut off at 390 pixels, and no value of the store runs as a script."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     address = pages(store) + VIEWS[view]
     for scheme, width in (("light", 1200), ("dark", 1200), ("light", 390)):
@@ -94,7 +94,7 @@ def test_each_view_in_light_and_dark_and_on_a_phone(
     assert is_dark == "rgb(255, 255, 255)"
 
 
-def test_the_checkpoints_are_those_of_the_store(
+def test_the_page_lists_the_checkpoints_of_the_store(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
     page.get(pages(store))
@@ -113,12 +113,12 @@ def test_the_checkpoints_are_those_of_the_store(
     assert "checkpoint 1: savepoint before" in spoken
 
 
-def test_a_checkpoint_that_is_taken_appears_by_itself(
+def test_a_new_checkpoint_appears_without_a_reload(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
     page.get(pages(store))
     assert len(cells(page, "#checkpoints")) == 3
-    # The page knows the newest one by its first question, which was answered before the second.
+    # The page learns the newest checkpoint with its first request, which precedes the second.
     asked = "return performance.getEntriesByType('resource').map(one => one.name)"
     until(
         page,
@@ -156,8 +156,10 @@ def test_a_checkpoint_its_graph_and_its_states(
     assert hot[0][2] == "40"
 
 
-def test_the_slider_plans_anew(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
-    """By keyboard; each position shows what the library says of it."""
+def test_the_slider_computes_a_new_plan(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    """By keyboard; each position shows the library's plan."""
     page.get(pages(store) + "/checkpoint/3/rescale")
     slider = page.find_element(By.NAME, "parallelism")
     for wanted in (4, 5, 6):
@@ -190,7 +192,7 @@ def test_a_key_and_its_history(page: webdriver.Chrome, pages: Pages, store: Stat
     ]
 
 
-def test_a_key_that_is_a_script_is_text(
+def test_a_key_that_is_a_script_is_shown_as_text(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
     page.get(pages(store) + "/checkpoint/3/key")

@@ -1,4 +1,4 @@
-"""SQL of the pages: who can start it, its limits, and how it is stopped."""
+"""SQL on the pages: who can start a query, its limits, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(address: str, sql: str, token: str | None = None, **headers: str) -> Ans
 
 
 def begin(address: str, sql: str) -> socket.socket:
-    """Send a form and return the connection, without waiting for the answer."""
+    """Send a form and return the connection, without waiting for the response."""
     form = urlencode({"sql": sql, "form_token": token_of(address)})
     place = urlsplit(address)
     assert place.hostname is not None
@@ -59,7 +59,7 @@ def begin(address: str, sql: str) -> socket.socket:
 
 
 def until_status(address: str, status: int) -> Answer:
-    """Ask until the answer has a status: queries begin and end a moment after they are told to."""
+    """Request until the response has a status: queries start and end with a delay."""
     deadline = time.monotonic() + 30
     while (answer := ask(address, "SELECT 17 AS n"))[0] != status:
         assert time.monotonic() < deadline, answer
@@ -90,7 +90,7 @@ def test_a_link_fills_in_the_text_and_runs_nothing(pages: Pages, store: StateSto
 
 @pytest.mark.parametrize("token", ["", "wrong", "ü"])
 def test_without_the_token_nothing_runs(pages: Pages, store: StateStore, token: str) -> None:
-    """The text stays in the form, which has the right token then."""
+    """The form keeps the text, and then has the right token."""
     address = pages(store)
     status, body, _ = ask(address, "SELECT 40 + 2", token)
     assert status == 403
@@ -99,7 +99,7 @@ def test_without_the_token_nothing_runs(pages: Pages, store: StateStore, token: 
     assert token_of(address) in body
 
 
-def test_each_server_has_another_token(pages: Pages, store: StateStore) -> None:
+def test_each_server_has_its_own_token(pages: Pages, store: StateStore) -> None:
     old = token_of(pages(store))
     new = pages(store)
     assert ask(new, "SELECT 1", old)[0] == 403
@@ -123,7 +123,7 @@ LINK = {
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_requests_of_another_sites_page_are_refused(
+def test_requests_from_pages_of_other_sites_are_refused(
     pages: Pages, store: StateStore, headers: dict[str, str]
 ) -> None:
     address = pages(store)
@@ -132,7 +132,7 @@ def test_requests_of_another_sites_page_are_refused(
     assert ask(address, "SELECT 1", **headers)[0] == 403
 
 
-def test_a_link_elsewhere_leads_to_a_page_and_sends_no_form(
+def test_a_link_from_another_site_opens_a_page_but_sends_no_form(
     pages: Pages, store: StateStore
 ) -> None:
     address = pages(store)
@@ -141,14 +141,14 @@ def test_a_link_elsewhere_leads_to_a_page_and_sends_no_form(
     assert ask(address, "SELECT 1", **LINK)[0] == 403
 
 
-def test_requests_of_its_own_pages_are_answered(pages: Pages, store: StateStore) -> None:
+def test_requests_from_its_own_pages_are_accepted(pages: Pages, store: StateStore) -> None:
     address = pages(store)
     own = {"Origin": address, "Sec-Fetch-Site": "same-origin"}
     assert ask(address, "SELECT 1", **own)[0] == 200
     assert send(address, "GET", "/", headers={"Sec-Fetch-Site": "none"})[0] == 200
 
 
-def test_the_names_of_a_server_are_those_of_its_address() -> None:
+def test_the_accepted_host_names_follow_from_the_servers_address() -> None:
     local = ("localhost", "127.0.0.1", "[::1]")
     assert host_names("10.1.2.3") == (*local, "10.1.2.3")
     assert host_names("fe80::1") == (*local, "[fe80::1]")
@@ -157,7 +157,7 @@ def test_the_names_of_a_server_are_those_of_its_address() -> None:
 
 
 @pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "", "[::2]"])
-def test_another_name_of_the_server_is_refused(pages: Pages, store: StateStore, name: str) -> None:
+def test_another_host_name_is_refused(pages: Pages, store: StateStore, name: str) -> None:
     address = pages(store)
     assert send(address, "GET", "/newest", headers={"Host": name})[0] == 400
 
@@ -179,10 +179,10 @@ def test_a_memory_limit_stops_a_query(pages: Pages, store: StateStore) -> None:
     assert "more memory than it may use" in body
 
 
-def test_more_queries_than_may_run_are_refused_and_a_client_that_leaves_ends_its_own(
+def test_queries_above_the_limit_are_refused_and_a_disconnect_ends_a_query(
     pages: Pages, store: StateStore
 ) -> None:
-    """The time limit is far away: only the clients' leaving can end these queries."""
+    """The time limit is long: these queries end only because their clients disconnect."""
     limits = QueryLimits(time_limit_s=3600, memory_bytes=2**30, concurrent=2)
     address = pages(store, limits=limits)
     clients = [begin(address, ENDLESS) for _ in range(2)]
@@ -195,7 +195,7 @@ def test_more_queries_than_may_run_are_refused_and_a_client_that_leaves_ends_its
     assert "<td>17</td>" in until_status(address, 200)[1]
 
 
-def test_many_requests_leave_the_pages_answering(pages: Pages, store: StateStore) -> None:
+def test_many_queries_do_not_block_the_other_pages(pages: Pages, store: StateStore) -> None:
     address = pages(store)
     with ThreadPoolExecutor(45) as pool:
         foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
@@ -205,7 +205,9 @@ def test_many_requests_leave_the_pages_answering(pages: Pages, store: StateStore
     assert send(address, "GET", "/")[0] == 200
 
 
-def test_a_form_that_is_too_large_or_no_text_is_refused(pages: Pages, store: StateStore) -> None:
+def test_a_form_that_is_too_large_or_is_not_text_is_refused(
+    pages: Pages, store: StateStore
+) -> None:
     address = pages(store)
     assert ask(address, "x" * 1_000_001)[0] == 413
     assert send(address, "POST", PATH, "sql=%ff")[0] == 400
@@ -222,8 +224,10 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
-def test_ctrl_c_ends_the_server_at_once(store: StateStore, work: str) -> None:
-    """Without an error, also while queries run or a page reads from a storage that hangs."""
+def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> None:
+    """It ends without an error, even while queries run or a page reads from a
+    storage that hangs.
+    """
     command = [sys.executable, "-c", SLOW_PAGE, "ui", "--store", store.url, "--port", "0"]
     with (
         subprocess.Popen(
@@ -248,7 +252,7 @@ def test_ctrl_c_ends_the_server_at_once(store: StateStore, work: str) -> None:
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-        # One second when the machine is idle.
+        # One second on an idle machine.
         assert time.monotonic() - begun < (1 if os.getloadavg()[0] < 1 else 10)
         assert process.stderr.read() == ""
         for client in clients:
