@@ -1,4 +1,4 @@
-"""A fresh environment with one wheel: made, tried, measured."""
+"""A fresh environment with one wheel: create it, test it, measure it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 SMOKE = Path(__file__).with_name("smoke.py")
 MB = 1_000_000
 
-# The sizes of the files that each installed distribution recorded, but for compiled Python.
+# The sizes of the recorded files of each installed distribution, without compiled Python.
 _SIZES = """
 import json
 from importlib.metadata import distributions
@@ -31,18 +31,18 @@ OF_THE_ENVIRONMENT = frozenset({"pip", "setuptools"})
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of an installation, by distribution."""
+    """The size of an installation in bytes, by distribution."""
 
     by_name: dict[str, int]
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The total size."""
         return sum(self.by_name.values())
 
     @property
     def small(self) -> int:
-        """All but pyarrow, numpy, and deltalake with what it depends on."""
+        """The size without pyarrow, numpy, and deltalake with its dependencies."""
         large = {"numpy", "pyarrow", *OF_DELTALAKE}
         return sum(size for name, size in self.by_name.items() if name not in large)
 
@@ -55,13 +55,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with the wheel and what the wheel depends on."""
+    """A virtual environment with the wheel and its dependencies."""
 
     folder: Path
 
     @classmethod
     def with_wheel(cls, wheel: Path, folder: Path) -> Environment:
-        """Make it, with packages from the index that pip is configured for."""
+        """Create it, with packages from the index that pip is configured for."""
         made = cls(folder)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
@@ -73,12 +73,12 @@ class Environment:
         self._python(str(SMOKE), cwd=folder)
 
     def sizes(self) -> Sizes:
-        """Measure what is installed, without what every environment has."""
+        """Measure the installed packages, without the ones that every environment has."""
         found: dict[str, int] = json.loads(self._python("-c", _SIZES))
         return Sizes({name: found[name] for name in found.keys() - OF_THE_ENVIRONMENT})
 
     def _python(self, *arguments: str, cwd: Path | None = None) -> str:
-        # Nothing of the tests' environment gets in.
+        # Exclude the packages of the tests' environment.
         environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             [str(self.folder / "bin" / "python"), *arguments],

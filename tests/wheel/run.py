@@ -1,4 +1,4 @@
-"""Install a wheel alone in a fresh environment, and try it: ``make dist`` does.
+"""Install a wheel into a fresh environment and test it; ``make dist`` runs this.
 
 python -m tests.wheel.run dist/statestore-0.1.0-py3-none-any.whl
 """
@@ -13,7 +13,7 @@ from tests.wheel.environment import Environment
 
 
 def main(arguments: list[str]) -> int:
-    """Try the wheel and say what it takes; an AssertionError says what failed."""
+    """Test the wheel and print its size; an AssertionError describes a failure."""
     [wheel] = arguments
     with tempfile.TemporaryDirectory() as folder:
         environment = Environment.with_wheel(Path(wheel), Path(folder) / "environment")

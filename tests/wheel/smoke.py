@@ -1,6 +1,7 @@
-"""What a user does first, in an environment that has the wheel and nothing else.
+"""The first steps of a user, in an environment that has only the wheel.
 
-It runs by that environment's Python, in an empty folder: ``python smoke.py``. What fails ends it.
+It runs with that environment's Python, in an empty folder: ``python smoke.py``. It stops at the
+first failure.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def statestore(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def say(*arguments: str) -> str:
-    """Run the installed command, which succeeds, and return what it prints."""
+    """Run the installed command, which must succeed, and return its output."""
     done = statestore(*arguments)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout
 
 
 def run_readme() -> None:
-    """Run the first Python of the README, as the wheel's metadata have it."""
+    """Run the first Python example of the README, from the wheel's metadata."""
     text = metadata.distribution("statestore").read_text("METADATA") or ""
     example = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert example, "the metadata have no README with an example"
@@ -40,7 +41,7 @@ def run_readme() -> None:
 
 
 def check_commands(store: str) -> None:
-    """Verify, plan and restore the README's store by the command."""
+    """Verify, plan and restore the README's store with the command."""
     say("verify", "--deep", "--store", store)
     assert "subtask" in say("plan", "--parallelism", "3", "--store", store)
     say("restore", "--parallelism", "3", "--to", "rows", "--store", store)
@@ -49,7 +50,7 @@ def check_commands(store: str) -> None:
 
 
 def check_hint(store: str) -> None:
-    """Run the command that the error of a missing extra gives, up to where pip would install."""
+    """Run the command in the error of a missing extra, up to the point where pip would install."""
     done = statestore("query", "SELECT 1", "--store", store)
     assert done.returncode == 16, (done.stdout, done.stderr)
     command = shlex.split(done.stderr.partition("install the extra 'query': ")[2])
@@ -64,7 +65,7 @@ def check_hint(store: str) -> None:
 
 
 def main() -> None:
-    """Run all of it."""
+    """Run all of these steps."""
     assert [name for name in ABSENT if find_spec(name)] == []
     run_readme()
     assert [name for name in ABSENT if name in sys.modules] == []

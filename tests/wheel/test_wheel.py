@@ -1,4 +1,4 @@
-"""What is in the wheel and the sdist, and that the wheel alone is enough for the core."""
+"""The contents of the wheel and the sdist; the wheel alone suffices for the core."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as ``pip install .`` builds it, by the setuptools of this environment."""
+    """The wheel as ``pip install .`` builds it, with the setuptools of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(tree)], check=True)
@@ -45,7 +45,7 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = ROOT / "statestore"
     ours = {
@@ -56,7 +56,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert names == ours
 
 
-def test_the_metadata_are_whole(wheel: Path) -> None:
+def test_the_metadata_are_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -87,12 +87,12 @@ def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) 
 
 
 @pytest.mark.services
-def test_the_wheel_alone_is_enough_for_the_core(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_suffices_for_the_core(wheel: Path, tmp_path: Path) -> None:
     environment = Environment.with_wheel(wheel, tmp_path / "environment")
     place = tmp_path / "work"
     place.mkdir()
     environment.try_out(place)
     sizes = environment.sizes()
-    # As measured: 385 MB, of which pyarrow has 171, deltalake with its own 147, and numpy 57.
+    # Measured: 385 MB, of which pyarrow has 171, deltalake with its dependencies 147, and numpy 57.
     assert sizes.total < 420 * MB, sizes
     assert sizes.small < 20 * MB, sizes
