@@ -1,4 +1,6 @@
-"""Compaction as a command: a new checkpoint with the same rows, and safe beside others."""
+"""The compaction command: a new checkpoint with the same rows, which is safe with concurrent
+commands.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ GREEDY = CompactionRule(merge_layers=2, share=0.01, most_share=0.01)
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """Checkpoint 4 has three layers; the state beside it has none."""
+    """A store whose checkpoint 4 has three layers. Its other state has none."""
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", table(ROWS), key="k", max_parallelism=16, layout="partitioned")
@@ -57,7 +59,7 @@ def is_whole(store: StateStore) -> None:
     assert not report.strays
 
 
-def test_everything_leaves_no_layers_and_the_same_rows(store: StateStore) -> None:
+def test_everything_leaves_no_layers_and_equal_rows(store: StateStore) -> None:
     before = store.manifest()
     said: list[tuple[int, int]] = []
     report = store.maintenance.compact(
@@ -83,7 +85,7 @@ def test_everything_leaves_no_layers_and_the_same_rows(store: StateStore) -> Non
     is_whole(store)
 
 
-def test_by_rule_folds_and_merges_what_the_rule_says(store: StateStore) -> None:
+def test_a_compaction_by_policy_folds_and_merges(store: StateStore) -> None:
     lax = CompactionRule(share=9, most_share=9)
     assert store.maintenance.compact(rule=lax).new_checkpoint_id is None  # three layers are few
     merging = CompactionRule(merge_layers=3, share=9, most_share=9)
@@ -101,7 +103,7 @@ def test_by_rule_folds_and_merges_what_the_rule_says(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("key_groups", ["0-7", KeyGroupRange(0, 7)])
-def test_only_some_key_groups(store: StateStore, key_groups: Any) -> None:
+def test_selected_key_groups_are_compacted(store: StateStore, key_groups: Any) -> None:
     dry = store.maintenance.compact(everything=True, key_groups=key_groups, dry_run=True).states[0]
     (done,) = store.maintenance.compact(everything=True, key_groups=key_groups).states
     assert (done.spans, done.layers_after) == (dry.spans, dry.layers_after)
@@ -117,13 +119,13 @@ def test_only_some_key_groups(store: StateStore, key_groups: Any) -> None:
     assert content(store) == LAST
 
 
-def test_of_an_older_checkpoint(store: StateStore) -> None:
+def test_an_older_checkpoint_is_compacted(store: StateStore) -> None:
     assert store.maintenance.compact(2, everything=True).new_checkpoint_id == 5
     assert content(store) == content(store, 2)
     assert content(store, 4) == LAST
 
 
-def test_nothing_to_do_is_no_checkpoint_and_replaces_no_writer(tmp_path: Path) -> None:
+def test_no_work_makes_no_checkpoint_and_replaces_no_writer(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
     assert opened(tmp_path).maintenance.compact(everything=True).is_compact
@@ -131,7 +133,7 @@ def test_nothing_to_do_is_no_checkpoint_and_replaces_no_writer(tmp_path: Path) -
     assert store.checkpoints() == (1, 2)
 
 
-def test_states_are_chosen_by_operator_and_name(store: StateStore) -> None:
+def test_states_are_selected_by_operator_and_name(store: StateStore) -> None:
     for uid in (None, "u"):
         assert (
             store.maintenance.compact(everything=True, uid=uid, name="other").new_checkpoint_id
@@ -143,7 +145,7 @@ def test_states_are_chosen_by_operator_and_name(store: StateStore) -> None:
     assert store.maintenance.compact(everything=True, uid="u", name="s").new_checkpoint_id == 5
 
 
-def test_what_makes_no_sense(store: StateStore) -> None:
+def test_invalid_arguments(store: StateStore) -> None:
     for key_groups in ("7-3", "a", "1-2-3", 7, "0-99999"):
         with pytest.raises(InvalidArgumentError):
             store.maintenance.compact(key_groups=key_groups)  # type: ignore[arg-type]
@@ -151,7 +153,7 @@ def test_what_makes_no_sense(store: StateStore) -> None:
         store.maintenance.compact(9)
 
 
-def test_damage_is_not_passed_on(store: StateStore, tmp_path: Path) -> None:
+def test_damage_is_not_copied(store: StateStore, tmp_path: Path) -> None:
     layer = state(store).layers[0].entry
     path = tmp_path / "store" / layer.table.path / layer.handles[0].path
     path.write_bytes(bytes(len(path.read_bytes())))
@@ -162,10 +164,10 @@ def test_damage_is_not_passed_on(store: StateStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["compaction", "writer"])
-def test_of_two_at_once_the_later_one_commits(
+def test_the_later_of_two_concurrent_compactions_commits(
     store: StateStore, tmp_path: Path, other: str
 ) -> None:
-    """The other begins and commits while this one has written its files."""
+    """The other one begins and commits after this one has written its files."""
     left: list[set[str]] = []
 
     def meanwhile(done: int, total: int) -> None:
@@ -186,7 +188,7 @@ def test_of_two_at_once_the_later_one_commits(
     is_whole(store)
 
 
-def test_a_writer_that_is_at_work_commits_no_more(store: StateStore, tmp_path: Path) -> None:
+def test_an_active_writer_can_no_longer_commit(store: StateStore, tmp_path: Path) -> None:
     checkpoint = store.snapshot(parallelism=2)
     checkpoint.__enter__()
     checkpoint.changes("u", "s", table({"new": 1}), key="k")
@@ -199,8 +201,8 @@ def test_a_writer_that_is_at_work_commits_no_more(store: StateStore, tmp_path: P
     is_whole(store)
 
 
-def test_many_at_once(store: StateStore, tmp_path: Path) -> None:
-    """Each commits, finds nothing left to do, or is told that another one did; rows stay."""
+def test_many_concurrent_compactions(store: StateStore, tmp_path: Path) -> None:
+    """Each one commits, has nothing left to do, or gets a conflict. The rows stay the same."""
 
     def run(_: int) -> int | str | None:
         try:

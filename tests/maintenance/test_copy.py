@@ -1,4 +1,4 @@
-"""A checkpoint in another store: the same rows, checked bytes, and nothing copied twice."""
+"""Copy a checkpoint into another store: equal rows, verified bytes, and no file copied twice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def named(manifest: Manifest) -> set[str]:
 
 
 def files_like(manifest: Manifest) -> list[tuple[str, int, str]]:
-    """Where files lie, and what they hold."""
+    """Return the path and content of the files."""
     return sorted(
         (f"{e.table.path}/{file.path}".rpartition("/")[0], file.size_bytes, file.sha256)
         for e in manifest.entries
@@ -110,7 +110,7 @@ def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
     assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
 
 
-def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
+def test_the_same_checkpoint_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
     first = source.maintenance.copy(1, target)
     take(target, 9)
@@ -119,8 +119,10 @@ def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) ->
     assert target.checkpoints() == (1, 2)
 
 
-def test_another_checkpoint_of_that_number_is_no_copy(source: StateStore, tmp_path: Path) -> None:
-    """A store that was copied as files, and goes on by itself, has other checkpoints."""
+def test_another_checkpoint_with_the_same_number_is_not_a_copy(
+    source: StateStore, tmp_path: Path
+) -> None:
+    """A store that was copied as files and continues independently has other checkpoints."""
     twin = opened(copy_of(Path(source.url), tmp_path / "twin"))
     take(source, 3)
     take(twin, 4)
@@ -135,7 +137,7 @@ def test_another_checkpoint_of_that_number_is_no_copy(source: StateStore, tmp_pa
     assert target.checkpoints() == (first.new_id,)
     assert (
         twin.maintenance.copy(2, target).new_id == source.maintenance.copy(2, target).new_id
-    )  # they share it
+    )  # both stores have this file
     take(target, 9)
     target.maintenance.expire(retain=1)
     done = twin.maintenance.copy(3, target)
@@ -148,10 +150,10 @@ def digests(store: StateStore, number: int | None) -> list[int]:
     return [entry.digest for entry in store.manifest(number).entries]
 
 
-def test_what_an_older_release_copied_is_found_by_its_time(
+def test_a_copy_of_an_older_release_is_recognized_by_its_time(
     source: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did not note the writer."""
+    """That release did not record the writer."""
     target = opened(tmp_path / "target")
     real = CheckpointWriter.say_origin
 
@@ -170,10 +172,10 @@ def test_what_an_older_release_copied_is_found_by_its_time(
     )
 
 
-def test_what_a_killed_copy_left_is_young_under_its_new_name(
+def test_files_of_a_killed_copy_are_new_under_their_new_name(
     source: StateStore, tmp_path: Path
 ) -> None:
-    """A collection that takes the old name, whenever it does, takes nothing of the next copy."""
+    """A garbage collection can delete the old name at any time without affecting the next copy."""
     folder = tmp_path / "target"
     calls = calls_of(
         LocalStorage(str(tmp_path / "c")), lambda s: source.maintenance.copy(2, over(s))
@@ -194,8 +196,8 @@ def test_what_a_killed_copy_left_is_young_under_its_new_name(
     assert target.maintenance.verify("all", deep=True).is_intact
 
 
-def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:
-    """A checkpoint that shares files with one that was copied before."""
+def test_only_files_that_the_target_lacks_are_copied(source: StateStore, tmp_path: Path) -> None:
+    """The checkpoint shares files with one that was copied before."""
     target = opened(tmp_path / "target")
     source.maintenance.copy(2, target)
     edited = source.maintenance.edit("users", "totals", delete=["a"])
@@ -207,7 +209,7 @@ def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path
     assert target.maintenance.verify("all", deep=True).is_intact
 
 
-def test_a_savepoint_is_one_in_the_target(source: StateStore, tmp_path: Path) -> None:
+def test_a_savepoint_is_also_a_savepoint_in_the_target(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
     source.maintenance.savepoint("before", 1)
     assert source.maintenance.copy("before", target).savepoint == "before"
@@ -232,14 +234,14 @@ def test_an_expired_savepoint_can_be_copied(source: StateStore, tmp_path: Path) 
     whole(target, 1)
 
 
-def test_a_dry_run_makes_nothing(source: StateStore, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
     planned = source.maintenance.copy(1, str(tmp_path / "target"), dry_run=True)
     assert not (tmp_path / "target").exists()
     manifest = source.manifest(1)
     assert (planned.copied_files, planned.copied_bytes) == (manifest.files, manifest.size_bytes)
 
 
-def test_progress_is_in_bytes_and_ends_with_all(source: StateStore, tmp_path: Path) -> None:
+def test_progress_is_in_bytes_and_reaches_the_total(source: StateStore, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     size = source.maintenance.copy(
         1, str(tmp_path / "t"), on_progress=lambda *two: heard.append(two)
@@ -249,8 +251,8 @@ def test_progress_is_in_bytes_and_ends_with_all(source: StateStore, tmp_path: Pa
     assert heard == sorted(heard)
 
 
-def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> None:
-    """I5: a changed byte that no reader looks at is found; so is a missing file."""
+def test_a_damaged_file_is_not_copied(tmp_path: Path) -> None:
+    """I5: a damaged byte that no reader uses is found, and so is a missing file."""
     source = fill(tmp_path / "source")
     path = files_of(source, "map")[0]
     raw = path.read_bytes()
@@ -268,7 +270,7 @@ def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> No
     assert target.maintenance.verify(deep=True).is_intact
 
 
-def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
+def test_a_damaged_file_of_the_target_is_neither_reused_nor_replaced(
     source: StateStore, tmp_path: Path
 ) -> None:
     target = opened(tmp_path / "target")
@@ -314,10 +316,8 @@ def killed(source: StateStore, target: Path, at: int) -> None:
 
 @pytest.mark.slow
 @with_every_call
-def test_a_copy_that_was_killed_goes_on(
-    source: StateStore, tmp_path: Path, every_call: bool
-) -> None:
-    """I10: only files that were not whole when it was killed are copied again."""
+def test_a_killed_copy_continues(source: StateStore, tmp_path: Path, every_call: bool) -> None:
+    """I10: only files that were incomplete when it was killed are copied again."""
     counted = calls_of(
         LocalStorage(str(tmp_path / "counted")),
         lambda storage: source.maintenance.copy("latest", over(storage)),
@@ -347,7 +347,7 @@ def test_a_copy_that_was_killed_goes_on(
 
 
 def whole_one(target: StateStore, number: int | None) -> None:
-    """The copy of checkpoint 2, under another number."""
+    """Assert that the copy of checkpoint 2 is intact, under another number."""
     assert target.checkpoints() == (number,)
     assert target.maintenance.verify("all", deep=True).is_intact
     target.maintenance.gc(minimum_age_s=0)
@@ -362,10 +362,10 @@ STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, Faul
 @with_every_call
 @pytest.mark.parametrize("kind", STOPPING)
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_whatever_call_fails_it_can_be_run_again(
+def test_a_copy_that_failed_at_any_call_can_be_run_again(
     source: StateStore, tmp_path: Path, kind: FaultKind, side: str, every_call: bool
 ) -> None:
-    """I4, I5, I10: nothing is half visible in the target, and the next run finishes."""
+    """I4, I5, I10: nothing is partially visible in the target, and the next run finishes."""
     base = opened(tmp_path / "base")
     take(base, 1)
     before = base.maintenance.verify("all", deep=True)
@@ -419,7 +419,9 @@ def test_a_copy_has_all_files_and_rows(taken: Checkpoints, target: StateStore) -
     assert target.maintenance.verify("all", True).is_intact
 
 
-def test_copies_of_several_copy_each_file_once(taken: Checkpoints, target: StateStore) -> None:
+def test_copies_of_several_checkpoints_copy_each_file_once(
+    taken: Checkpoints, target: StateStore
+) -> None:
     copied = [taken.store.maintenance.copy(number, target).copied_files for number in taken.taken]
     seen = [set(), *(names_of(taken.store, number) for number in taken.taken)]
     assert copied == [len(after - before) for before, after in pairwise(seen)]
@@ -433,7 +435,7 @@ def test_a_dry_run_counts_all_files(taken: Checkpoints, target: StateStore) -> N
     assert planned.copied_files == len(names_of(taken.store))
 
 
-def test_a_copy_that_was_broken_off_goes_on(taken: Checkpoints, target: StateStore) -> None:
+def test_an_interrupted_copy_continues(taken: Checkpoints, target: StateStore) -> None:
     for at in range(8, 20, 3):
         faulty = FaultyStorage(LocalStorage(target.url), Fault(at, FaultKind.ERROR))
         with suppress(StorageError):
@@ -451,7 +453,7 @@ def test_a_damaged_file_of_any_form_is_not_copied(taken: Checkpoints, target: St
     assert target.checkpoints() == ()
 
 
-def test_changes_go_on_over_a_copy(taken: Checkpoints, target: StateStore) -> None:
+def test_changes_continue_after_a_copy(taken: Checkpoints, target: StateStore) -> None:
     taken.store.maintenance.copy(5, target)
     with target.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes(

@@ -1,4 +1,4 @@
-"""A batch job's parallelism from the bytes of real inputs."""
+"""A batch job's parallelism, computed from the bytes of real inputs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.parquet"))
 
 
-def test_as_many_tasks_as_the_bytes_fill(folder: Path) -> None:
+def test_there_are_as_many_tasks_as_the_bytes_fill(folder: Path) -> None:
     decided = decide([str(folder)], bytes_per_task=size(folder) // 2 + 1)
-    assert (decided.parallelism, decided.first_guess) == (3, 2)  # two files are more than half
+    assert (decided.parallelism, decided.first_guess) == (3, 2)  # two files exceed half a task
     assert [(one.size_bytes, len(one.sizes)) for one in decided.inputs] == [(size(folder), 3)]
     assert decided.task_bytes == decided.inputs[0].sizes
     assert decide([str(folder)]).parallelism == 1
@@ -67,10 +67,10 @@ def test_there_are_no_more_tasks_than_files(folder: Path) -> None:
     st.integers(1, 120),
     st.tuples(st.integers(1, 5), st.integers(0, 8)),
 )
-def test_whole_files_are_dealt_as_flink_deals_partitions(
+def test_whole_files_are_distributed_as_flink_distributes_partitions(
     divided: list[list[int]], whole: list[list[int]], per_task: int, bounds: tuple[int, int]
 ) -> None:
-    """Against the rule tried limit by limit: the product looks at nothing but the sizes."""
+    """The result equals a search over all limits, and depends only on the sizes."""
     least, most = bounds[0], sum(bounds)
     known = {f"in{i}": tuple(sizes) for i, sizes in enumerate(divided)}
     known |= {f"all{i}": tuple(sizes) for i, sizes in enumerate(whole)}
@@ -108,7 +108,7 @@ def test_whole_files_are_dealt_as_flink_deals_partitions(
 
 
 def slowly(sizes: tuple[int, ...], limit: int, least: int, most: int) -> list[int]:
-    """The bytes of each task, every limit tried one after the other instead of by bisection."""
+    """Return the bytes of each task, from a linear search over limits instead of a bisection."""
 
     def cut(limit: int) -> list[int]:
         tasks = [sizes[0]]
@@ -134,7 +134,8 @@ def slowly(sizes: tuple[int, ...], limit: int, least: int, most: int) -> list[in
     return [sum(sizes[first:stop]) for first, stop in pairwise(ends)]
 
 
-ALONE = [  # one input whose files are its only partition's subpartitions: cut in the same way
+# One input whose files are the subpartitions of its only partition, so they are cut alike.
+ALONE = [
     case
     for case in cases("parallelism", "decide")
     if len(case["in"]["inputs"]) == 1
@@ -144,7 +145,7 @@ ALONE = [  # one input whose files are its only partition's subpartitions: cut i
 ]
 
 
-def test_one_folder_is_decided_as_flink_does() -> None:
+def test_one_folder_gives_flinks_decision() -> None:
     assert len(ALONE) == 95
     differ = 0
     for case in ALONE:
@@ -172,8 +173,8 @@ def test_one_folder_is_decided_as_flink_does() -> None:
     assert differ
 
 
-def test_what_is_known_of_an_exchange_is_decided_too(folder: Path) -> None:
-    """The bytes of each subpartition: a join, whose keys have to meet."""
+def test_known_sizes_of_a_shuffle_are_supported(folder: Path) -> None:
+    """The bytes of each subpartition of a join, whose equal keys must meet."""
     joined = [ConsumedInput([[10, 20, 30, 40]], type_number=side) for side in (0, 1)]
     got = decide(joined, bytes_per_task=60)
     assert (got.parallelism, got.task_bytes) == (3, (60, 60, 80))
@@ -185,7 +186,7 @@ def test_what_is_known_of_an_exchange_is_decided_too(folder: Path) -> None:
     assert decide([skewed], algorithm="1.16").inputs[0].size_bytes == skewed.size_bytes
 
 
-def test_of_a_delta_table_the_newest_version_counts(folder: Path, tmp_path: Path) -> None:
+def test_only_the_newest_version_of_a_delta_table_counts(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "delta"
     write_deltalake(table, ROWS)
     write_deltalake(table, ROWS.slice(0, 10), mode="overwrite")
@@ -195,19 +196,19 @@ def test_of_a_delta_table_the_newest_version_counts(folder: Path, tmp_path: Path
     assert len(both.inputs) == 2
 
 
-def test_the_older_rule_makes_powers_of_two_and_counts_what_is_broadcast(folder: Path) -> None:
+def test_the_older_rule_uses_powers_of_two_and_counts_broadcast_bytes(folder: Path) -> None:
     per_task = size(folder) // 5
     old = decide([str(folder)], bytes_per_task=per_task, algorithm="1.16")
     assert old.parallelism == 4
     beside = decide(
         [str(folder)], broadcast=[str(folder)], bytes_per_task=per_task, algorithm="1.16"
     )
-    assert beside.parallelism == 8  # half of each task's room is taken
+    assert beside.parallelism == 8  # half of each task's capacity is used
     new = decide([str(folder)], broadcast=[str(folder)], bytes_per_task=per_task)
     assert new.parallelism == decide([str(folder)], bytes_per_task=per_task).parallelism
 
 
-def test_inputs_that_are_none(tmp_path: Path, folder: Path) -> None:
+def test_invalid_inputs(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(NotFoundError):
         decide([str(tmp_path / "none")])
     (tmp_path / "empty").mkdir()
@@ -225,7 +226,7 @@ def test_inputs_are_a_list(urls: Any, message: str) -> None:
         decide(urls)
 
 
-def test_an_algorithm_that_there_is_not(folder: Path) -> None:
+def test_an_unknown_algorithm(folder: Path) -> None:
     wrong: Any = "9.9"
     with pytest.raises(InvalidArgumentError, match=r"algorithm is of type '2\.3' \| '1\.16'"):
         decide([str(folder)], algorithm=wrong)

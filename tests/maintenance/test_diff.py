@@ -1,4 +1,4 @@
-"""What tells two checkpoints apart is named, all of it, and equal key groups are never read."""
+"""Every difference between two checkpoints is reported, and equal key groups are never read."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ contents = st.dictionaries(st.sampled_from([f"u{i}" for i in range(30)]), st.int
 
 @examples(40)
 @given(contents, contents, st.sampled_from(Layout), st.sampled_from(Layout), st.integers(0, 40))
-def test_rows_are_compared_as_dictionaries_are(
+def test_rows_are_compared_like_dictionaries(
     a: Rows, b: Rows, layout_a: Layout, layout_b: Layout, keys: int
 ) -> None:
-    """Whatever the layouts: counts, counts per key group, and examples."""
+    """Counts, counts per key group and examples are right for all layouts."""
     with tempfile.TemporaryDirectory() as folder:
         store = over(Path(folder))
         take(store, a, layout=layout_a)
@@ -112,7 +112,7 @@ def test_rows_are_compared_as_dictionaries_are(
 @pytest.mark.parametrize("layout_a", Layout)
 @pytest.mark.parametrize("layout_b", Layout)
 def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b: str) -> None:
-    """I8: one changed key costs one key group of either side, in which layout they lie."""
+    """I8: one changed key costs one key group of each side, for any layout."""
     store = over(tmp_path / "store")
     rows = users(0, 300)
     take(store, rows, layout=layout_a)
@@ -138,7 +138,7 @@ def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b
 
 @pytest.mark.parametrize("layout_a", Layout)
 @pytest.mark.parametrize("layout_b", Layout)
-def test_of_equal_checkpoints_nothing_is_read(tmp_path: Path, layout_a: str, layout_b: str) -> None:
+def test_equal_checkpoints_are_not_read(tmp_path: Path, layout_a: str, layout_b: str) -> None:
     store = over(tmp_path / "store")
     take(store, users(0, 300), layout=layout_a)
     take(store, users(0, 300), layout=layout_b)
@@ -149,8 +149,8 @@ def test_of_equal_checkpoints_nothing_is_read(tmp_path: Path, layout_a: str, lay
     assert (difference.a.bytes_read, difference.b.bytes_read) == (0, 0)
 
 
-def test_key_groups_of_one_side_are_counted_and_not_read(tmp_path: Path) -> None:
-    """But for examples."""
+def test_key_groups_of_one_side_are_counted_without_reading(tmp_path: Path) -> None:
+    """Only examples are read."""
     store = over(tmp_path / "store")
     take(store, {"u001": 1})
     take(store, users(0, 300))
@@ -164,7 +164,9 @@ def test_key_groups_of_one_side_are_counted_and_not_read(tmp_path: Path) -> None
 
 
 def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
-    """Of a list an element is known by its position too; floats are told apart by their bits."""
+    """A list element is identified by its position too, and floats are distinguished by
+    their bits.
+    """
     store = over(tmp_path / "store")
     for last in (float("nan"), -0.0):
         rows = [
@@ -184,7 +186,7 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("passes", [1, 3])
 def test_another_max_parallelism_is_compared_by_identity(tmp_path: Path, passes: int) -> None:
-    """All rows are read, some at a time; key groups are not compared."""
+    """All rows are read, in several passes. Key groups are not compared."""
     a, b = over(tmp_path / "a"), over(tmp_path / "b", "ranged")
     take(a, users(0, 100))
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
@@ -212,8 +214,8 @@ def test_another_max_parallelism_is_compared_by_identity(tmp_path: Path, passes:
     assert (difference.a.store, difference.b.store) == (a.url, b.url)
 
 
-def test_equal_states_of_other_key_groups_are_not_read(tmp_path: Path) -> None:
-    """Their digests are those of the rows alone."""
+def test_equal_states_with_other_key_groups_are_not_read(tmp_path: Path) -> None:
+    """Their digests depend only on the rows."""
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     take(a, users(0, 50))
     take(b, users(0, 50), max_parallelism=5)
@@ -222,7 +224,7 @@ def test_equal_states_of_other_key_groups_are_not_read(tmp_path: Path) -> None:
     assert opened(a) == Counter()
 
 
-def test_of_other_columns_the_shared_ones_are_compared(tmp_path: Path) -> None:
+def test_shared_columns_are_compared_if_the_columns_differ(tmp_path: Path) -> None:
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     for store, extra, value in ((a, "old", 1), (b, "new", 2)):
         rows = pa.table({"user": ["x", "y"], "n": [1, value], extra: [value, value]})
@@ -236,7 +238,7 @@ def test_of_other_columns_the_shared_ones_are_compared(tmp_path: Path) -> None:
     )
 
 
-def test_another_identity_is_not_compared_and_it_is_said(tmp_path: Path) -> None:
+def test_states_with_different_identities_are_reported_as_not_compared(tmp_path: Path) -> None:
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     rows = pa.table({"user": ["x"], "window": [1]})
     with a.snapshot(parallelism=1) as checkpoint:
@@ -248,7 +250,7 @@ def test_another_identity_is_not_compared_and_it_is_said(tmp_path: Path) -> None
     assert (counts(state), state.differs) == ((0, 0, 0), True)
 
 
-def test_states_of_one_side_and_parallelism_and_graph(tmp_path: Path) -> None:
+def test_states_of_one_side_parallelism_and_graph(tmp_path: Path) -> None:
     store = over(tmp_path / "store")
     take(store, users(0, 9))
     graph = JobGraph.from_toml(
@@ -309,7 +311,7 @@ def test_elements_are_compared_one_by_one(
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def test_names_that_do_not_exist_are_named_with_those_that_do(tmp_path: Path) -> None:
+def test_missing_names_are_reported_with_the_existing_ones(tmp_path: Path) -> None:
     store = over(tmp_path / "store")
     take(store, users(0, 9))
     take(store, users(0, 10))
@@ -322,7 +324,7 @@ def test_names_that_do_not_exist_are_named_with_those_that_do(tmp_path: Path) ->
         store.inspect.diff(1, 2, keys=-1)
 
 
-def test_progress_is_told_in_key_groups(tmp_path: Path) -> None:
+def test_progress_is_reported_in_key_groups(tmp_path: Path) -> None:
     store = over(tmp_path / "store")
     take(store, users(0, 99))
     take(store, users(0, 99, 1))
@@ -343,8 +345,8 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST])
-def test_whatever_call_fails_it_is_a_storage_error(tmp_path: Path, kind: FaultKind) -> None:
-    """I10: nothing is written, and the same command then gives the right answer."""
+def test_any_failed_call_is_a_storage_error(tmp_path: Path, kind: FaultKind) -> None:
+    """I10: nothing is written, and the same command then returns the right result."""
     store = over(tmp_path / "store")
     take(store, users(0, 20), max_parallelism=2, layout="ranged")
     take(store, users(1, 20, 1), max_parallelism=2)
@@ -353,7 +355,7 @@ def test_whatever_call_fails_it_is_a_storage_error(tmp_path: Path, kind: FaultKi
     calls = calls_of(local, lambda s: right.append(StateStore.over(s).inspect.diff(1, 2)))
     assert not {"put_if_absent", "open_write", "delete"} & {call.operation for call in calls}
     for call in calls:
-        if call.operation == "close":  # all was read by then
+        if call.operation == "close":  # everything was read before
             continue
         fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
         with pytest.raises(StorageError):
@@ -362,7 +364,7 @@ def test_whatever_call_fails_it_is_a_storage_error(tmp_path: Path, kind: FaultKi
 
 
 def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
-    """Of the object store ranges are read, and counted."""
+    """The object store is read by ranges, and its requests are counted."""
     local = over(tmp_path / "a")
     take(local, users(0, 300), layout="ranged")
     far = CountingStorage(str(tmp_path / "b"), streams=4)

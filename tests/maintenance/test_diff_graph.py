@@ -1,4 +1,4 @@
-"""What tells two job graphs apart is named, and nothing else is."""
+"""Exactly the differences between two job graphs are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAPH = JobGraph(
 )
 
 
-def test_a_graph_is_the_same_as_itself() -> None:
+def test_a_graph_equals_itself() -> None:
     assert graph_others(GRAPH, GRAPH) == ()
     assert graph_others(None, None) == ()
 
@@ -28,7 +28,7 @@ def test_a_missing_graph_is_one_difference() -> None:
     assert graph_others(GRAPH, None) == (Other("job graph", "3 operators", None),)
 
 
-def test_settings_of_an_operator_are_named() -> None:
+def test_settings_of_an_operator_are_reported() -> None:
     nodes = (*GRAPH.nodes[:2], replace(GRAPH.nodes[2], parallelism=4, name="total"))
     edges = (GRAPH.edges[0], replace(GRAPH.edges[1], target="total"))
     found = graph_others(GRAPH, replace(GRAPH, nodes=nodes, edges=edges))
@@ -41,7 +41,7 @@ def test_settings_of_an_operator_are_named() -> None:
     }
 
 
-def test_operators_of_one_side_and_their_edges_are_named() -> None:
+def test_operators_of_one_side_and_their_edges_are_reported() -> None:
     smaller = JobGraph(GRAPH.nodes[:2], GRAPH.edges[:1])
     added, edge = graph_others(smaller, GRAPH)
     assert added == Other("operator 'totals'", None, "parallelism 2")
@@ -52,7 +52,7 @@ def test_operators_of_one_side_and_their_edges_are_named() -> None:
     assert edge.b is None
 
 
-def test_a_partitioner_and_an_option_are_named() -> None:
+def test_a_partitioner_and_an_option_are_reported() -> None:
     edges = (GRAPH.edges[0], replace(GRAPH.edges[1], partitioner=Partitioner.REBALANCE))
     found = graph_others(GRAPH, replace(GRAPH, edges=edges, chaining=False))
     assert found[0] == Other("chaining", "True", "False")

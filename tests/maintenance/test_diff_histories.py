@@ -1,4 +1,4 @@
-"""In every form two checkpoints differ as dictionaries do; what they share is not read."""
+"""In every form, checkpoints differ like dictionaries, and shared files are not read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(state: Checkpoints, a: int, b: int) -> StateDifference:
 
 
 @pytest.mark.parametrize(("form", "layout"), HOW)
-def test_any_two_checkpoints_differ_as_dictionaries_do(
+def test_any_two_checkpoints_differ_like_dictionaries(
     tmp_path: Path, form: Form, layout: str
 ) -> None:
     draw = random.Random(HOW.index((form, layout)))
@@ -69,10 +69,11 @@ def test_any_two_checkpoints_differ_as_dictionaries_do(
     for a, b in combinations(state.taken, 2):
         check(state, *draw.sample((a, b), 2))
     last = max(state.taken)
-    assert not difference(state, last - 1, last).differs  # once in its form, and once in full
+    # The last one is full and has the rows of the one before.
+    assert not difference(state, last - 1, last).differs
 
 
-def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> None:
+def test_only_changed_key_groups_are_read(tmp_path: Path) -> None:
     state = Checkpoints(tmp_path)
     state.full(users(2000), parallelism=1)
     one = state.change(users(400, value=1))
@@ -86,7 +87,7 @@ def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> N
     assert state.store.inspect.diff(one, one).b.bytes_read == 0
 
 
-def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Path) -> None:
+def test_changes_without_effect_are_read_and_are_not_a_difference(tmp_path: Path) -> None:
     state = Checkpoints(tmp_path)
     first = state.full(users(20))
     same = state.change({("u001", 0): 1}, cleared=["nobody"])
@@ -97,7 +98,7 @@ def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_key_groups_that_were_emptied_are_removed(tmp_path: Path, form: Form) -> None:
+def test_emptied_key_groups_are_removed(tmp_path: Path, form: Form) -> None:
     state = Checkpoints(tmp_path, form)
     first = state.full(users(12))
     emptied = state.change(cleared=[f"u{i:03}" for i in range(12)])
@@ -121,9 +122,7 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
-    tmp_path: Path, form: Form
-) -> None:
+def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, form: Form) -> None:
     one, two = Checkpoints(tmp_path / "a", form), Checkpoints(tmp_path / "b", form)
     one.full(users(12))
     one.change({("u001", 0): 5}, cleared=["u002"])

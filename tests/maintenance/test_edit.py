@@ -1,4 +1,4 @@
-"""One state of a checkpoint changed offline: what was asked for, and nothing else."""
+"""Edit one state of a checkpoint offline: only the requested change happens."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) ->
 
 
 def test_other_files_are_carried(tmp_path: Path) -> None:
-    """Of the partitioned layout only the file of the key's group is new."""
+    """In the partitioned layout only the file of the key's group is new."""
     store = make(tmp_path / "store", "partitioned")
     before = store.manifest()
     done = store.maintenance.edit("u", "n", delete=["u1"])
@@ -101,7 +101,7 @@ def test_other_files_are_carried(tmp_path: Path) -> None:
     assert after.operator_entry("s", "files") == before.operator_entry("s", "files")
 
 
-def test_no_key_and_no_sql_text_is_kept_in_the_manifest(store: StateStore) -> None:
+def test_the_manifest_contains_no_key_and_no_sql_text(store: StateStore) -> None:
     store.maintenance.edit("u", "n", delete=["u17"])
     store.maintenance.edit("u", "n", sql="SELECT * FROM state WHERE k <> 'u18'")
     for path in Path(store.url, "checkpoints").iterdir():
@@ -109,7 +109,7 @@ def test_no_key_and_no_sql_text_is_kept_in_the_manifest(store: StateStore) -> No
         assert b"u18" not in path.read_bytes()
 
 
-def test_a_key_that_is_not_there_makes_no_checkpoint(store: StateStore) -> None:
+def test_a_missing_key_makes_no_checkpoint(store: StateStore) -> None:
     done = store.maintenance.edit("u", "n", delete=["nobody"])
     assert (done.new_id, done.files, done.deleted) == (None, 0, 0)
     assert store.checkpoints() == (1,)
@@ -131,7 +131,7 @@ def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> N
     layout=st.sampled_from(LAYOUTS),
 )
 @examples(25)
-def test_an_edit_is_what_it_does_to_a_dictionary(
+def test_an_edit_has_the_same_effect_on_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, delete: list[str], put: dict[str, int], layout: str
 ) -> None:
     if not (delete or put):
@@ -145,7 +145,7 @@ def test_an_edit_is_what_it_does_to_a_dictionary(
 
 @pytest.mark.parametrize("name", ["value", "map", "list", "timers"])
 def test_every_kind_of_state_can_be_edited(tmp_path: Path, name: str) -> None:
-    """A row takes the place of the one with its entry columns; a key goes with all its rows."""
+    """A row replaces the row with its entry columns, and a deleted key loses all its rows."""
     store = fill(tmp_path / "store", max_parallelism=8)
     before = store.restore(parallelism=1).keyed("job", name).get("user-3")
     done = store.maintenance.edit("job", name, delete=["user-4"], put=[before[0]])
@@ -157,7 +157,7 @@ def test_every_kind_of_state_can_be_edited(tmp_path: Path, name: str) -> None:
     assert is_whole(store)
 
 
-def test_all_rows_may_be_given(store: StateStore) -> None:
+def test_all_rows_can_be_replaced(store: StateStore) -> None:
     for rows in (
         pa.table({"v": [1, 2], "k": ["a", "b"]}),
         [{"k": "a", "v": 1}, {"k": "b", "v": 2}],
@@ -168,7 +168,7 @@ def test_all_rows_may_be_given(store: StateStore) -> None:
     assert is_whole(store)
 
 
-def test_sql_replaces_the_state_by_its_answer(store: StateStore) -> None:
+def test_sql_replaces_the_state_by_its_result(store: StateStore) -> None:
     sql = "SELECT v * 2 AS v, k FROM state WHERE v >= (SELECT avg(v) FROM state)"
     done = store.maintenance.edit("u", "n", sql=sql)
     assert content(store) == {k: 2 * v for k, v in ROWS.items() if v >= 20}
@@ -176,7 +176,7 @@ def test_sql_replaces_the_state_by_its_answer(store: StateStore) -> None:
     assert is_whole(store)
 
 
-def test_sql_sees_the_state_and_nothing_else(store: StateStore, tmp_path: Path) -> None:
+def test_sql_sees_only_the_state(store: StateStore, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("k,v\nx,1\n")
     secret = pa.table({"k": ["x"], "v": [1]})
     assert secret.num_rows == 1
@@ -214,7 +214,7 @@ def test_sql_sees_the_state_and_nothing_else(store: StateStore, tmp_path: Path) 
         ({"delete": ["u1"], "sql": "SELECT * FROM state"}, InvalidArgumentError),
     ],
 )
-def test_what_no_snapshot_takes_changes_nothing(
+def test_invalid_rows_change_nothing(
     store: StateStore, change: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -223,15 +223,15 @@ def test_what_no_snapshot_takes_changes_nothing(
     assert is_whole(store)
 
 
-def test_names_that_there_are_not(store: StateStore) -> None:
+def test_missing_names(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match="no state 'x' in operator 'u'"):
         store.maintenance.edit("u", "x", delete=["a"])
     with pytest.raises(StateNotFoundError, match="is operator state"):
         store.maintenance.edit("s", "files", delete=["a"])
 
 
-def test_damage_is_not_passed_on(store: StateStore) -> None:
-    """I5: a byte that no reader looks at is found before the file is rewritten."""
+def test_damage_is_not_copied(store: StateStore) -> None:
+    """I5: a damaged byte that no reader uses is found before the file is rewritten."""
     for path in files_of(store, "n"):
         change_unread_byte(path)
     changes: list[dict[str, Any]] = [{"delete": ["u1"]}, {"sql": "SELECT * FROM state"}]
@@ -249,7 +249,7 @@ def test_damage_is_not_passed_on(store: StateStore) -> None:
         {"sql": "SELECT * FROM state WHERE v < 10"},
     ],
 )
-def test_a_dry_run_says_the_same_and_writes_nothing(
+def test_a_dry_run_reports_the_same_and_writes_nothing(
     store: StateStore, change: dict[str, Any]
 ) -> None:
     before = sorted(path for path in Path(store.url).rglob("*"))
@@ -268,7 +268,7 @@ def test_an_older_checkpoint_can_be_edited(store: StateStore) -> None:
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u2"}
 
 
-def test_without_duckdb_the_error_says_what_to_install(
+def test_without_duckdb_the_error_names_the_package(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = importlib.import_module
@@ -292,14 +292,14 @@ def row(user: str, entry: int, value: int) -> dict[str, Any]:
 
 
 def user_of(taken: Checkpoints, place: int) -> str:
-    """A user that is there; those of the last checkpoints among them."""
+    """Return an existing user. Users of the last checkpoint are included."""
     return sorted({user for user, _ in taken.rows})[place]
 
 
 @in_both_layouts
 def test_single_keys_are_deleted_and_put_in_every_form(taken: Checkpoints) -> None:
     store, gone, changed = taken.store, user_of(taken, 5), user_of(taken, 9)
-    newest = "new-4"  # of layers it lies in the last one alone
+    newest = "new-4"  # in the layered form this row is only in the last layer
     before = data_in(store.url)
     put = [row(changed, 0, -1), row("nobody", 7, -2), row(newest, 5, -3)]
     planned = store.maintenance.edit("u", "s", delete=[gone], put=put, dry_run=True)
@@ -317,7 +317,7 @@ def test_single_keys_are_deleted_and_put_in_every_form(taken: Checkpoints) -> No
 
 
 @in_layers
-def test_what_single_keys_leave_alone_keeps_its_files_and_layers(taken: Checkpoints) -> None:
+def test_an_edit_of_single_keys_keeps_other_files_and_layers(taken: Checkpoints) -> None:
     store, before = taken.store, state_of(taken.store)
     store.maintenance.edit("u", "s", delete=[user_of(taken, 3)])
     after = state_of(store)
@@ -326,7 +326,7 @@ def test_what_single_keys_leave_alone_keeps_its_files_and_layers(taken: Checkpoi
     assert all(a.live != b.live for a, b in zip(before.layers, after.layers, strict=True))
 
 
-def test_a_key_that_the_newest_checkpoint_deleted_is_not_there(taken: Checkpoints) -> None:
+def test_a_key_that_the_newest_checkpoint_deleted_is_missing(taken: Checkpoints) -> None:
     gone = user_of(taken, 2)
     number = taken.change(cleared=[gone])
     assert taken.store.maintenance.edit("u", "s", delete=[gone]).new_id is None
@@ -336,7 +336,7 @@ def test_a_key_that_the_newest_checkpoint_deleted_is_not_there(taken: Checkpoint
 
 
 @in_both_layouts
-def test_all_rows_take_the_place_of_base_and_layers(taken: Checkpoints) -> None:
+def test_all_rows_replace_base_and_layers(taken: Checkpoints) -> None:
     store, rows = taken.store, {("only", 1): 2, ("other", 0): 3}
     before = data_in(store.url)
     planned = store.maintenance.edit("u", "s", rows=table(rows), dry_run=True)
@@ -359,7 +359,7 @@ def test_sql_sees_the_rows_and_not_the_changes(taken: Checkpoints) -> None:
 
 
 @in_both_layouts
-def test_a_damaged_file_is_not_edited_into_another(taken: Checkpoints) -> None:
+def test_a_damaged_file_is_not_edited(taken: Checkpoints) -> None:
     before = data_in(taken.store.url)
     break_file(taken.store, newest_file(taken.store))
     with pytest.raises(DamagedFileError):
@@ -378,7 +378,7 @@ def test_an_edit_that_is_refused_leaves_nothing(taken: Checkpoints) -> None:
 
 
 @in_both_layouts
-def test_changes_go_on_over_an_edited_state(taken: Checkpoints) -> None:
+def test_changes_continue_after_an_edit(taken: Checkpoints) -> None:
     taken.store.maintenance.edit("u", "s", delete=[user_of(taken, 4)], put=[row("nobody", 0, 1)])
     taken.rows = rows_of(taken.store)
     change(taken, 9, random.Random(2))

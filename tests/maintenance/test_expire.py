@@ -1,4 +1,4 @@
-"""All but the newest checkpoints expire: they are invisible, and nothing else is touched."""
+"""All checkpoints except the newest expire: they become invisible, and all other files stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store_in(folder: Path) -> StateStore:
     return over(LocalStorage(str(folder)))
 
 
-def test_the_newest_stay_and_their_files(folder: Path) -> None:
+def test_the_newest_checkpoints_and_their_files_stay(folder: Path) -> None:
     """I4, I6."""
     store = store_in(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -68,22 +68,22 @@ def test_a_dry_run_changes_nothing(folder: Path) -> None:
     assert (again.expired, again.kept, again.files) == ((), (4,), 0)
 
 
-def test_one_that_is_being_read_is_read_to_its_end(folder: Path) -> None:
+def test_a_checkpoint_that_expires_during_a_read_is_read_to_the_end(folder: Path) -> None:
     store = store_in(folder)
     reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").to_arrow(0)
     store.maintenance.expire(retain=1)
     assert isinstance(reader.read_all(), pa.Table)
 
 
-def test_a_damaged_manifest_expires_as_any_other(folder: Path) -> None:
+def test_a_damaged_manifest_expires_like_any_other(folder: Path) -> None:
     (folder / manifest_path(2)).write_text("{")
     done = store_in(folder).maintenance.expire(retain=1)
     assert (done.expired, done.damaged) == ((1, 2, 3), (2,))
     assert store_in(folder).checkpoints() == (4,)
 
 
-def test_a_damaged_checkpoint_does_not_count_among_those_kept(folder: Path) -> None:
-    """However new it is: what can be restored does not expire for it."""
+def test_a_damaged_checkpoint_is_not_counted_as_kept(folder: Path) -> None:
+    """Even if it is new, no readable checkpoint expires because of it."""
     for number in (3, 4):
         (folder / manifest_path(number)).write_text("{")
     done = store_in(folder).maintenance.expire(retain=1)
@@ -95,8 +95,10 @@ def test_a_damaged_checkpoint_does_not_count_among_those_kept(folder: Path) -> N
     assert store_in(folder).maintenance.expire(retain=1).expired == ()
 
 
-def test_a_snapshot_beside_it_succeeds(folder: Path) -> None:
-    """Its writer asks older checkpoints for what the newest one lacks; they may be gone by then."""
+def test_a_concurrent_snapshot_succeeds(folder: Path) -> None:
+    """Its writer looks in older checkpoints for states that the newest one lacks. They may have
+    expired.
+    """
     store = store_in(folder)
     take_only_users(store)
     with store.snapshot(parallelism=1) as checkpoint:
@@ -114,7 +116,7 @@ def take_only_users(store: StateStore) -> None:
                 checkpoint.drop(entry.state.uid, entry.state.name)
 
 
-def test_one_manifest_is_held_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_manifest_is_in_memory_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_in(folder)
     for number in range(8):
         take(store, number)
@@ -124,7 +126,7 @@ def test_one_manifest_is_held_at_a_time(folder: Path, monkeypatch: pytest.Monkey
     assert max(held) <= 1
 
 
-def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
+def test_a_tombstone_is_readable_text(folder: Path) -> None:
     store_in(folder).maintenance.expire(retain=3)
     text = (folder / tombstone_path(1)).read_text()
     assert '"format":"statestore-tombstone"' in text.replace(" ", "")
@@ -132,22 +134,24 @@ def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("retain", [0, -1, True, 1.5, "3"])
-def test_how_many_is_a_number(folder: Path, retain: int) -> None:
+def test_the_number_to_retain_is_checked(folder: Path, retain: int) -> None:
     with pytest.raises(InvalidArgumentError, match="retain"):
         store_in(folder).maintenance.expire(retain=retain)
     assert store_in(folder).checkpoints() == (1, 2, 3, 4)
 
 
-def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_store(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         store_in(tmp_path / "nowhere").maintenance.expire(retain=1)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG])
-def test_whatever_call_fails_it_can_be_run_again(
+def test_an_expiry_that_failed_at_any_call_can_be_run_again(
     folder: Path, tmp_path: Path, kind: FaultKind
 ) -> None:
-    """I10: the newest stay whole, what is gone is a run of the oldest, and again finishes."""
+    """I10: the newest checkpoints are intact, the expired ones are the oldest, and a second run
+    finishes.
+    """
     counted = copy_of(folder, tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)), lambda storage: over(storage).maintenance.expire(retain=2)

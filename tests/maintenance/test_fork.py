@@ -1,4 +1,4 @@
-"""A fork shares the files of a checkpoint, and from then on neither store can harm the other."""
+"""A fork shares the files of a checkpoint, and afterwards neither store can damage the other."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def rows() -> Rows:
 
 @pytest.fixture
 def source(tmp_path: Path, rows: Rows) -> StateStore:
-    """A store whose newest checkpoint is changes over a base."""
+    """A store whose newest checkpoint contains changes to a base."""
     store = opened(tmp_path / "source")
     put(store, rows)
     rows |= change(store, rows, {"k1": -1, "new": 7}, [])
     return store
 
 
-def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, rows: Rows) -> None:
+def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows) -> None:
     heard: list[tuple[int, int]] = []
     done = source.maintenance.fork(str(tmp_path / "fork"), on_progress=lambda *at: heard.append(at))
     fork = opened(tmp_path / "fork")
@@ -121,9 +121,10 @@ def test_no_byte_of_data_is_read_or_written(source: StateStore, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
-    """Both go on at random, by full and incremental checkpoints, compaction and purges, and
-    collect; each has what its own history says."""
+def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
+    """Both continue randomly with full and incremental checkpoints, compaction, purges and garbage
+    collection. Each has the content of its own history.
+    """
     dice = random.Random(seed)
     first = opened(tmp_path / "source")
     rows = {f"k{i}": i for i in range(40)}
@@ -160,7 +161,7 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("ends", ["source", "fork"])
-def test_a_store_that_is_deleted_leaves_the_other_whole(
+def test_deleting_one_store_leaves_the_other_intact(
     source: StateStore, tmp_path: Path, rows: Rows, ends: str
 ) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
@@ -194,7 +195,7 @@ def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path)
     assert held(fork, "before") == {f"k{i}": i for i in range(60)}
 
 
-def test_a_copy_finds_what_was_forked(source: StateStore, tmp_path: Path) -> None:
+def test_a_copy_recognizes_forked_files(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
     again = source.maintenance.copy("latest", str(tmp_path / "fork"))
     assert (again.found, again.new_id) == (True, 1)
@@ -207,7 +208,7 @@ def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
     assert not (tmp_path / "fork").exists()
 
 
-def test_a_place_that_is_not_free_is_refused(source: StateStore, tmp_path: Path) -> None:
+def test_an_occupied_target_is_refused(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
     before = sorted((tmp_path / "fork").rglob("*"))
     for dry_run in (False, True):
@@ -236,12 +237,12 @@ def test_a_missing_file_of_the_source_is_named(
         source.maintenance.fork(str(tmp_path / "fork"))
     assert opened(tmp_path / "fork").checkpoints() == ()
     Path(source.url, name).write_bytes(kept)
-    done = source.maintenance.fork(str(tmp_path / "fork"))  # it goes on where it was
+    done = source.maintenance.fork(str(tmp_path / "fork"))  # the second run continues
     assert (done.new_id, done.copied_files) == (1, 0)
     assert held(opened(tmp_path / "fork")) == rows
 
 
-def test_a_file_that_was_cut_off_is_refused(source: StateStore, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(source: StateStore, tmp_path: Path) -> None:
     path = Path(source.url, sorted(names(source))[0])
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DamagedFileError, match=path.name):
@@ -274,7 +275,7 @@ def test_only_folders_of_one_file_system_share(
 ) -> None:
     local, bucket = LocalStorage(source.url), MeteredStorage(LocalStorage(str(tmp_path / "b")))
     assert can_link(local, LocalStorage(str(tmp_path / "not" / "yet")))
-    assert not can_link(local, bucket)  # it has no paths, as a bucket has none
+    assert not can_link(local, bucket)  # it has no paths, like a bucket
     assert not can_link(bucket, local)
     assert not link(bucket, sorted(names(source))[0], local, "f")
     remote = StateStore.over(MeteredStorage(local), table_format="parquet")
@@ -295,10 +296,8 @@ def test_a_link_never_replaces_a_file(tmp_path: Path) -> None:
         link(one, "g", other, "g")
 
 
-def test_a_linked_file_is_young_and_under_a_name_of_its_own(
-    source: StateStore, tmp_path: Path
-) -> None:
-    """Else a collection of the new store takes the old file for what a killed fork left."""
+def test_a_linked_file_is_new_and_has_its_own_name(source: StateStore, tmp_path: Path) -> None:
+    """Otherwise a garbage collection of the new store treats the old file as a killed fork's."""
     for name in names(source):
         os.utime(Path(source.url, name), (0, 0))
     before = time.time() - 5
@@ -308,10 +307,10 @@ def test_a_linked_file_is_young_and_under_a_name_of_its_own(
     assert not names(fork) & names(source)
 
 
-def test_a_file_of_somebody_else_is_copied(
+def test_a_file_of_another_owner_is_copied(
     source: StateStore, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not set its time cannot make its second name young."""
+    """A process that may not set a file's time cannot renew its second name."""
 
     def refused(path: Any, *times: Any, **options: Any) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))

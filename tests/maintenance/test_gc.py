@@ -1,4 +1,4 @@
-"""Savepoints, pins, and the collection of what neither they nor a checkpoint needs."""
+"""Savepoints, pins, and garbage collection of files that no savepoint, pin or checkpoint needs."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
-    """I9: files, then the manifests; tombstones later, if at all."""
+def test_expired_files_are_deleted_and_the_rest_stays(folder: Path) -> None:
+    """I9: data files are deleted first, then manifests, and tombstones much later."""
     store = store_in(folder)
     kept = store.manifest(3)
     gone = [store.manifest(number) for number in (1, 2)]
@@ -81,8 +81,8 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
     assert store.checkpoints() == (3, 4)
 
 
-def test_a_tombstone_goes_long_after_its_manifest(folder: Path) -> None:
-    """I6, I9: not with it, not before 30 days, and never that of the greatest id."""
+def test_a_tombstone_is_deleted_long_after_its_manifest(folder: Path) -> None:
+    """I6, I9: not with it, not before 30 days, and never the tombstone of the greatest id."""
     store, month = store_in(folder), 30 * DAY
     store.maintenance.expire(retain=1)
     (folder / tombstone_path(9)).write_bytes((folder / tombstone_path(1)).read_bytes())
@@ -103,8 +103,8 @@ def test_a_tombstone_goes_long_after_its_manifest(folder: Path) -> None:
     assert store.checkpoints() == (3, 10)
 
 
-def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> None:
-    """I4: a checkpoint that expired is never visible again."""
+def test_a_tombstone_stays_if_a_listing_lacks_its_manifest(folder: Path) -> None:
+    """I4: an expired checkpoint never becomes visible again."""
     store_in(folder).maintenance.expire(retain=1)
     storage = Short(str(folder))
     storage.lacks = manifest_path(1)
@@ -116,7 +116,7 @@ def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> N
     assert store_in(folder).checkpoints() == (3,)
 
 
-def test_what_is_young_or_expired_lately_stays(folder: Path) -> None:
+def test_new_and_recently_expired_files_stay(folder: Path) -> None:
     store = store_in(folder)
     store.maintenance.expire(retain=1)
     done = store.maintenance.gc()
@@ -125,7 +125,7 @@ def test_what_is_young_or_expired_lately_stays(folder: Path) -> None:
     assert store_in(folder, later_s=DAY).maintenance.gc().removed.files == done.young.files
 
 
-def test_files_of_a_crashed_writer_go_and_those_of_a_delta_log_stay(folder: Path) -> None:
+def test_files_of_a_crashed_writer_are_deleted_and_a_delta_log_stays(folder: Path) -> None:
     table = folder / store_in(folder).manifest(3).entries[0].table.path
     stray = table / "key_group=0" / "0000000009-00000-00000000000000aa.parquet"
     log = table / "_delta_log" / "00000000000000000010.checkpoint.parquet"
@@ -155,8 +155,8 @@ def test_a_savepoint_keeps_its_checkpoint(folder: Path) -> None:
     assert store.maintenance.expire(retain=1).expired == (1,)
 
 
-def test_one_that_expired_at_the_same_moment_is_read_by_its_name(folder: Path) -> None:
-    """I9: and nothing else can hold it."""
+def test_a_savepoint_that_expired_meanwhile_is_read_by_name(folder: Path) -> None:
+    """I9: nothing else can hold it."""
     store = store_in(folder)
     store.maintenance.savepoint("audit", 1)
     store.parts.catalog().expire(1, b"tombstone")
@@ -177,7 +177,7 @@ def test_one_that_expired_at_the_same_moment_is_read_by_its_name(folder: Path) -
     assert store.maintenance.gc(minimum_age_s=0).manifests == (1,)
 
 
-def test_a_pin_keeps_its_checkpoint_until_the_lease_is_over(folder: Path) -> None:
+def test_a_pin_keeps_its_checkpoint_until_the_lease_ends(folder: Path) -> None:
     store = store_in(folder)
     with store.maintenance.pin(1, lease_s=60) as pinned:
         assert store.maintenance.expire(retain=1).expired == (2,)
@@ -195,7 +195,7 @@ def test_a_pin_keeps_its_checkpoint_until_the_lease_is_over(folder: Path) -> Non
             store.maintenance.pin(lease_s=lease)
 
 
-def test_expire_goes_by_age_too(folder: Path) -> None:
+def test_checkpoints_also_expire_by_age(folder: Path) -> None:
     assert store_in(folder).maintenance.expire(older_than_s=3600).expired == ()
     later = store_in(folder, later_s=3601)
     assert later.maintenance.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
@@ -215,7 +215,7 @@ class Short(LocalStorage):
 
 
 @pytest.mark.parametrize("lacks", ["/keyed/", manifest_path(3)])
-def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> None:
+def test_an_incomplete_listing_is_refused(folder: Path, lacks: str) -> None:
     storage = Short(str(folder))
     storage.lacks = lacks
     before = files_in(folder)
@@ -225,7 +225,7 @@ def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> 
 
 
 class Busy(LocalStorage):
-    """A folder in which somebody acts after each of some listings."""
+    """A folder in which another process acts after some of the listings."""
 
     acts: list[Callable[[], object]]
 
@@ -236,8 +236,10 @@ class Busy(LocalStorage):
         return found
 
 
-def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
-    """I9: one that is committed right before the last listing, and one that is right behind it."""
+def test_a_checkpoint_committed_at_that_moment_is_no_error(folder: Path) -> None:
+    """I9: one checkpoint is committed directly before the last listing, and one directly
+    after it.
+    """
     under_way = over(LocalStorage(str(folder))).snapshot(parallelism=2)
     checkpoint = under_way.__enter__()
     checkpoint.keyed("u", "s", [{"k": "a", "v": 1}], key="k", max_parallelism=4)
@@ -249,8 +251,8 @@ def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
     assert not storage.acts
 
 
-def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
-    """I9: a checkpoint that was there expired and is gone, files and manifest."""
+def test_a_concurrent_collection_is_no_error(folder: Path) -> None:
+    """I9: an existing checkpoint expired, and its files and manifest are gone."""
 
     def give_up() -> None:
         store_in(folder).maintenance.expire(retain=1)
@@ -263,14 +265,14 @@ def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
     assert store_in(folder).maintenance.verify().is_intact
 
 
-def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path) -> None:
-    """I9: a damaged one is no matter to who only tells of the others."""
+def test_a_refused_hold_does_not_stay_next_to_a_damaged_one(folder: Path) -> None:
+    """I9: a damaged hold does not affect a command that only lists the others."""
     store = store_in(folder)
     store.maintenance.savepoint("other", 1)
     (folder / savepoint_path("other")).write_bytes(b"{}")
 
     class Late(LocalStorage):
-        """The checkpoint expires right after the put of the savepoint."""
+        """The checkpoint expires directly after the PUT of the savepoint."""
 
         def put_if_absent(self, name: str, data: bytes) -> bool:
             done = super().put_if_absent(name, data)
@@ -293,7 +295,7 @@ def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path)
         ("data", MissingFileError, "statestore verify 3"),
     ],
 )
-def test_what_is_broken_is_refused(
+def test_damaged_documents_are_refused(
     folder: Path, name: str, kind: type[StateStoreError], advice: str
 ) -> None:
     store = store_in(folder)
@@ -311,10 +313,10 @@ def test_what_is_broken_is_refused(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
-def test_whatever_call_fails_it_can_be_run_again(
+def test_a_collection_that_failed_at_any_call_can_be_run_again(
     folder: Path, tmp_path: Path, kind: FaultKind
 ) -> None:
-    """I10: what is kept is whole, and again finishes."""
+    """I10: kept checkpoints are intact, and a second run finishes."""
     store = store_in(folder)
     store.maintenance.savepoint("audit", 1)
     store.maintenance.expire(retain=1)
@@ -335,7 +337,7 @@ def test_whatever_call_fails_it_can_be_run_again(
 # --- in every form --------------------------------------------------------------------------------
 
 
-def test_what_kept_checkpoints_name_stays_and_nothing_else(taken: Checkpoints) -> None:
+def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:
     store = taken.store
     for retain in (4, 2, 1):
         store.maintenance.expire(retain=retain)
@@ -354,7 +356,7 @@ def test_what_kept_checkpoints_name_stays_and_nothing_else(taken: Checkpoints) -
     assert data_in(store.url) == names_of(store)
 
 
-def test_a_base_stays_until_the_last_of_ten_that_name_it_expires(tmp_path: Path) -> None:
+def test_a_base_stays_until_the_last_of_ten_checkpoints_with_it_expires(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", changes=10)
     store = taken.store
     base = {name for name in names_of(store, 1) if "/keyed/" in name}
@@ -371,7 +373,7 @@ def test_a_base_stays_until_the_last_of_ten_that_name_it_expires(tmp_path: Path)
     assert not base & data_in(store.url)
 
 
-def test_a_layer_that_was_merged_goes_with_the_checkpoints_that_name_it(tmp_path: Path) -> None:
+def test_a_merged_layer_is_deleted_with_its_last_checkpoint(tmp_path: Path) -> None:
     rule = CompactionRule(merge_layers=2, share=9, most_share=9)
     taken = history(tmp_path / "store", changes=5, rule=rule)
     store = taken.store
@@ -387,7 +389,7 @@ def test_a_layer_that_was_merged_goes_with_the_checkpoints_that_name_it(tmp_path
     assert rows_of(store) == taken.rows
 
 
-def test_a_savepoint_needs_nothing_else(taken: Checkpoints) -> None:
+def test_a_savepoint_is_sufficient(taken: Checkpoints) -> None:
     store, digest = taken.store, digest_of(taken.store)
     number = max(taken.taken)
     store.maintenance.savepoint("kept", number)

@@ -44,7 +44,7 @@ def expire_and_collect(store: StateStore) -> None:
 
 
 def shown(path: Path) -> tuple[int, Rows]:
-    """Return the checkpoint that the Delta table names, and the rows that it shows."""
+    """Return the checkpoint that the Delta table names, and the table's rows."""
     delta = DeltaTable(path / "store/operators/u/keyed/s")
     match = re.fullmatch(r"state 's' of operator 'u', checkpoint (\d+)", delta.metadata().name)
     assert match is not None
@@ -61,7 +61,7 @@ def test_the_newest_version_outlives_its_checkpoint(tmp_path: Path, layout: str)
     expire_and_collect(store)
     live = set(files_of(store.manifest()))
     on_disk = {str(p.relative_to(tmp_path / "store")) for p in tmp_path.rglob("*.parquet")}
-    assert on_disk - live  # what the table alone needs
+    assert on_disk - live  # files that only the table needs
     assert shown(tmp_path) == (1, rows)
     full(store, {"k0": 5}, layout)
     expire_and_collect(store)
@@ -71,9 +71,7 @@ def test_the_newest_version_outlives_its_checkpoint(tmp_path: Path, layout: str)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_any_sequence_the_table_shows_the_checkpoint_that_it_names(
-    tmp_path: Path, seed: int
-) -> None:
+def test_after_any_sequence_the_table_shows_its_checkpoint(tmp_path: Path, seed: int) -> None:
     random, rule = Random(seed), EAGER if seed % 2 else RULE
     store = opened(tmp_path, rule)
     rows = {f"k{number}": -1 for number in range(60)}
@@ -104,7 +102,7 @@ def test_after_any_sequence_the_table_shows_the_checkpoint_that_it_names(
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_the_files_of_a_table_whose_log_cannot_be_read_stay(tmp_path: Path) -> None:
+def test_files_of_a_table_with_an_unreadable_log_stay(tmp_path: Path) -> None:
     store, rows = opened(tmp_path), {f"k{number}": 0 for number in range(40)}
     full(store, rows)
     change(store, dict.fromkeys(rows, 1))
@@ -117,7 +115,7 @@ def test_the_files_of_a_table_whose_log_cannot_be_read_stay(tmp_path: Path) -> N
     assert shown(tmp_path) == (1, rows)
 
 
-def test_a_purge_drops_a_version_that_alone_has_the_key(tmp_path: Path) -> None:
+def test_a_purge_drops_a_version_with_the_key(tmp_path: Path) -> None:
     store, rows = opened(tmp_path), {f"k{number}": 0 for number in range(40)}
     full(store, rows | {"somebody@example.org": 1})
     change(store, dict.fromkeys(rows, 1), ["somebody@example.org"])

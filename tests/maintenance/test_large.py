@@ -1,6 +1,6 @@
-"""More text in one key group than one Arrow array can hold, and a row that is as large as allowed.
+"""More text in one key group than an Arrow array can hold, and a row of the maximum size.
 
-Both are on disk, in the folder for temporary files: elsewhere the tests write in memory.
+Both need a temporary folder on disk, because the other tests write in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def text_of(key: int, size: int) -> str:
 
 
 def values_of(store: StateStore) -> dict[int, int]:
-    """Return the length of each value that is restored, by key; each key comes once, in order."""
+    """Return the length of each restored value by key. Each key occurs once, in order."""
     found: list[tuple[int, int]] = []
     for batch in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
         sizes = pc.binary_length(batch.column("v")).to_pylist()
@@ -46,7 +46,7 @@ def values_of(store: StateStore) -> dict[int, int]:
 
 
 def test_a_key_group_with_more_text_than_an_array_holds(store: StateStore) -> None:
-    """2.4 GB in the base, and 1.2 GB in a layer of changes."""
+    """There are 2.4 GB in the base, and 1.2 GB in a layer of changes."""
     size = 1_000_000
 
     def stream(keys: range) -> pa.RecordBatchReader:
@@ -74,7 +74,7 @@ def test_a_key_group_with_more_text_than_an_array_holds(store: StateStore) -> No
 
 
 def test_the_largest_row(store: StateStore) -> None:
-    """It comes in a snapshot, another one in changes, and both are merged and compacted."""
+    """It is written in a snapshot, another one in changes, and both are merged and compacted."""
     size = ROW_BYTES - 1000
 
     def rows(keys: range, large: int) -> pa.Table:

@@ -1,4 +1,6 @@
-"""No operation holds a key group, a column or a state in memory: all rows are in one key group."""
+"""No operation holds a complete key group, column or state in memory. All rows are in one key
+group.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 MEGABYTES = 200
-"""The bytes of the only key group. An operation that holds it passes the bound."""
+"""The bytes of the only key group. An operation that holds it exceeds the bound."""
 MOST_MEGABYTES = 220
-"""More than the process had before its first operation: memory of Python and Arrow that they keep
-for later, some 60 MB, and pieces, row groups and the 16 MiB for sorting."""
+"""The allowed growth after the first operation. It covers about 60 MB of memory that Python and
+Arrow keep for later use, pieces and row groups, and 16 MiB for sorting.
+"""
 
 OPERATIONS = {
     "snapshot": """
@@ -78,7 +81,7 @@ store.maintenance.rekey("u", "s", hash_scheme="flink-sql", checkpoint="latest")"
 }
 
 ONE_OF_A_KIND = ("snapshot", "changes", "get", "verify", "flink export", "compact", "purge")
-"""Writing, merging, finding, reading, converting, folding and rewriting rows: in each run."""
+"""Write, merge, find, read, convert, fold and rewrite rows, in each run."""
 
 SCRIPT = """
 import ctypes, json, sys

@@ -1,4 +1,4 @@
-"""A key is gone from every kept checkpoint, and after a collection from every file."""
+"""A purged key is gone from every kept checkpoint, and after garbage collection from every file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 KEY = "somebody@example.org"
 USERS = [f"user-{i}" for i in range(20)]
 HELD = {1: False, 2: True, 3: False, 4: True}
-"""Which checkpoints of the store hold the key."""
+"""Whether each checkpoint of the store contains the key."""
 KILLED = """
 import sys
 from statestore import StateStore
@@ -66,7 +66,9 @@ def opened(path: Path | str) -> StateStore:
 
 @pytest.fixture(params=["partitioned", "ranged"])
 def store(request: Any, tmp_path: Path) -> StateStore:
-    """Checkpoints 1 to 4, of which 2 and 4 hold the key; savepoints of 2 and 3."""
+    """A store with checkpoints 1 to 4, of which 2 and 4 contain the key, and savepoints
+    of 2 and 3.
+    """
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
         take(store, number, held=held, layout=request.param)
@@ -81,7 +83,7 @@ def users_of(store: StateStore, checkpoint: int | str, name: str = "totals") -> 
 
 
 def number_of(store: StateStore, checkpoint: int | str) -> int:
-    """Return which checkpoint it was at first, by what it holds."""
+    """Return the original number of a checkpoint, from its content."""
     elements = store.restore(checkpoint=checkpoint, parallelism=1).operator("source", "offsets")
     return int(elements.subtask(0)[0]["offset"])
 
@@ -92,7 +94,7 @@ def _times(store: StateStore, number: int) -> tuple[int, int]:
 
 
 def is_purged(store: StateStore) -> None:
-    """The order stays, the key is nowhere, everything else is there."""
+    """Assert that the order is unchanged, the key is gone, and everything else is there."""
     ids = store.checkpoints()
     assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
     for one in ids:
@@ -105,7 +107,7 @@ def is_purged(store: StateStore) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
+def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateStore) -> None:
     before = store.manifest(2)
     times = [_times(store, number) for number in (1, 2, 3, 4)]
     done = store.maintenance.purge("users", KEY)
@@ -127,7 +129,7 @@ def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) 
     assert store.checkpoints() == (1, 6, 7, 8, 9)
 
 
-def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
+def test_after_a_collection_no_byte_of_the_key_is_left(store: StateStore) -> None:
     before = store.maintenance.find_key("users", KEY)
     assert len(before.found) == 4
     assert before.problem is not None
@@ -143,7 +145,7 @@ def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
     is_purged(store)
 
 
-def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> None:
+def test_the_manifest_describes_the_purge_without_the_key(store: StateStore) -> None:
     store.maintenance.purge("users", KEY)
     origin = store.manifest(6).origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("purge", 2, "users")
@@ -152,7 +154,7 @@ def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> N
     assert KEY not in str(origin)
 
 
-def test_one_state_or_one_checkpoint_alone(store: StateStore) -> None:
+def test_one_state_or_one_checkpoint_can_be_selected(store: StateStore) -> None:
     store.maintenance.purge("users", KEY, "routes")
     assert KEY in users_of(store, 8, "totals")
     assert KEY not in users_of(store, 8, "routes")
@@ -163,13 +165,13 @@ def test_one_state_or_one_checkpoint_alone(store: StateStore) -> None:
     assert store.maintenance.savepoints()[1].checkpoint_id == ids[1]
 
 
-def test_a_key_that_nobody_holds_changes_nothing(store: StateStore) -> None:
+def test_a_missing_key_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
     assert store.maintenance.purge("users", "nobody").replaced == ()
     assert set(Path(store.url).rglob("*")) == before
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(store: StateStore) -> None:
+def test_a_dry_run_reports_the_same_and_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
     planned = store.maintenance.purge("users", KEY, dry_run=True)
     assert set(Path(store.url).rglob("*")) == before
@@ -179,7 +181,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(store: StateStore) -> None:
     ]
 
 
-def test_pins_stop_it_and_are_named(store: StateStore) -> None:
+def test_pins_block_a_purge_and_are_named(store: StateStore) -> None:
     pinned = store.maintenance.pin(3, lease_s=3600, holder="an export")
     with pytest.raises(InvalidArgumentError, match="checkpoint 3 by an export"):
         store.maintenance.purge("users", KEY)
@@ -188,7 +190,7 @@ def test_pins_stop_it_and_are_named(store: StateStore) -> None:
     is_purged(store)
 
 
-def test_a_pin_on_what_is_not_replaced_is_no_matter(store: StateStore) -> None:
+def test_a_pin_of_an_unaffected_checkpoint_is_ignored(store: StateStore) -> None:
     store.maintenance.pin(1, lease_s=3600)
     store.maintenance.purge("users", KEY)
     is_purged(store)
@@ -210,8 +212,8 @@ def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> 
     assert store.maintenance.purge("users", KEY).finished == ()
 
 
-def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
-    """I6: what it would commit may hold the key again."""
+def test_an_active_writer_gets_a_conflict(store: StateStore) -> None:
+    """I6: its checkpoint could contain the key again."""
     job = store.snapshot(parallelism=2).__enter__()
     opened(store.url).maintenance.purge("users", KEY)
     with pytest.raises(CommitConflictError):
@@ -219,10 +221,10 @@ def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
     is_purged(opened(store.url))
 
 
-def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
+def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
     store: StateStore,
 ) -> None:
-    """The one that would be made again in part is named."""
+    """The file that would be partly rewritten is named."""
     entry = store.manifest(3).operator[0]
     Path(store.url, entry.table.path, entry.handles[0].path).write_bytes(b"")
     before = sorted(Path(store.url).rglob("*"))
@@ -248,10 +250,12 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
         (4, ["salvage 4", "expire --retain 1, which expires all older ones too"]),
     ],
 )
-def test_rows_that_cannot_be_read_are_named_with_what_helps(
+def test_unreadable_rows_are_named_with_a_remedy(
     store: StateStore, number: int, ways: list[str]
 ) -> None:
-    """Checkpoint, savepoint and file; and the commands do help, one after another."""
+    """The error names the checkpoint, the savepoint and the file. The suggested commands work in
+    sequence.
+    """
     (table,) = {e.table.path for e in store.manifest(number).keyed if e.state.name == "routes"}
     entry = store.manifest(number).keyed_entry("users", "routes")
     for handle in entry.handles:
@@ -280,7 +284,7 @@ def test_rows_that_cannot_be_read_are_named_with_what_helps(
     assert all(KEY not in users_of(store, one) for one in store.checkpoints())
 
 
-def test_what_cannot_be(store: StateStore) -> None:
+def test_invalid_arguments(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match="no operator 'user' in checkpoint 4"):
         store.maintenance.purge("user", KEY)
     with pytest.raises(StateNotFoundError, match="no state 'total' in operator 'users'"):
@@ -306,8 +310,10 @@ def test_what_cannot_be(store: StateStore) -> None:
     store.maintenance.purge("users", KEY)
 
 
-def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path) -> None:
-    """Files of crashed writers; what cannot be decoded is named, and the key is not called gone."""
+def test_a_search_finds_orphan_files(store: StateStore, tmp_path: Path) -> None:
+    """They come from crashed writers. Undecodable files are named, and the key is then not called
+    gone.
+    """
     name = store.maintenance.find_key("users", KEY).found[0].file
     raw = Path(store.url, name).read_bytes()
     store.maintenance.purge("users", KEY)
@@ -326,11 +332,11 @@ def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path
     assert not search.is_gone
 
 
-def test_a_put_in_the_middle_of_a_purge_comes_too_late(
+def test_a_put_during_a_purge_comes_too_late(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: a job that stood still right before its put is told, whichever checkpoint the purge has
-    committed by then; it cannot be the newest any more.
+    """I6: a job stalled directly before its PUT. It gets a conflict, no matter how many checkpoints
+    the purge has committed, because its checkpoint is no longer the newest.
     """
     job = store.snapshot(parallelism=2).__enter__()
     job.carry_rest()
@@ -358,11 +364,11 @@ def test_a_put_in_the_middle_of_a_purge_comes_too_late(
     is_purged(opened(store.url))
 
 
-def test_a_put_below_what_others_have_announced_comes_too_late(
+def test_a_put_below_announced_ids_comes_too_late(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: another purge was killed when it had claimed ids; a job that stood still all the time
-    has a smaller one, which is free, and the key.
+    """I6: another purge claimed ids and was killed. A stalled job has a smaller id, which is free,
+    and its checkpoint contains the key.
     """
     job = store.snapshot(parallelism=2).__enter__()
     job.carry_rest()
@@ -385,8 +391,8 @@ def test_a_put_below_what_others_have_announced_comes_too_late(
     is_purged(opened(store.url))
 
 
-class Beside(LocalStorage):
-    """A disk on which something happens right before the call of a number that changes a file."""
+class ConcurrentStorage(LocalStorage):
+    """A storage that runs a function directly before the n-th call that changes a file."""
 
     def __init__(self, root: str, at: int, happens: Callable[[], object]) -> None:
         super().__init__(root)
@@ -408,8 +414,8 @@ class Beside(LocalStorage):
 
 @pytest.mark.slow
 def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -> None:
-    """I9: what replaces is held before the old one is let go. Where the replacement expired
-    before it could be held, the savepoint stays, and the purge is run again.
+    """I9: the replacement is held before the hold of the old one is released. If the replacement
+    expired before it was held, the savepoint stays, and the purge is run again.
     """
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
@@ -423,7 +429,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         def expire(copy: Path = copy) -> None:
             opened(copy).maintenance.expire(retain=1)
 
-        disk = Beside(str(copy), at, expire)
+        disk = ConcurrentStorage(str(copy), at, expire)
         refused = ""
         try:
             StateStore.over(disk, table_format="parquet").maintenance.purge("users", KEY)
@@ -449,7 +455,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
 
 
 def stages(folder: Path) -> Iterator[int]:
-    """The numbers of all calls of a purge that change something, and of some others."""
+    """Yield the numbers of all calls of a purge that change something, and of some other calls."""
     copy = copy_of(folder, folder.parent / "counted")
     calls = calls_of(
         LocalStorage(str(copy)),
@@ -466,10 +472,10 @@ STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.KILLED]
 @pytest.mark.slow
 @with_every_call
 @pytest.mark.parametrize("kind", STOPPING)
-def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
+def test_a_purge_interrupted_anywhere_can_be_run_again(
     tmp_path: Path, kind: FaultKind, every_call: bool
 ) -> None:
-    """I10: and at every moment the newest checkpoint is the newest state."""
+    """I10: at every moment the newest checkpoint has the newest state."""
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
         take(store, number, held=held)

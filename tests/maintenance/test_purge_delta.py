@@ -1,4 +1,4 @@
-"""After a purge no Delta log names a file that is gone, also of a state with layers of changes."""
+"""After a purge no Delta log names a deleted file, even for a state with layers of changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.forms import break_file
 pytestmark = pytest.mark.slow
 
 
-def test_the_log_of_a_layered_state_goes_and_begins_anew(
+def test_the_log_of_a_layered_state_is_deleted_and_restarted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store = StateStore.open(str(tmp_path / "store"), spark=spark, compaction=None)
@@ -45,7 +45,7 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     break_file(store, f"{entry.layers[0].entry.table.path}/{entry.layers[0].entry.handles[0].path}")
     store.maintenance.salvage(
         "latest", from_older=True
-    )  # its state has no layers, and so a log again
+    )  # its state has no layers, so it has a log again
     new = store.manifest().keyed_entry("job", "totals")
     table = DeltaTable(Path(store.url, new.table.path), version=new.table.version)
     assert {Path(uri).name for uri in table.file_uris()} == {
@@ -53,7 +53,7 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     }
 
 
-def test_spark_reads_a_log_that_lost_its_old_entries(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     for keys in ([7, 8], [8], [8, 9]):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -91,7 +91,9 @@ INSTANT = dt.datetime(2025, 1, 1, 12, 0, 0, 123456, dt.UTC)
     ids=lambda keys: str(keys.type),
 )
 def test_a_key_is_found_in_the_bounds_of_a_log(tmp_path: Path, keys: pa.Array) -> None:
-    """Also where a bound is not the key itself: truncated text, raised text, rounded times."""
+    """This includes bounds that differ from the key: truncated text, incremented text, and rounded
+    times.
+    """
     store = StateStore.open(str(tmp_path / "store"))
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"k": keys, "v": [1, 2]})

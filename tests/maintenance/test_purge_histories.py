@@ -1,4 +1,6 @@
-"""In every form a key is gone from all kept checkpoints, and the rest is as it was."""
+"""In every form a purged key is gone from all kept checkpoints, and all other rows are
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)
 def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
-    """Checkpoints 1 to 3 without the key, which comes in 4, is changed in 5, goes in 6; cleared and
-    written anew in 7; 8 speaks of others.
+    """A history in which checkpoints 1 to 3 lack the key.
+
+    Checkpoint 4 adds the key, 5 changes it, and 6 deletes it. 7 clears it and writes it again, and
+    8 concerns other keys.
     """
     taken = history(tmp_path / "store", *request.param, changes=2)
     taken.change({(KEY, 0): 1, (KEY, 1): 2, ("u001", 0): 5})
     taken.change({(KEY, 1): 3})
     taken.change({("u002", 1): 4}, cleared=[KEY])
-    # Another key is cleared and written anew in the same file: that stays so.
+    # Another key is cleared and written again in the same file, and must stay that way.
     taken.change({(KEY, 2): 6, ("u003", 2): 7}, cleared=[KEY, "u003"])
     taken.change({("u004", 0): 8})
     return taken
@@ -51,12 +55,12 @@ def without(rows: Entries) -> Entries:
 
 
 def refuse_key(store: StateStore, number: int) -> None:
-    """Look into base and layers alone: no row and no delete of the key is left."""
+    """Assert that base and layers contain no row and no delete of the key."""
     for part in state_of(store, number).parts:
         assert rows_of_key(store.parts.storage, part, KEY) == []
 
 
-def test_the_key_goes_from_all(taken: Checkpoints) -> None:
+def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
     store = taken.store
     store.maintenance.savepoint("five", 5)
     done = store.maintenance.purge("u", KEY)
@@ -72,7 +76,7 @@ def test_the_key_goes_from_all(taken: Checkpoints) -> None:
     assert not store.maintenance.purge("u", KEY).replaced
 
 
-def test_after_a_collection_no_file_has_the_key(taken: Checkpoints) -> None:
+def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None:
     store = taken.store
     found = [one.file for one in store.maintenance.find_key("u", KEY).found if one.rows]
     assert found
@@ -86,7 +90,7 @@ def test_after_a_collection_no_file_has_the_key(taken: Checkpoints) -> None:
     )
 
 
-def test_each_file_is_written_anew_once_however_many_name_it(taken: Checkpoints) -> None:
+def test_each_shared_file_is_rewritten_once(taken: Checkpoints) -> None:
     store = taken.store
     holding = {one.file for one in store.maintenance.find_key("u", KEY).found}
     before = data_in(store.url)
@@ -95,16 +99,16 @@ def test_each_file_is_written_anew_once_however_many_name_it(taken: Checkpoints)
 
 
 @in_layers
-def test_what_several_name_is_written_anew_for_all_of_them(taken: Checkpoints) -> None:
+def test_a_shared_file_is_rewritten_for_all_its_checkpoints(taken: Checkpoints) -> None:
     store, before = taken.store, data_in(taken.store.url)
     replaced = store.maintenance.purge("u", KEY).replaced
-    # 4, which 5 to 8 name too, is one of theirs.
+    # The file of checkpoint 4, which 5 to 8 use too, is one of them.
     assert [one.states[0].files for one in replaced] == [1, 2, 3, 4, 4]
     shared = [names_of(store, one.new_id or 0) - before for one in replaced]
     assert all(older & newer for older, newer in pairwise(shared))
 
 
-def test_a_layer_of_which_nothing_is_left_is_gone(tmp_path: Path) -> None:
+def test_a_layer_that_becomes_empty_is_removed(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", changes=1)
     taken.change({(KEY, 0): 1})
     assert len(state_of(taken.store).layers) == 2
@@ -114,7 +118,9 @@ def test_a_layer_of_which_nothing_is_left_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_key_of_the_first_goes_from_all_after_it(tmp_path: Path, form: Form) -> None:
+def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
+    tmp_path: Path, form: Form
+) -> None:
     taken = history(tmp_path / "store", form, changes=3)
     gone = sorted(taken.taken[1])[0][0]
     done = taken.store.maintenance.purge("u", gone)
@@ -126,7 +132,7 @@ def test_a_key_of_the_first_goes_from_all_after_it(tmp_path: Path, form: Form) -
     assert taken.store.maintenance.find_key("u", gone).found == ()
 
 
-def test_a_purge_of_one_checkpoint_leaves_the_files_of_others(taken: Checkpoints) -> None:
+def test_a_purge_of_one_checkpoint_keeps_the_files_of_others(taken: Checkpoints) -> None:
     new = {
         one.old_id: one.new_id
         for one in taken.store.maintenance.purge("u", KEY, checkpoint=5).replaced
@@ -137,7 +143,7 @@ def test_a_purge_of_one_checkpoint_leaves_the_files_of_others(taken: Checkpoints
     assert rows_of(taken.store, new[8] or 0) == taken.taken[8]
 
 
-def test_a_damaged_file_stops_it_before_anything_changes(taken: Checkpoints) -> None:
+def test_a_damaged_file_blocks_the_purge_before_anything_changes(taken: Checkpoints) -> None:
     name = next(one.file for one in taken.store.maintenance.find_key("u", KEY).found if one.rows)
     break_file(taken.store, name)
     before = data_in(taken.store.url)
@@ -150,10 +156,10 @@ def test_a_damaged_file_stops_it_before_anything_changes(taken: Checkpoints) -> 
 @pytest.mark.slow
 @with_every_call
 @in_layers
-def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
+def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
     taken: Checkpoints, tmp_path: Path, every_call: bool
 ) -> None:
-    """Files that several new checkpoints name are of the one that is committed first."""
+    """Files that several new checkpoints share are committed with the first of them."""
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)),

@@ -1,4 +1,6 @@
-"""An operator's keyed states over other key groups: the same rows, proved, or nothing at all."""
+"""Distribute an operator's keyed states over other key groups: verified equal rows, or no
+change.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """A store of which little is rekeyed at a time, so that there are many ranges."""
+    """A store with a small memory budget, so that a rekey uses many ranges."""
     parquet = ParquetOptions(rekey_bytes=4096)
     url = str(tmp_path / "s")
     return StateStore.open(url, table_format="parquet", parquet=parquet, compaction=None)
@@ -50,7 +52,7 @@ def data(store: StateStore) -> set[str]:
 
 
 def rows_of(store: StateStore, name: str = "s", parallelism: int = 3, **where: Any) -> list[Row]:
-    """Return the rows of a state, each read by the subtask that owns its key group."""
+    """Return the rows of a state. Each is read by the subtask that owns its key group."""
     state = store.restore(parallelism=parallelism, **where).keyed("u", name)
     found = []
     for subtask in range(parallelism):
@@ -92,7 +94,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
     assert {row["k"]: row["v"] for row in rows_of(store)} == wanted | {"k5": -5}
 
 
-def test_every_kind_of_state_and_the_states_of_others(tmp_path: Path) -> None:
+def test_every_kind_of_state_and_states_of_other_operators(tmp_path: Path) -> None:
     store = fill(tmp_path / "s")
     before = {entry.state.name: entry for entry in store.manifest().entries}
     old = {kind: rows_for(store, kind) for kind in StateKind}
@@ -116,8 +118,10 @@ def rows_for(store: StateStore, name: str) -> list[str]:
     return plain(state.to_arrow(0).read_all().to_pylist())
 
 
-def test_another_key_of_columns_that_there_are(store: StateStore) -> None:
-    """With a namespace, a struct, and back; what was key becomes a value, and the other way."""
+def test_a_key_from_other_existing_columns(store: StateStore) -> None:
+    """With a namespace, with a struct, and back. Former key columns become values, and the other
+    way round.
+    """
     rows = [{"k": f"k{i}", "n": i % 3, "p": {"x": i % 5, "y": f"y{i}"}, "v": i} for i in range(100)]
     put(store, rows, namespace="n")
     store.maintenance.rekey("u", "s", key=("v", "k"))
@@ -134,7 +138,7 @@ def test_another_key_of_columns_that_there_are(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BIGINT", "STRING"])
-def test_another_hash_scheme_has_flinks_key_groups(store: StateStore, kind: str) -> None:
+def test_another_hash_scheme_gives_flinks_key_groups(store: StateStore, kind: str) -> None:
     known: dict[int, dict[Any, int]] = {}
     for case in cases("sqlkeys", "sqlkey"):
         fields = case["in"]["fields"]
@@ -164,8 +168,10 @@ def test_another_hash_scheme_has_flinks_key_groups(store: StateStore, kind: str)
     assert store.manifest().keyed[0].digest == digest
 
 
-def test_the_type_that_is_hashed_is_kept(store: StateStore) -> None:
-    """It may be another one than the column's: of milliseconds, which are stored as micros."""
+def test_the_hashed_type_is_kept(store: StateStore) -> None:
+    """It can differ from the column's type, as for milliseconds, which are stored as
+    microseconds.
+    """
     keys = pa.array([1_000, 2_000, 3_500], pa.timestamp("ms"))
     put(store, pa.table({"k": keys, "o": [1, 2, 3]}), hash_scheme="flink-sql")
     assert store.manifest().keyed[0].state.key_types == ("TIMESTAMP(3)",)
@@ -175,8 +181,8 @@ def test_the_type_that_is_hashed_is_kept(store: StateStore) -> None:
     assert store.manifest().keyed[0].state.key_types == ("BIGINT", "TIMESTAMP(3)")
 
 
-def test_rows_keep_their_time_to_live(store: StateStore) -> None:
-    """Those that have expired come along: what has expired, the clock of a restore decides."""
+def test_rows_keep_their_ttl(store: StateStore) -> None:
+    """Expired rows are kept, because the clock of a restore decides which rows have expired."""
     rows = [{"k": f"k{i}", "at": 10 * i} for i in range(20)]
     put(store, rows, ttl=TimeToLive(100, "at"))
     store.maintenance.rekey("u", max_parallelism=13)
@@ -187,7 +193,7 @@ def test_rows_keep_their_time_to_live(store: StateStore) -> None:
         store.maintenance.rekey("u", "s", key="at")
 
 
-def test_a_null_is_no_key_but_in_sql(store: StateStore) -> None:
+def test_a_null_key_is_refused_outside_of_sql(store: StateStore) -> None:
     put(store, [{"k": i, "o": None if i == 3 else f"o{i}"} for i in range(9)])
     files = data(store)
     with pytest.raises(NullKeyError, match="1 row of state 's' of operator 'u' has a null key"):
@@ -197,7 +203,7 @@ def test_a_null_is_no_key_but_in_sql(store: StateStore) -> None:
     assert [row["k"] for row in rows_of(store) if row["o"] is None] == [3]
 
 
-def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
+def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
     rows = [{"k": f"k{i}", "o": f"o{i}", "v": i} for i in range(300)]
     rows[250]["o"] = "o7"
     put(store, rows)
@@ -228,7 +234,7 @@ def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
         ({"uid": "x", "max_parallelism": 9}, StateNotFoundError, "no keyed state of operator 'x'"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_arguments_are_refused(
     store: StateStore, wanted: Row, kind: type[StateStoreError], message: str
 ) -> None:
     maps = pa.array([{"a": 1}, {}], pa.map_(pa.string(), pa.int64()))
@@ -247,7 +253,7 @@ def test_what_cannot_be_is_refused(
     assert (store.checkpoints(), data(store)) == ((1,), files)
 
 
-def test_a_dry_run_says_what_would_be(store: StateStore) -> None:
+def test_a_dry_run_reports_the_result(store: StateStore) -> None:
     put(store, [{"k": i, "v": i} for i in range(50)])
     files = data(store)
     planned = store.maintenance.rekey("u", "s", key=("v", "k"), max_parallelism=9, dry_run=True)
@@ -267,7 +273,7 @@ def test_a_state_without_rows(store: StateStore) -> None:
     assert rows_of(store) == []
 
 
-def test_progress_is_of_rows_read_and_written(store: StateStore) -> None:
+def test_progress_counts_rows_read_and_written(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(50)])
     heard: list[tuple[int, int]] = []
     store.maintenance.rekey("u", max_parallelism=5, on_progress=lambda *at: heard.append(at))
@@ -297,7 +303,7 @@ inputs = ["count"]
 """
 
 
-def test_the_jobs_graph_gets_the_max_parallelism_of_the_chain(store: StateStore) -> None:
+def test_the_job_graph_gets_the_max_parallelism_of_the_chain(store: StateStore) -> None:
     graph = JobGraph.from_toml(GRAPH)
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
         checkpoint.keyed("u", "s", [{"k": "a"}], key="k")

@@ -1,4 +1,4 @@
-"""A rekey that is ended, or fails: what stays, and how it goes on."""
+"""A rekey that is interrupted or fails: which files stay, and how a later run continues."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """A store of which little is rekeyed at a time. The file of 200 rows has more than 1 KiB, and
-    rows take about four times the bytes of their file. So they are rekeyed in at least 5 ranges,
-    and a run that ends before its fourth range leaves some to do.
+    """A store with a small memory budget for a rekey.
+
+    The file of 200 rows has more than 1 KiB, and rows take about four times the bytes of their
+    file. A rekey therefore uses at least 5 ranges, and a run that ends before its fourth range
+    leaves some work.
     """
     parquet = ParquetOptions(rekey_bytes=1024)
     url = str(tmp_path / "s")
@@ -69,7 +71,7 @@ def rows_of(store: StateStore) -> Rows:
 
 
 class Ended(BaseException):
-    """What ends a process, and no error of ours."""
+    """An exception that ends the process and is not a StateStoreError."""
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     return set_to
 
 
-def test_a_run_that_was_ended_goes_on(
+def test_an_interrupted_run_continues(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
     rows = [{"k": f"k{i}", "v": i} for i in range(200)]
@@ -109,20 +111,20 @@ def test_a_run_that_was_ended_goes_on(
             assert store.checkpoints() == (1,)
         seen += written
     assert ends == 3
-    assert seen == sorted(set(seen))  # none was written twice
+    assert seen == sorted(set(seen))  # no range was written twice
     assert len(seen) > 4
     assert list(work.iterdir()) == []
     assert store.checkpoints() == (1, done.new_checkpoint_id)
     assert plain(rows_of(store)) == plain(rows)
-    store.maintenance.gc(minimum_age_s=0)  # names of the runs that were ended
+    store.maintenance.gc(minimum_age_s=0)  # deletes the names of interrupted runs
     report = store.maintenance.verify("all", deep=True)
     assert (report.is_intact, report.strays) == (True, ())
 
 
-def test_adopted_files_have_names_of_the_run_that_commits(
+def test_adopted_files_have_names_of_the_committing_run(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
-    """A collection, or the run that wrote them, may delete the old names at any time."""
+    """A garbage collection, or the run that wrote them, may delete the old names at any time."""
     rows = [{"k": f"k{i}", "v": i} for i in range(200)]
     put(store, rows)
     before = data(store)
@@ -147,7 +149,7 @@ def test_adopted_files_have_names_of_the_run_that_commits(
     assert plain(rows_of(store)) == plain(rows)
 
 
-def test_a_second_run_is_told_who_holds_the_folder(
+def test_a_second_run_learns_who_holds_the_folder(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
@@ -171,7 +173,7 @@ def test_a_second_run_is_told_who_holds_the_folder(
 def test_two_runs_without_a_lock_lose_nothing(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the locks of two hosts know nothing of each other; the first stalls, and fails late."""
+    """Locks of two hosts may not be visible to each other. The first run stalls and fails late."""
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     put(store, rows)
     monkeypatch.setattr(command, "_lock", lambda path, held: path.touch())
@@ -180,7 +182,7 @@ def test_two_runs_without_a_lock_lose_nothing(
 
     def stalls(*given: Any) -> Any:
         runs.append(1)
-        if len(runs) == 1:  # all of the first run's files are written
+        if len(runs) == 1:  # all files of the first run are written
             other.maintenance.rekey("u", max_parallelism=5, work=work)
         return carry_others(*given)
 
@@ -203,7 +205,7 @@ store.maintenance.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))
 """
 
 
-def test_the_folder_of_a_killed_run_is_free(store: StateStore, tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_run_is_available(store: StateStore, tmp_path: Path) -> None:
     put(store, [{"k": 1, "v": 1}])
     work = tmp_path / "work"
     words = [sys.executable, "-c", KILLED, store.url, str(work)]
@@ -215,10 +217,8 @@ def test_the_folder_of_a_killed_run_is_free(store: StateStore, tmp_path: Path) -
     assert plain(rows_of(store)) == plain([{"k": 1, "v": 1}])
 
 
-def test_a_lock_file_that_its_holder_has_deleted_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the opening of a lock and the lock, the run that had it may end."""
+def test_a_deleted_lock_file_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous run can end after this run opens the lock file and before it locks the file."""
     real, path = fcntl.flock, tmp_path / "rekey.lock"
     ended: list[int] = []
 
@@ -250,7 +250,7 @@ def test_a_file_system_without_locks_is_refused(
 
 
 @pytest.mark.parametrize("name", ["rekey.json", "0/spread.json", "0/00001.arrow"])
-def test_what_a_loss_of_power_cut_is_named(
+def test_a_file_truncated_by_a_power_failure_is_named(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]], name: str
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
@@ -265,7 +265,7 @@ def test_what_a_loss_of_power_cut_is_named(
     assert store.checkpoints() == (1,)
 
 
-def test_a_folder_that_goes_away_is_a_typed_error(
+def test_a_deleted_folder_is_a_typed_error(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
@@ -281,7 +281,7 @@ def test_a_folder_that_goes_away_is_a_typed_error(
     assert store.checkpoints() == (1,)
 
 
-def test_files_that_were_collected_meanwhile_are_written_again(
+def test_files_that_were_collected_meanwhile_are_rewritten(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
     rows = [{"k": f"k{i}", "v": i} for i in range(200)]
@@ -296,7 +296,7 @@ def test_files_that_were_collected_meanwhile_are_written_again(
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
-def test_without_a_working_folder_an_ended_run_leaves_no_file(
+def test_without_a_working_folder_an_interrupted_run_leaves_no_file(
     store: StateStore, ending: Callable[[int], list[int]]
 ) -> None:
     put(store, [{"k": f"k{i}", "v": i} for i in range(200)])
@@ -307,7 +307,7 @@ def test_without_a_working_folder_an_ended_run_leaves_no_file(
     assert data(store) == files
 
 
-def test_a_working_folder_is_of_one_run(
+def test_a_working_folder_belongs_to_one_run(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
@@ -324,7 +324,7 @@ def test_a_working_folder_is_of_one_run(
     assert (tmp_path / "mine" / "notes").read_text() == "mine"
 
 
-def test_rows_that_are_not_the_same_are_not_committed(
+def test_rows_that_differ_are_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")  # in one range
@@ -341,7 +341,7 @@ def test_rows_that_are_not_the_same_are_not_committed(
     assert (store.checkpoints(), data(store)) == ((1,), files)
 
 
-def test_a_writer_that_was_replaced_commits_nothing(
+def test_a_replaced_writer_commits_nothing(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])

@@ -1,4 +1,4 @@
-"""``repair``: a store that nobody could write goes on, and nobody is wrongly let in."""
+"""``repair``: a store that no writer could use works again, and no writer is admitted wrongly."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def claim_of(store: StateStore, generation: int) -> Any:
 
 
 @pytest.mark.parametrize("damage", [flipped, cut, Path.unlink])
-def test_the_file_of_a_store_is_made_again(store: StateStore, damage: Damage) -> None:
-    """As it was, byte for byte: of its checksum, or of what the checkpoints say."""
+def test_a_store_file_is_rebuilt(store: StateStore, damage: Damage) -> None:
+    """It is identical byte for byte. Its content comes from its checksum or from the
+    checkpoints.
+    """
     file = Path(store.url, "statestore.json")
     before = file.read_bytes()
     damage(file)
@@ -82,8 +84,8 @@ def test_the_file_of_a_store_is_made_again(store: StateStore, damage: Damage) ->
     assert again(store).maintenance.repair().repaired == ()
 
 
-def test_a_store_file_that_nothing_tells_is_left(tmp_path: Path) -> None:
-    """And what is no store is none: nothing is made there."""
+def test_a_store_file_that_cannot_be_rebuilt_is_left(tmp_path: Path) -> None:
+    """A folder that is not a store is an error, and nothing is created there."""
     store = opened(str(tmp_path / "store"))
     take(store, 1)
     for path in Path(store.url, "checkpoints").iterdir():
@@ -100,8 +102,10 @@ def test_a_store_file_that_nothing_tells_is_left(tmp_path: Path) -> None:
 
 
 def test_a_damaged_claim_is_followed_by_the_next_one(store: StateStore) -> None:
-    """I6: it stays as it is; what it announced is handed on; who was at work commits no more."""
-    job = again(store).snapshot(parallelism=2, checkpoint_id=50).__enter__()  # it announces 50
+    """I6: the damaged claim stays unchanged. The next claim repeats its announced id, and the
+    active job can no longer commit.
+    """
+    job = again(store).snapshot(parallelism=2, checkpoint_id=50).__enter__()  # this announces id 50
     job.carry_rest()
     newest = max(Path(store.url, "writers").iterdir())
     generation = int(newest.stem)
@@ -114,15 +118,15 @@ def test_a_damaged_claim_is_followed_by_the_next_one(store: StateStore) -> None:
     assert [one.file for one in done.repaired] == [f"writers/{newest.name}"]
     assert newest.read_bytes() == damaged
     assert claim_of(store, generation + 1).announced_id == 50
-    assert take(again(store)).id == 50  # never below what the other one may still put
+    assert take(again(store)).id == 50  # never below an id that the other writer may still put
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     assert again(store).checkpoints() == (1, 2, 3, 50)
     assert again(store).maintenance.repair().repaired == ()
 
 
-def test_where_nothing_tells_what_was_announced_ids_jump(store: StateStore) -> None:
-    """I6: above all that a job may have asked for."""
+def test_ids_jump_if_the_announced_id_is_unknown(store: StateStore) -> None:
+    """I6: the new id is greater than any id that a job may have requested."""
     newest = max(Path(store.url, "writers").iterdir())
     cut(newest)
     done = again(store).maintenance.repair()
@@ -131,8 +135,8 @@ def test_where_nothing_tells_what_was_announced_ids_jump(store: StateStore) -> N
     assert take(again(store)).id == 9_000_000_001
 
 
-def test_of_two_repairs_one_claims(store: StateStore) -> None:
-    """The other finds it done; a repair of what is intact claims nothing."""
+def test_only_one_of_two_repairs_claims(store: StateStore) -> None:
+    """The other one finds nothing to repair. A repair of an intact store claims nothing."""
     assert again(store).maintenance.repair().repaired == ()
     writers = Path(store.url, "writers")
     flipped(max(writers.iterdir()))
@@ -145,10 +149,10 @@ def test_of_two_repairs_one_claims(store: StateStore) -> None:
 
 @pytest.mark.parametrize("file", ["statestore.json", "writers"])
 @pytest.mark.parametrize("damage", [flipped, cut])
-def test_a_repair_that_dies_anywhere_is_run_again(
+def test_a_repair_that_fails_anywhere_can_be_run_again(
     tmp_path: Path, file: str, damage: Damage
 ) -> None:
-    """I10: at any call of its storage, whether or not the call was done."""
+    """I10: at any storage call, whether or not the call took effect."""
 
     take(opened(str(tmp_path / "whole")), 1)
 
@@ -171,7 +175,7 @@ def test_a_repair_that_dies_anywhere_is_run_again(
             take(store)
 
 
-def test_the_command_says_what_it_did(
+def test_the_command_reports_the_repair(
     store: StateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flipped(Path(store.url, "statestore.json"))

@@ -1,4 +1,4 @@
-"""A lost entry of a Delta log is put again where it is known to the last file, and nowhere else."""
+"""A lost entry of a Delta log is written again only if its content is known exactly."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def entry(store: StateStore, version: int, ending: str = "json") -> Path:
 
 
 def seen(store: StateStore, version: int | None = None) -> tuple[Any, ...]:
-    """What another reader of Delta finds at a version."""
+    """Return what another Delta reader finds at a version."""
     table = DeltaTable(table_of(store), version=version)
     return sorted(table.file_uris()), table.metadata().configuration, table.schema().to_json()
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
-def test_a_lost_entry_is_put_again(
+def test_a_lost_entry_is_written_again(
     spark: SparkSession, store: StateStore, lost: tuple[int, ...]
 ) -> None:
-    """Every version is as it was for every reader, and the next one can be written."""
+    """Every version is unchanged for every reader, and the next one can be written."""
     before = [seen(store, version) for version in range(VERSIONS)]
     table_id = DeltaTable(table_of(store)).metadata().id
     for version in lost:
@@ -69,8 +69,8 @@ def test_a_lost_entry_is_put_again(
     assert StateStore.open(store.url).maintenance.repair().repaired == ()
 
 
-def test_what_is_not_known_exactly_is_left(store: StateStore) -> None:
-    """An entry after it that does not fit, and no checkpoint of that version."""
+def test_an_entry_that_is_not_known_exactly_is_left(store: StateStore) -> None:
+    """The following entry does not match, and there is no checkpoint of that version."""
     entry(store, 1).unlink()
     after = entry(store, 2)
     kept = after.read_bytes()
@@ -81,10 +81,12 @@ def test_what_is_not_known_exactly_is_left(store: StateStore) -> None:
     refuses(store)
 
 
-def test_an_entry_that_changed_the_columns_is_put_again(
+def test_an_entry_that_changed_the_columns_is_written_again(
     spark: SparkSession, store: StateStore
 ) -> None:
-    """Also one that Spark's Delta wrote a checksum file of, which is another entry's then."""
+    """This includes an entry for which Spark's Delta wrote a checksum file, which no longer
+    matches.
+    """
     rows = [{"k": k, "n": k, "more": "x"} for k in range(3)]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)

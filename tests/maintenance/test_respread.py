@@ -1,4 +1,6 @@
-"""Rows over other key groups: each spilled once, into the range that it belongs to."""
+"""Distribute rows over other key groups: each row is spilled once, into the range of its
+key group.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,9 @@ def test_each_row_is_in_the_range_of_its_key_group(
     assert combine(handle.digest for handle in handles) == entry.digest
 
 
-def test_a_range_is_what_memory_holds(entry: KeyedEntry) -> None:
-    assert ranges_for(entry, wanted(entry, 8), 4) == 8  # never more than key groups
-    assert ranges_for(entry, wanted(entry, 32768), 4) == 256  # one open file each
+def test_the_number_of_ranges_depends_on_memory(entry: KeyedEntry) -> None:
+    assert ranges_for(entry, wanted(entry, 8), 4) == 8  # never more than the number of key groups
+    assert ranges_for(entry, wanted(entry, 32768), 4) == 256  # one open file for each range
     assert ranges_for(entry, wanted(entry, 32768), 2**40) == 1
 
 
@@ -87,7 +89,7 @@ def test_all_rows_without_a_key_are_counted(tmp_path: Path) -> None:
         spread(LocalStorage(store.url), entry, state, tmp_path, lambda n: None, 2**20)
 
 
-def test_a_damaged_file_is_found_before_a_row_counts(entry: KeyedEntry, tmp_path: Path) -> None:
+def test_a_damaged_file_is_found_before_a_row_is_used(entry: KeyedEntry, tmp_path: Path) -> None:
     path = tmp_path / "s" / entry.table.path / entry.handles[0].path
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"parquet-cpp-arrow", b"parquet-cpp-arroz"))

@@ -1,4 +1,6 @@
-"""What can be read of a damaged checkpoint becomes a new one, and what cannot is named."""
+"""The readable part of a damaged checkpoint becomes a new checkpoint, and the lost part is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def opened(folder: Path, layout: Layout) -> StateStore:
 
 
 def take(store: StateStore, first: int, stop: int, value: str) -> None:
-    """Take a checkpoint with these users, each with this value, and offsets that are its number."""
+    """Take a checkpoint with these users, each with this value, and with offsets that equal its
+    number.
+    """
     users = [f"u{i:04}" for i in range(first, stop)]
     number = len(store.checkpoints()) + 1 if Path(store.url, "statestore.json").exists() else 1
     with store.snapshot(parallelism=2) as checkpoint:
@@ -58,7 +62,7 @@ def layout(request: pytest.FixtureRequest) -> Layout:
 
 @pytest.fixture
 def store(tmp_path: Path, layout: Layout) -> StateStore:
-    """Two checkpoints; the second has other values, and users that the first lacks."""
+    """A store with two checkpoints. The second has other values, and additional users."""
     store = opened(tmp_path / "store", layout)
     take(store, 0, KEYS, "old")
     take(store, 100, KEYS + 100, "new")
@@ -97,7 +101,7 @@ def groups_of(parts: tuple[LostPart, ...]) -> set[int]:
 # --- what is intact -------------------------------------------------------------------------------
 
 
-def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
+def test_an_intact_checkpoint_makes_no_new_one(store: StateStore) -> None:
     before = data_files(Path(store.url))
     heard: list[tuple[int, int]] = []
     report = store.maintenance.salvage(
@@ -108,7 +112,7 @@ def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
     assert heard == [(done, report.files) for done in range(report.files + 1)]
 
 
-def test_whole_files_are_named_again_not_copied(store: StateStore) -> None:
+def test_intact_files_are_reused_and_not_copied(store: StateStore) -> None:
     files(store, "totals")[0].unlink()
     before = {*data_files(Path(store.url))}
     store.maintenance.salvage(2)
@@ -137,10 +141,10 @@ def zeros(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, lengthen, empty, zeros])
-def test_of_a_file_that_is_no_file_any_more_all_is_lost(
+def test_a_file_that_is_no_longer_readable_loses_all_its_rows(
     store: StateStore, layout: Layout, damage: Callable[[Path], Any]
 ) -> None:
-    """And nothing else: rows, key groups and keys are those of the damaged files."""
+    """The report has exactly the rows, key groups and keys of the damaged files."""
     before = rows(store, 2)
     file = files(store, "totals")[0]
     (handle,) = (
@@ -166,8 +170,8 @@ def test_of_a_file_that_is_no_file_any_more_all_is_lost(
 
 
 @pytest.mark.slow
-def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -> None:
-    """A new checkpoint is intact, and has the rows of all key groups that were not lost."""
+def test_a_flipped_byte_loses_at_most_the_unreadable_rows(store: StateStore) -> None:
+    """The new checkpoint is intact, and has the rows of all key groups that were not lost."""
     before, dice = rows(store, 2), random.Random(7)
     file = files(store, "totals")[0]
     raw = file.read_bytes()
@@ -186,8 +190,8 @@ def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -
     assert True in fates
 
 
-def test_a_damaged_page_costs_the_key_groups_of_its_row_group(tmp_path: Path) -> None:
-    """Ranged: the others of the file are written to a new one."""
+def test_a_damaged_page_loses_the_key_groups_of_its_row_group(tmp_path: Path) -> None:
+    """The other key groups of a ranged file are written to a new file."""
     store = opened(tmp_path / "store", Layout.RANGED)
     take(store, 0, KEYS, "only")
     (file,) = files(store, "totals", 1)
@@ -203,8 +207,8 @@ def test_a_damaged_page_costs_the_key_groups_of_its_row_group(tmp_path: Path) ->
     assert new.path.startswith("0000000002-")
 
 
-def test_damage_that_no_row_has_costs_nothing(store: StateStore) -> None:
-    """The SHA-256 is wrong, the rows are not: they are written anew."""
+def test_damage_outside_of_rows_loses_nothing(store: StateStore) -> None:
+    """The SHA-256 is wrong and the rows are right, so they are rewritten."""
     before = rows(store, 2)
     for name in ("totals", "offsets"):
         change_unread_byte(files(store, name)[0])
@@ -218,7 +222,7 @@ def test_damage_that_no_row_has_costs_nothing(store: StateStore) -> None:
     assert not store.maintenance.verify(2, deep=True).is_intact
 
 
-def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -> None:
+def test_a_state_that_lost_everything_has_no_rows(store: StateStore) -> None:
     for file in (*files(store, "totals"), *files(store, "offsets")):
         file.unlink()
     report = store.maintenance.salvage(2)
@@ -229,15 +233,15 @@ def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -
     assert rows(store, 3) == {}
     assert store.restore(checkpoint=3).operator("source", "offsets").per_old_subtask() == [[], []]
     assert store.maintenance.verify(3, deep=True).is_intact
-    take(store, 0, 5, "next")  # the state goes on
+    take(store, 0, 5, "next")  # the state continues
     assert len(rows(store, 4)) == 5
 
 
 # --- from older checkpoints -----------------------------------------------------------------------
 
 
-def test_what_is_lost_is_recorded_until_the_state_is_written_anew(store: StateStore) -> None:
-    """I16: changes and other states do not bring the lost rows back."""
+def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore) -> None:
+    """I16: changes and other states do not restore the lost rows."""
     flip_page(files(store, "totals")[0])
     report = store.maintenance.salvage(2)
     (state,) = report.states
@@ -271,7 +275,9 @@ def test_what_is_lost_is_recorded_until_the_state_is_written_anew(store: StateSt
 def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     store: StateStore, layout: Layout
 ) -> None:
-    """The new manifest says which; older files are carried where one has one key group."""
+    """The new manifest names the older checkpoint. An older file is reused if it has a single key
+    group.
+    """
     old, new = rows(store, 1), rows(store, 2)
     damaged = files(store, "totals")[:3]
     for file in damaged:
@@ -298,7 +304,7 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
 
 
 def test_a_checkpoint_that_lacks_the_rows_itself_fills_nothing(store: StateStore) -> None:
-    """Its lost key groups have no rows and no damage, and look whole."""
+    """Its lost key groups have no rows and no damage, so they look intact."""
     for file in files(store, "totals", 1):
         file.unlink()
     flip_page(files(store, "totals")[0])
@@ -332,8 +338,8 @@ def test_an_operator_state_that_was_lost_before_fills_nothing(store: StateStore)
     assert [one.label for one in store.manifest(5).left_out] == ["source/offsets"]
 
 
-def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> None:
-    """The one before is damaged in the same place."""
+def test_the_newest_checkpoint_with_an_intact_copy_is_used(store: StateStore) -> None:
+    """The checkpoint between them is damaged in the same place."""
     take(store, 100, KEYS + 100, "newest")
     for checkpoint in (2, 3):
         for file in files(store, "totals", checkpoint):
@@ -348,7 +354,7 @@ def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> 
             assert value == "old", user
 
 
-def test_offsets_are_lost_whole_and_filled_whole(store: StateStore) -> None:
+def test_offsets_are_lost_and_filled_completely(store: StateStore) -> None:
     files(store, "offsets")[0].unlink()
     (state,) = store.maintenance.salvage(2).states
     (part,) = state.lost
@@ -362,8 +368,8 @@ def test_offsets_are_lost_whole_and_filled_whole(store: StateStore) -> None:
     assert origin["filled"] == [{"uid": "source", "state": "offsets", "checkpoint": 1}]
 
 
-def test_other_columns_do_not_fill_and_it_is_said(tmp_path: Path) -> None:
-    """Their keys are known all the same."""
+def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:
+    """The report still lists their keys."""
     store = opened(tmp_path / "store", Layout.PARTITIONED)
     for column in ("n", "m"):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -383,10 +389,10 @@ def rows_left(store: StateStore, checkpoint: int) -> int:
     return store.manifest(checkpoint).rows
 
 
-# --- arguments, and what cannot be done -----------------------------------------------------------
+# --- arguments and errors -------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(store: StateStore) -> None:
+def test_a_dry_run_reports_the_same_and_writes_nothing(store: StateStore) -> None:
     flip_page(files(store, "totals")[0])
     files(store, "offsets")[0].unlink()
     before = data_files(Path(store.url))
@@ -397,26 +403,26 @@ def test_a_dry_run_says_the_same_and_writes_nothing(store: StateStore) -> None:
     assert (done.new_checkpoint_id, done.states) == (3, dry.states)
 
 
-def test_a_broken_manifest_names_the_checkpoints_that_there_are(store: StateStore) -> None:
+def test_a_damaged_manifest_lists_the_existing_checkpoints(store: StateStore) -> None:
     flip(Path(store.url, manifest_path(2)), 50)
     with pytest.raises(MalformedManifestError, match=r"can be salvaged.*: there is 1$"):
         store.maintenance.salvage(2)
 
 
-def test_what_does_not_exist_is_not_found(store: StateStore) -> None:
+def test_missing_names_are_not_found(store: StateStore) -> None:
     with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
         store.maintenance.salvage(9)
     with pytest.raises(InvalidArgumentError, match="keys"):
         store.maintenance.salvage(2, keys=-1)
 
 
-def test_how_many_keys_are_shown_is_the_callers_choice(store: StateStore) -> None:
+def test_the_caller_chooses_how_many_keys_are_shown(store: StateStore) -> None:
     files(store, "totals")[0].unlink()
     (state,) = store.maintenance.salvage(2, dry_run=True, keys=3).states
     assert (len(state.keys), state.lost_keys > 3) == (3, True)
 
 
-def test_a_savepoint_is_salvaged_and_fills_though_it_has_a_tombstone(store: StateStore) -> None:
+def test_an_expired_savepoint_is_salvaged_and_fills(store: StateStore) -> None:
     catalog = store.parts.catalog()
     savepoint = Savepoint(name="kept", checkpoint_id=1, created_at_ms=0)
     catalog.holds.put_savepoint(savepoint, visible=lambda: None)
@@ -430,7 +436,7 @@ def test_a_savepoint_is_salvaged_and_fills_though_it_has_a_tombstone(store: Stat
     assert (report.checkpoint_id, report.new_checkpoint_id) == (1, 4)
 
 
-def test_neighbours_of_one_fate_are_one_part() -> None:
+def test_adjacent_parts_with_the_same_outcome_are_merged() -> None:
     parts = [
         LostPart(first=g, last=g, rows=2, known_in=k, keys=1 if k else None)
         for g, k in ((0, 1), (1, 1), (2, None), (3, None), (5, None), (6, 1))

@@ -1,4 +1,4 @@
-"""A salvaged checkpoint of Delta tables: their logs name its files."""
+"""A salvaged checkpoint with Delta tables: their logs name its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path) -> None:
-    """I5: their newest version is what the new manifest says; of a intact state it stays whole."""
+    """I5: their newest version equals the new manifest. The table of an intact state is
+    unchanged.
+    """
     store = StateStore.open(str(tmp_path / "store"), layout="partitioned")
     for factor in (1, 2):
         rows = pa.table({"key": range(40), "n": [n * factor for n in range(40)]})
@@ -42,8 +44,10 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
     assert store.maintenance.verify(3, deep=True).broken == ()
 
 
-def test_a_table_says_which_part_of_the_state_it_lacks(tmp_path: Path) -> None:
-    """I16: until the state is written in full; a reader of the table alone sees no manifest."""
+def test_a_table_describes_the_missing_part_of_its_state(tmp_path: Path) -> None:
+    """I16: this remains until the state is written in full, because a reader of the table sees no
+    manifest.
+    """
     store = StateStore.open(str(tmp_path / "store"), layout="partitioned")
     rows = pa.table({"key": range(40), "n": range(40)})
     with store.snapshot(parallelism=1) as checkpoint:

@@ -1,4 +1,4 @@
-"""In every form a damaged file is never passed over in silence."""
+"""In every form a damaged file is never skipped silently."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lost_groups(parts: tuple[LostPart, ...]) -> set[int]:
 
 
 def by_group(store: StateStore, number: int) -> dict[str, int]:
-    """The key group of each user of a checkpoint."""
+    """Return the key group of each user of a checkpoint."""
     state = store.restore(checkpoint=number, parallelism=1).keyed("u", "s")
     return {row["k"]: row["key_group"] for row in state.to_arrow(0).read_all().to_pylist()}
 
@@ -53,15 +53,15 @@ def salvaged(store: StateStore, *, from_older: bool = False) -> SalvagedState:
     return state
 
 
-def test_of_a_sound_checkpoint_nothing_is_made(taken: Checkpoints) -> None:
+def test_an_intact_checkpoint_makes_no_new_one(taken: Checkpoints) -> None:
     assert taken.store.maintenance.salvage("latest").is_intact
     assert taken.store.checkpoints() == (1, 2, 3, 4, 5)
 
 
 @in_both_layouts
 @pytest.mark.parametrize("part", ["base", "first layer", "last layer"])
-def test_lost_key_groups_are_named_and_missing(taken: Checkpoints, part: str) -> None:
-    """Of base and layers alike; where there are none, of three files."""
+def test_lost_key_groups_are_reported_and_missing(taken: Checkpoints, part: str) -> None:
+    """The base and a layer are damaged, or three files if there is no layer."""
     store, groups = taken.store, by_group(taken.store, 5)
     if part == "base":
         base = state_of(store)
@@ -85,7 +85,7 @@ def test_lost_key_groups_are_named_and_missing(taken: Checkpoints, part: str) ->
 
 
 @in_both_layouts
-def test_lost_key_groups_are_those_of_the_checkpoint_before(taken: Checkpoints) -> None:
+def test_lost_key_groups_are_filled_from_the_checkpoint_before(taken: Checkpoints) -> None:
     store, now, before = taken.store, by_group(taken.store, 5), by_group(taken.store, 4)
     name = newest_file(store)
     assert name not in names_of(store, 4)
@@ -103,9 +103,9 @@ def test_lost_key_groups_are_those_of_the_checkpoint_before(taken: Checkpoints) 
 
 
 @in_layers
-def test_a_layer_that_older_ones_share_is_filled_from_before_it(taken: Checkpoints) -> None:
+def test_a_shared_layer_is_filled_from_before_it(taken: Checkpoints) -> None:
     store, now, first = taken.store, by_group(taken.store, 5), by_group(taken.store, 1)
-    name = layer_file(store, 0)  # of checkpoints 2 to 5
+    name = layer_file(store, 0)  # checkpoints 2 to 5 share it
     lost = groups_of(store, name)
     break_file(store, name)
     state = salvaged(store, from_older=True)
@@ -127,7 +127,7 @@ def test_a_full_checkpoint_is_filled_from_the_one_before(taken: Checkpoints) -> 
     assert rows_of(store) == expected | kept(taken.taken[5], before, lost, inside=True)
 
 
-def test_one_byte_that_no_reader_needs_loses_nothing(taken: Checkpoints) -> None:
+def test_a_damaged_byte_that_no_reader_needs_loses_nothing(taken: Checkpoints) -> None:
     store, digest = taken.store, digest_of(taken.store)
     change_unread_byte(Path(store.url, newest_file(store)))
     assert salvaged(store).lost == ()
@@ -135,8 +135,8 @@ def test_one_byte_that_no_reader_needs_loses_nothing(taken: Checkpoints) -> None
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
-def test_changes_that_count_no_more_are_no_loss(tmp_path: Path) -> None:
-    """A layer's key groups that were folded into the base are not missed."""
+def test_superseded_changes_are_not_a_loss(tmp_path: Path) -> None:
+    """Key groups of a layer that were folded into the base are not needed."""
     rule = CompactionRule(merge_layers=99, share=0.05, most_share=9, bytes_per_checkpoint=1)
     taken = history(tmp_path / "store", rule=rule)
     store, groups = taken.store, by_group(taken.store, 5)
@@ -152,9 +152,7 @@ def test_changes_that_count_no_more_are_no_loss(tmp_path: Path) -> None:
     assert rows_of(store) == kept(taken.rows, groups, held & live, inside=False)
 
 
-def test_a_failure_leaves_nothing_behind(
-    taken: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_no_files(taken: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     store = taken.store
     break_file(store, newest_file(store))
     before = data_in(store.url)
@@ -168,7 +166,7 @@ def test_a_failure_leaves_nothing_behind(
     assert data_in(store.url) == before
 
 
-def test_changes_go_on_over_what_was_salvaged(taken: Checkpoints) -> None:
+def test_changes_continue_after_a_salvage(taken: Checkpoints) -> None:
     break_file(taken.store, newest_file(taken.store))
     salvaged(taken.store, from_older=True)
     taken.rows = rows_of(taken.store)

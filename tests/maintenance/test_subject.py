@@ -1,4 +1,4 @@
-"""A subject is removed wherever it is, and is called gone only if everything was searched."""
+"""A subject is removed from all states, and is reported as gone only if every file was searched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(path: Path, **options: Any) -> StateStore:
 
 
 def graph(*names: str) -> JobGraph:
-    """A job whose operators other than the source have no uid; their names are only labels."""
+    """Return a job in which only the source has a uid, and the other names are labels."""
     operators = "".join(
         f'{{name="{name}", inputs=[{{from="src", partitioner="hash"}}], max_parallelism=16}},'
         for name in names
@@ -56,7 +56,7 @@ def rows_of(
 
 @pytest.mark.parametrize("form", ["full", "carried"])
 def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: str) -> None:
-    """Its operator id stays, and so does the identity of its state."""
+    """Its operator id and the identity of its state are unchanged."""
     store = opened(tmp_path)
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
@@ -112,7 +112,7 @@ def rekeyed(path: Path, **options: Any) -> StateStore:
     return store
 
 
-def test_a_search_uses_every_key_that_the_state_had(tmp_path: Path) -> None:
+def test_a_search_uses_every_former_key_of_the_state(tmp_path: Path) -> None:
     store = rekeyed(tmp_path)
     assert sum(one.rows or 0 for one in store.maintenance.find_key("o", 4711).found) == 2
     planned = store.maintenance.purge("o", 4711, dry_run=True)
@@ -127,8 +127,10 @@ def test_a_search_uses_every_key_that_the_state_had(tmp_path: Path) -> None:
         assert [row["customer"] for row in rows_of(store, number)] == [12, 5]
 
 
-def test_a_former_key_goes_from_changes_and_no_older_row_comes_back(tmp_path: Path) -> None:
-    """The subject's newest row of account 2 goes as a whole; account 1 is another's by now."""
+def test_a_former_key_is_removed_from_changes_and_no_older_row_returns(tmp_path: Path) -> None:
+    """The newest row of account 2, which is the subject's, is removed completely. Account 1 now
+    belongs to another subject.
+    """
     store = rekeyed(tmp_path, compaction=None)
     changes = [
         {"customer": 4711, "account": 2, "v": 9},
@@ -157,8 +159,8 @@ KEYS = [
 
 
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: f"{keys.type} {keys[0]}")
-def test_a_key_in_the_bounds_of_expired_entries_goes(tmp_path: Path, keys: pa.Array) -> None:
-    """The log gets a checkpoint and loses older entries; readers find the same rows."""
+def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys: pa.Array) -> None:
+    """The log gets a checkpoint and loses older entries, and readers find the same rows."""
     store = opened(tmp_path, table_format="delta")
     gone, stays = keys.to_pylist()
     for kept in (keys, keys.slice(1), keys.slice(1)):
@@ -185,7 +187,7 @@ def test_a_key_in_the_bounds_of_expired_entries_goes(tmp_path: Path, keys: pa.Ar
 
 
 def versions_of(folder: Path) -> list[int]:
-    """The versions that can be read, and a reader finds the rows of each."""
+    """Return the readable versions, after a reader has found the rows of each."""
     found = []
     for version in range(DeltaTable(folder).version() + 1):
         try:
@@ -198,10 +200,10 @@ def versions_of(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(("gone_in", "left"), [((0,), [1, 2, 3]), ((1,), [3])])
-def test_versions_of_kept_checkpoints_stay_where_they_can(
+def test_versions_of_kept_checkpoints_stay_if_possible(
     tmp_path: Path, gone_in: tuple[int, ...], left: list[int]
 ) -> None:
-    """If the key is between versions that are kept, only the newest one can stay."""
+    """If the key is between kept versions, only the newest version can stay."""
     store = opened(tmp_path, table_format="delta")
     for number in range(4):
         keys = [MAIL, "bob"] if number in gone_in else ["bob"]
@@ -249,7 +251,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
         assert len(DeltaTable(folder).to_pyarrow_table()) == 2
 
 
-def test_the_log_of_a_state_that_no_checkpoint_has_goes(tmp_path: Path) -> None:
+def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> None:
     store = opened(tmp_path, table_format="delta")
     keep(store, pa.table({"k": [MAIL, "bob"], "v": [1, 2]}))
     with store.snapshot(parallelism=1) as checkpoint:
@@ -262,8 +264,8 @@ def test_the_log_of_a_state_that_no_checkpoint_has_goes(tmp_path: Path) -> None:
     assert store.maintenance.find_key("o", MAIL).is_gone
 
 
-def test_a_number_in_bounds_of_other_columns_is_no_finding(tmp_path: Path) -> None:
-    """127 is the greatest key group, a namespace, and a part of the bounds of live files."""
+def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> None:
+    """127 is the greatest key group, a namespace, and part of the bounds of live files."""
     store = opened(tmp_path, table_format="delta", layout="ranged")
     rows = {"k": [*range(100, 400)], "window": [127] * 300, "v": [1] * 300}
     keep(store, pa.table(rows), namespace="window")
@@ -274,8 +276,8 @@ def test_a_number_in_bounds_of_other_columns_is_no_finding(tmp_path: Path) -> No
     assert store.maintenance.find_key("o", 127).is_gone
 
 
-def test_a_bound_is_a_finding_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
-    """The expired file has the bounds (1, 1) and (2, 8), so it may have had (1, 8)."""
+def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
+    """The expired file has the bounds (1, 1) and (2, 8), so it may have contained (1, 8)."""
     store = opened(tmp_path, table_format="delta")
     key = ["a", "b"]
     keep(store, pa.table({"a": [1, 2], "b": [1, 8]}), key=key, max_parallelism=1)
@@ -291,7 +293,7 @@ def test_a_bound_is_a_finding_only_for_all_columns_of_the_key(tmp_path: Path) ->
     assert rows_of(store, "latest") == [{"a": 1, "b": 3}, {"a": 2, "b": 8}]
 
 
-def test_a_folder_behind_a_link_is_refused_or_searched(tmp_path: Path) -> None:
+def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
     store = opened(tmp_path)
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
     operator = Path(store.url, "operators/o")
@@ -307,7 +309,7 @@ def test_a_folder_behind_a_link_is_refused_or_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "operators/o/keyed/s/.x.parquet", "files/a.json"])
-def test_a_file_that_cannot_be_decoded_is_not_called_searched(tmp_path: Path, name: str) -> None:
+def test_an_undecodable_file_is_not_counted_as_searched(tmp_path: Path, name: str) -> None:
     store = opened(tmp_path)
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
     assert store.maintenance.find_key("o", "nobody").is_gone
@@ -319,8 +321,8 @@ def test_a_file_that_cannot_be_decoded_is_not_called_searched(tmp_path: Path, na
     assert not search.is_gone
 
 
-def test_rows_of_a_file_that_no_manifest_names_are_searched(tmp_path: Path) -> None:
-    """Integers and short text too, under a former label, and after a rekey."""
+def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
+    """This includes integers and short text, under a former label, and after a rekey."""
     store = rekeyed(tmp_path)
     handle = store.manifest(1).keyed[0].handles[0]
     table = Path(store.url, "operators/o/keyed/s")
@@ -343,7 +345,7 @@ def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
     store.maintenance.pin("latest", lease_s=3600, holder="export for ann")
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age_s=0)
-    for key in ("s", "orders"):  # names of the state and the operator
+    for key in ("s", "orders"):  # names of the state and of the operator
         assert store.maintenance.find_key("orders", key).is_gone
     (found,) = store.maintenance.find_key("orders", MAIL).found
     assert (found.file.split("/")[0], found.what) == ("savepoints", "text of a document")
@@ -367,7 +369,9 @@ def test_a_predicate_of_another_writer_is_found(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["parquet", "delta"])
 def shop(request: Any, tmp_path: Path) -> StateStore:
-    """Three checkpoints; customer 312 is a key, a map key, part of a key, a text, and a value."""
+    """A store with three checkpoints, in which customer 312 is a key, a map key, part of a key, a
+    text, and a value.
+    """
     store = opened(tmp_path, table_format=request.param)
     for number in range(3):
         customers = [312, 313] if number else [313]
@@ -438,7 +442,7 @@ def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
     assert shop.maintenance.forget({"customer": by_text}).problem is None
 
 
-def test_what_is_left_alone_is_named(shop: StateStore) -> None:
+def test_kept_occurrences_are_reported(shop: StateStore) -> None:
     others = shop.maintenance.forget({"customer": 312}, dry_run=True).purged.others
     assert {(one.operator, one.reason) for one in others} == {
         ("orders", "'customer' is a value there"),
@@ -447,7 +451,7 @@ def test_what_is_left_alone_is_named(shop: StateStore) -> None:
     }
 
 
-def test_without_a_collection_the_old_files_are_named(shop: StateStore) -> None:
+def test_without_a_collection_the_old_files_are_reported(shop: StateStore) -> None:
     done = shop.maintenance.forget({"customer": 312})
     assert done.search is not None
     assert len(done.search.found) >= 3
@@ -456,14 +460,14 @@ def test_without_a_collection_the_old_files_are_named(shop: StateStore) -> None:
     assert shop.maintenance.find_subject({"customer": 312}).is_gone
 
 
-def test_several_columns_are_one_subject(shop: StateStore) -> None:
+def test_several_columns_form_one_subject(shop: StateStore) -> None:
     done = shop.maintenance.forget({"customer": 312, "shop": 1}, gc=True)
     assert {s.operator for one in done.purged.replaced for s in one.states} == {"shops"}
     assert customers_of(shop, shop.checkpoints()[-1])["totals"] == {312, 313}
     assert done.problem is None
 
 
-def test_what_no_subject_is(shop: StateStore) -> None:
+def test_invalid_subjects(shop: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match="no keyed state has 'client'"):
         shop.maintenance.forget({"client": 312})
     with pytest.raises(InvalidArgumentError, match="at least one column"):

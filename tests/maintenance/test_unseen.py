@@ -1,4 +1,4 @@
-"""Who makes a checkpoint of what it has looked at refuses when there is one that it has not."""
+"""A command that derives a checkpoint refuses if another one appeared that it has not read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opened(path: Path) -> StateStore:
 
 
 def written(store: StateStore, *users: str) -> Any:
-    """Return a checkpoint of which all but its commit is done."""
+    """Return a checkpoint that is complete except for its commit."""
     checkpoint = store.snapshot(parallelism=1).__enter__()
     rows = pa.table({"user": users, "n": [1] * len(users)})
     checkpoint.changes("users", "totals", rows, key="user")
@@ -45,7 +45,7 @@ def written(store: StateStore, *users: str) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two checkpoints, the second with changes, and a lost file."""
+    """A store with two checkpoints, the second with changes, and a lost file."""
     store = opened(tmp_path / "store")
     with store.snapshot(parallelism=1) as checkpoint:
         users = ["ann", *(f"user-{i}" for i in range(20))]
@@ -66,10 +66,12 @@ def damaged(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_job_at_work_is_neither_buried_nor_replaced(
+def test_an_active_job_is_neither_overwritten_nor_replaced(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits after the command has looked: that is refused before it claims the store."""
+    """It commits after the command has read the store, so the command fails before it claims the
+    store.
+    """
     damaged(folder, name)
     job, real = opened(folder), Deriver._begin
 
@@ -85,7 +87,7 @@ def test_a_job_at_work_is_neither_buried_nor_replaced(
     with pytest.raises(CommitConflictError, match=told):
         COMMANDS[name](opened(folder))
     assert opened(folder).checkpoints() == (1, 2, 3)
-    if name != "purge":  # which has claimed it before it looked the second time
+    if name != "purge":  # a purge claims the store before it reads the second time
         written_again = written(job, "eve")
         written_again.carry_rest()
         written_again.__exit__(None, None, None)
@@ -93,10 +95,10 @@ def test_a_job_at_work_is_neither_buried_nor_replaced(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_job_that_stood_still_before_its_put_is_not_buried(
+def test_a_job_that_stalled_before_its_put_is_not_overwritten(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its check was before the command's claim, its put is right after it."""
+    """Its check was before the command's claim, and its PUT is directly after the claim."""
     damaged(folder, name)
     real, enter, begin = Catalog.commit, Fence.enter, Deriver.begin_in_order
     stalled: list[tuple[Catalog, Manifest]] = []

@@ -1,6 +1,6 @@
-"""Nothing wrong goes unnoticed: whatever is done to a checkpoint's files, a verification names it.
+"""A verification names every damaged file, whatever the damage.
 
-``make flips`` tries more flips than the 300 of every run, and other ones with ``STATESTORE_SEED``.
+``make flips`` tries more flips than the 300 of every run, and others with ``STATESTORE_SEED``.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ SEED = int(os.environ.get("STATESTORE_SEED", "2026"))
 
 @pytest.fixture(scope="session")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
-    """A store with one checkpoint, to be read."""
+    """A store with one checkpoint, for tests that only read."""
     return fill(tmp_path_factory.mktemp("verify") / "store")
 
 
 @pytest.fixture
 def store(intact: StateStore, tmp_path: Path) -> StateStore:
-    """A copy of it, to be damaged."""
+    """A copy of the store, which the test can damage."""
     return copy_of(intact, tmp_path / "store")
 
 
@@ -79,8 +79,8 @@ def name_in(store: StateStore, file: Path) -> str:
 
 @examples(40)
 @given(st.data(), keyed_cases(), st.integers(1, 3))
-def test_what_was_written_is_intact(data: st.DataObject, case: KeyedCase, old: int) -> None:
-    """I1, I5, I7: any state of any kind, at any parallelism: no false alarm."""
+def test_written_files_are_intact(data: st.DataObject, case: KeyedCase, old: int) -> None:
+    """I1, I5, I7: any state of any kind, at any parallelism, causes no false alarm."""
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet")
         parallelism = data.draw(parallelisms(case.max_parallelism))
@@ -98,15 +98,15 @@ def test_what_was_written_is_intact(data: st.DataObject, case: KeyedCase, old: i
             assert report.rows == entry.rows + store.manifest().rows
 
 
-def test_progress_is_told_in_files(intact: StateStore) -> None:
-    """From none to all."""
+def test_progress_is_reported_in_files(intact: StateStore) -> None:
+    """It starts at zero and reaches the total."""
     heard: list[tuple[int, int]] = []
     report = intact.maintenance.verify(on_progress=lambda done, total: heard.append((done, total)))
     assert heard == [(done, report.files) for done in range(report.files + 1)]
 
 
-def test_what_does_not_exist_is_not_found(intact: StateStore, tmp_path: Path) -> None:
-    """It is no damage: a name was wrong."""
+def test_missing_names_are_not_found(intact: StateStore, tmp_path: Path) -> None:
+    """The name was wrong, so this is not damage."""
     with pytest.raises(CheckpointNotFoundError, match="it has 1"):
         intact.maintenance.verify(7)
     with pytest.raises(StoreNotFoundError):
@@ -118,7 +118,7 @@ def test_what_does_not_exist_is_not_found(intact: StateStore, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
-    """I4, I5, I7: any byte of any file of a checkpoint, replaced by any other value."""
+    """I4, I5, I7: any byte of any file of a checkpoint is replaced by any other value."""
     store = fill(tmp_path / "store", max_parallelism=1)
     dice = random.Random(SEED)
     data = [path for name in SORTS for path in files_of(store, name)]
@@ -144,8 +144,8 @@ def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SORTS)
-def test_a_cut_file_is_found(store: StateStore, name: str) -> None:
-    """I5: at any length; the shallow level finds it as well, and names whose it is."""
+def test_a_truncated_file_is_found(store: StateStore, name: str) -> None:
+    """I5: at any length. The shallow level also finds it, and names its owner."""
     file, *_ = files_of(store, name)
     raw = file.read_bytes()
     for length in {0, 1, len(raw) // 2, len(raw) - 1}:
@@ -159,7 +159,7 @@ def test_a_cut_file_is_found(store: StateStore, name: str) -> None:
 
 @pytest.mark.parametrize("name", SORTS)
 def test_a_missing_file_is_found(store: StateStore, name: str) -> None:
-    """I5: and it goes on: all of them are named, with their key groups."""
+    """I5: the verification continues, and reports all missing files with their key groups."""
     files = files_of(store, name)
     for file in files:
         file.unlink()
@@ -172,8 +172,10 @@ def test_a_missing_file_is_found(store: StateStore, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_exchanged_files_are_found(store: StateStore) -> None:
-    """I7: both, of whatever two states or key groups; without --deep where their lengths differ."""
+def test_swapped_files_are_found(store: StateStore) -> None:
+    """I7: both files are found, for any two states or key groups. Different lengths are found
+    without --deep.
+    """
     files = [path for name in SORTS for path in files_of(store, name)]
     for one, other in combinations(files, 2):
         exchange(one, other)
@@ -186,8 +188,8 @@ def test_exchanged_files_are_found(store: StateStore) -> None:
         exchange(one, other)
 
 
-def test_exchanged_files_of_one_length_are_found(tmp_path: Path) -> None:
-    """I1, I7: same length, rows and columns, as the files of many small key groups often have."""
+def test_swapped_files_of_equal_length_are_found(tmp_path: Path) -> None:
+    """I1, I7: length, rows and columns are equal, as is common for files of small key groups."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = pa.table({"k": list(range(100, 164)), "v": list(range(200, 264))})
     with store.snapshot(parallelism=1) as checkpoint:
@@ -200,14 +202,14 @@ def test_exchanged_files_of_one_length_are_found(tmp_path: Path) -> None:
     assert len(alike) > 1
     one, other = (Path(store.url, entry.table.path, handle.path) for handle in alike[:2])
     exchange(one, other)
-    for deep in (False, True):  # their footers tell least and greatest values
+    for deep in (False, True):  # their footers show the least and greatest values
         assert set(broken(store.maintenance.verify(deep=deep))) == {
             name_in(store, f) for f in (one, other)
         }
 
 
 def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
-    """I5, I7: it holds the same state, earlier."""
+    """I5, I7: it contains the same state at an earlier time."""
     before = {name: files_of(store, name) for name in SORTS}
     with store.snapshot(parallelism=2) as checkpoint:
         values = pa.table({"user": ["user-1", "user-2"], "x": [0.5, 0.25]})
@@ -220,8 +222,8 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
     assert store.maintenance.verify(1, deep=True).is_intact
 
 
-def test_a_stray_file_is_no_damage(store: StateStore) -> None:
-    """I5: what a crashed writer left is listed; files that another checkpoint names are not."""
+def test_an_orphan_file_is_not_damage(store: StateStore) -> None:
+    """I5: files of a crashed writer are listed, and files of another checkpoint are not."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.split("source", "split", [[{"s": "d"}], []])
         checkpoint.carry_rest()
@@ -238,8 +240,8 @@ def test_a_stray_file_is_no_damage(store: StateStore) -> None:
 # --- manifests ------------------------------------------------------------------------------------
 
 
-def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> None:
-    """I4: the other checkpoints are still checked, and its files are not called strays."""
+def test_a_damaged_manifest_is_reported_with_the_others(store: StateStore) -> None:
+    """I4: the other checkpoints are still checked, and its files are not listed as orphans."""
     first = store.manifest()
     with store.snapshot(parallelism=2) as checkpoint:
         for state in [entry.state for entry in first.keyed] + [e.state for e in first.operator]:
@@ -258,7 +260,7 @@ def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> Non
 
 
 def test_a_manifest_of_another_store_is_found(store: StateStore, tmp_path: Path) -> None:
-    """I4: whole as it is, it says nothing about the files here."""
+    """I4: the manifest is intact, but says nothing about the files here."""
     other = fill(tmp_path / "other")
     shutil.copy(Path(other.url, manifest_path(1)), Path(store.url, manifest_path(1)))
     (flaw,) = store.maintenance.verify().broken
@@ -267,7 +269,7 @@ def test_a_manifest_of_another_store_is_found(store: StateStore, tmp_path: Path)
 
 
 def test_a_missing_store_file_is_reported(store: StateStore) -> None:
-    """I4: with its checkpoints there, it is a store that lost a file."""
+    """I4: its checkpoints exist, so the store has lost a file."""
     Path(store.url, "statestore.json").unlink()
     report = store.maintenance.verify()
     assert (broken(report), report.broken[0].kind) == (["statestore.json"], "missing-file")
@@ -275,15 +277,15 @@ def test_a_missing_store_file_is_reported(store: StateStore) -> None:
 
 
 def test_a_damaged_claim_is_reported(store: StateStore) -> None:
-    """I6: the next writer would go by it."""
+    """I6: the next writer would rely on it."""
     (claim,) = Path(store.url, "writers").iterdir()
     claim.write_bytes(claim.read_bytes().replace(b"1", b"2", 1))
     (flaw,) = store.maintenance.verify().broken
     assert (flaw.file, flaw.kind) == (name_in(store, claim), "malformed-manifest")
 
 
-def test_a_newer_manifest_is_no_damage(store: StateStore) -> None:
-    """It asks for an upgrade."""
+def test_a_newer_manifest_is_not_damage(store: StateStore) -> None:
+    """The error asks for an upgrade."""
     newer = document_bytes({"format": "statestore-checkpoint", "format_version": 99})
     Path(store.url, manifest_path(2)).write_bytes(newer)
     with pytest.raises(FormatVersionError):
@@ -291,10 +293,10 @@ def test_a_newer_manifest_is_no_damage(store: StateStore) -> None:
     assert store.maintenance.verify(1).strays == ()
 
 
-def test_what_cannot_be_read_is_not_called_damaged(
+def test_an_unreadable_file_is_not_called_damaged(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that does not answer says nothing about the file."""
+    """A server that does not respond says nothing about the file."""
 
     def fail(*_: object) -> int:
         raise StorageError("no answer")
@@ -309,7 +311,7 @@ def test_what_cannot_be_read_is_not_called_damaged(
 
 @pytest.mark.parametrize("name", SORTS)
 def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None:
-    """I7: a byte that no reader looks at; by subtask, by key, and as elements."""
+    """I7: a damaged byte that no reader uses is found by subtask, by key, and in elements."""
     file, *_ = files_of(store, name)
     change_unread_byte(file)
     restored, verified = store.restore(), store.restore(verify=True)
@@ -326,7 +328,7 @@ def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None
 
 
 def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSession) -> None:
-    """I7: the task of Spark that reads the file checks it, and the error reaches the driver."""
+    """I7: the Spark task that reads the file checks it, and the error reaches the driver."""
     file, *_ = files_of(store, "value")
     change_unread_byte(file)
     with_spark = StateStore.open(store.url, spark=spark)
@@ -342,7 +344,7 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
 def test_the_data_source_verifies_on_request(
     store: StateStore, spark: SparkSession, word: str
 ) -> None:
-    """I7: a byte that no reader looks at is found with ``verify``, and not without."""
+    """I7: a damaged byte that no reader uses is found only with ``verify``."""
     file, *_ = files_of(store, "value")
     change_unread_byte(file)
     StateStore.open(store.url, spark=spark)
@@ -372,7 +374,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def named(taken: Checkpoints) -> set[str]:
-    """The files of all checkpoints."""
+    """Return the files of all checkpoints."""
     return set().union(*(names_of(taken.store, number) for number in taken.taken))
 
 
@@ -380,13 +382,13 @@ def test_checkpoints_as_they_were_written_are_intact(taken: Checkpoints) -> None
     for deep in (False, True):
         report = taken.store.maintenance.verify("all", deep)
         assert (report.broken, report.files) == ((), len(named(taken)))
-        # Of a layer that is merged at once the file is named by nothing.
+        # No checkpoint references the file of a layer that was merged immediately.
         assert {*report.strays} == data_in(taken.store.url) - named(taken)
         assert taken.form == "compacted" or not report.strays
 
 
 @pytest.mark.parametrize("kind", ["list", "timers"])
-def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: str) -> None:
+def test_a_delete_of_a_key_without_an_entry_is_valid(tmp_path: Path, kind: str) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
     rows = pa.table({"k": ["a", "a", "b"], "at": pa.array([1, 2, 1], pa.int64()), "v": [1, 2, 3]})
     options: dict[str, Any] = {"key": "k", "max_parallelism": 4}
@@ -402,7 +404,7 @@ def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: s
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_a_file_is_checked_once_and_reported_for_all_that_name_it(
+def test_a_shared_file_is_checked_once_and_reported_for_all_owners(
     taken: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = newest_file(taken.store, 3)
@@ -437,7 +439,7 @@ def test_a_file_of_any_form_that_is_missing_is_named(taken: Checkpoints, deep: b
         file.write_bytes(raw)
 
 
-def test_a_file_in_the_place_of_the_next_is_found(taken: Checkpoints) -> None:
+def test_a_file_in_place_of_the_next_one_is_found(taken: Checkpoints) -> None:
     files = [Path(taken.store.url, name) for name in files_in(taken.store)]
     for first, second in pairwise(files):
         raw = second.read_bytes()
@@ -447,7 +449,7 @@ def test_a_file_in_the_place_of_the_next_is_found(taken: Checkpoints) -> None:
     assert taken.store.maintenance.verify("latest", True).is_intact
 
 
-def test_strays_are_found_also_when_no_layer_is_left(taken: Checkpoints) -> None:
+def test_orphan_files_are_found_after_the_last_layer_is_gone(taken: Checkpoints) -> None:
     left = {*taken.store.maintenance.verify("latest").strays}
     name = newest_file(taken.store) if taken.form == "plain" else layer_file(taken.store, 0)
     stray = f"{Path(name).parent}/0000000099-00000-left.parquet"

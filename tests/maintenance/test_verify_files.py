@@ -1,4 +1,6 @@
-"""A file whose bytes are as written may still hold what it must not: a writer can be wrong."""
+"""A file with the written bytes can still contain invalid rows, because a writer can have
+defects.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 @pytest.fixture
 def keyed(storage: LocalStorage) -> KeyedEntry:
-    """A map of two entries per key, all of one key group; three keys of it."""
+    """A map with two entries per key. All three keys are in one key group."""
     store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
     rows = [{"k": key, "m": m, "v": 0} for key in range(40) for m in range(2)]
     with store.snapshot(parallelism=1) as checkpoint:
@@ -44,14 +46,16 @@ def keyed(storage: LocalStorage) -> KeyedEntry:
 
 @pytest.fixture
 def elements(storage: LocalStorage) -> OperatorEntry:
-    """Two elements of subtask 0, none of 1, one of 2."""
+    """Two elements of subtask 0, none of subtask 1, and one of subtask 2."""
     store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
     with store.snapshot(parallelism=3) as checkpoint:
         return checkpoint.split("u", "s", [[{"x": 1}, {"x": 2}], [], [{"x": 3}]])
 
 
 def write(storage: LocalStorage, folder: str, schema: pa.Schema, rows: Rows) -> dict[str, Any]:
-    """Write any rows as the file ``f.parquet``, two to a row group; return what its handle says."""
+    """Write any rows as the file ``f.parquet``, two per row group; return the members of its
+    handle.
+    """
     storage.delete(f"{folder}/f.parquet")
     options = ParquetOptions(row_group_rows=2)
     writer = FileWriter(storage, f"{folder}/f.parquet", schema, options)
@@ -74,10 +78,8 @@ def flaws(storage: LocalStorage, entry: KeyedEntry, rows: Rows, **facts: Any) ->
     return () if found is None else found.what
 
 
-def test_rows_that_a_writer_must_not_write_are_found(
-    storage: LocalStorage, keyed: KeyedEntry
-) -> None:
-    """I1, I7: each by itself, also across two row groups, and several at a time."""
+def test_invalid_rows_are_found(storage: LocalStorage, keyed: KeyedEntry) -> None:
+    """I1, I7: each defect alone, also across two row groups, and several together."""
     a, b, c = keys_of(storage, keyed, 1)[:3]
     stranger = keys_of(storage, keyed, 2)[0]
     assert flaws(storage, keyed, [(a, 0, 0), (a, 1, 0), (b, 0, 0), (c, 0, 0)]) == ()
@@ -101,8 +103,8 @@ def test_rows_that_a_writer_must_not_write_are_found(
     assert groups == "has 1 row groups, the manifest says 2"
 
 
-def test_a_file_of_other_columns_is_found(storage: LocalStorage, keyed: KeyedEntry) -> None:
-    """I3: without reading its rows."""
+def test_a_file_with_other_columns_is_found(storage: LocalStorage, keyed: KeyedEntry) -> None:
+    """I3: it is found without reading rows."""
     schema = pa.schema([("k", pa.int64()), ("other", pa.int64())])
     facts = write(storage, keyed.table.path, schema, [(1, 2)])
     handle = KeyedStateHandle("f.parquet", keyed.handles[0].key_groups, **facts)
@@ -122,10 +124,10 @@ def test_a_file_of_other_columns_is_found(storage: LocalStorage, keyed: KeyedEnt
         ([(2, 0), (0, 0), (0, 1)], 3),
     ],
 )
-def test_elements_at_another_place_are_found(
+def test_misplaced_elements_are_found(
     storage: LocalStorage, elements: OperatorEntry, places: list[tuple[int, int]], wrong: int
 ) -> None:
-    """I7, I11: the counts of the manifest decide who gets which."""
+    """I7, I11: the counts in the manifest determine which subtask gets which element."""
     schema = stored_schema(elements.state.schema)
     facts = write(storage, elements.table.path, schema, [(*place, 0) for place in places])
     handle = OperatorStateHandle("f.parquet", **facts)
@@ -142,7 +144,7 @@ def test_elements_at_another_place_are_found(
 def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5: a long file is hashed as it streams by, a short one is read once."""
+    """I5: a long file is hashed while it is streamed, and a short one is read once."""
     monkeypatch.setattr("statestore.files.fetch._AT_ONCE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
@@ -169,10 +171,12 @@ def test_bytes_are_checked_in_files_of_any_length(
     ],
 )
 @pytest.mark.parametrize("width", [pa.float32(), pa.float64()])
-def test_floats_are_in_some_total_order(
+def test_floats_have_a_total_order(
     values: list[float | None], is_sorted: bool, duplicates: int, width: pa.DataType
 ) -> None:
-    """NaN and -0.0 at either end of their neighbours, never mixed; in one batch, or row by row."""
+    """NaN and -0.0 sort before or after their neighbors, but consistently, in one batch and row by
+    row.
+    """
     batch = pa.RecordBatch.from_arrays([pa.array(values, width)], ["x"])
     for size in (1, 2, len(values)):
         order = RowOrder(["x"])
@@ -182,7 +186,7 @@ def test_floats_are_in_some_total_order(
 
 
 def test_rows_are_compared_column_by_column() -> None:
-    """Strings by their bytes, structs by their fields, a null before any value."""
+    """Strings compare by bytes, structs by fields, and null precedes every value."""
     kind = pa.struct([("a", pa.string()), ("b", pa.bool_())])
     rows: list[Any] = [None, {"a": None, "b": True}, {"a": "Z", "b": None}, {"a": "a", "b": False}]
     rows += [{"a": "a", "b": True}, {"a": "é", "b": None}, {"a": "\U0001f600", "b": None}]
