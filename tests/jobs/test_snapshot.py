@@ -145,10 +145,8 @@ def test_a_state_may_be_written_as_its_changes(
     state = SETTINGS + FEW_GROUPS + f'changes = "{changes}"\n' + source
     first = run_job(main, state, "--output", "json").report
     assert "changes" not in first["states"][0], "there was nothing to build on"
-    for again in (
-        False,
-        True,
-    ):  # the second run uses the same checkpoint number, so it writes nothing
+    # The second run uses the same checkpoint number, so it writes nothing.
+    for again in (False, True):
         numbered = ("--set", "checkpoint_id=2", "--output", "json")
         report = run_job(main, state + now, *numbered).report
         assert (report["already_committed"], report["states"][0]["changes"]) == (again, 1)
