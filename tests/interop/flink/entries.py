@@ -1,4 +1,4 @@
-"""Key groups of a canonical savepoint, entry by entry."""
+"""Key groups of a canonical savepoint, one entry at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _END_OF_STATE = 0x80
 def key_group_bytes(
     states: list[tuple[int, list[tuple[bytes, bytes]]]], *, is_compressed: bool = False
 ) -> bytes:
-    """Return a key group: the entries of each state that has any, in the order of the header."""
+    """Return a key group: the entries of each nonempty state, in the order of the header."""
     parts = []
     for state, entries in states:
         parts.append(i16(state))

@@ -1,4 +1,4 @@
-"""A store that never saw Flink, with states of the golden job, out of what that job said."""
+"""A store without Flink's bytes, whose states of the golden job come from that job's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TUPLES = (
     ("kinds", "map_tuple_string"),
     ("parts", "union"),
 )
-"""States whose several columns are a tuple in the job."""
+"""States with several columns, which are a tuple in the job."""
 
 _KEYS = {
     "by_long": [("id", pa.int64())],
@@ -35,7 +35,9 @@ _NUMBERS = pa.map_(pa.string(), pa.int64())
 
 @dataclass(frozen=True)
 class _State:
-    """A state: its kind, what tells its entries apart, its values, and how text becomes these."""
+    """A state: its kind, the identity of its entries, its values, and how they are parsed from
+    text.
+    """
 
     uid: str
     name: str
@@ -141,7 +143,7 @@ _PARTS = {"split": _TEXT, "union": (("small", pa.int32()), ("number", pa.int64()
 
 
 def golden_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return those rows of a golden that the store has; no ``Row`` that says it was deleted."""
+    """Return the golden rows that the store has, except deleted ``Row`` entries."""
     names = {(one.uid, one.name) for one in _STATES}
     operator = {("kinds", "seen"), ("parts", "split"), ("parts", "union"), ("parts", "rules")}
     found = []

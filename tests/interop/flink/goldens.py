@@ -1,4 +1,4 @@
-"""Golden snapshots of real Flink, unpacked, and the rows that its own restore found in them."""
+"""Golden snapshots of real Flink, unpacked, and the rows that Flink's own restore found in them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ FOLDER = Path(__file__).parents[2] / "golden" / "flink"
 
 @dataclass(frozen=True)
 class Golden:
-    """One of them, by the name that ``snapshots.json`` gives it."""
+    """A golden snapshot, by its name in ``snapshots.json``."""
 
     name: str
 
     @property
     def about(self) -> dict[str, Any]:
-        """How it was written."""
+        """How the snapshot was written."""
         found: dict[str, Any] = json.loads((FOLDER / "snapshots.json").read_text())[self.name]
         return found
 
     def unpack(self, folder: Path) -> Path:
-        """Unpack it into a folder; return the one of its ``_metadata``."""
+        """Unpack it into a folder; return the folder with its ``_metadata``."""
         archive = lzma.decompress((FOLDER / f"{self.name}.tar.xz").read_bytes())
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(folder, filter="data")
         return folder / str(self.about["snapshot"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what Flink found in it."""
+        """Return the rows that Flink found in it."""
         text = lzma.decompress((FOLDER / str(self.about["rows"])).read_bytes()).decode()
         return [json.loads(line) for line in text.splitlines()]
 
@@ -53,8 +53,8 @@ _FEW = (
 
 
 def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
-    """Return goldens as parameters of a test: those of the names for each run, the others for
-    ``make test-flink`` alone.
+    """Return goldens as test parameters. Those with the given names run always, and the others only
+    in ``make test-flink``.
     """
     alone, in_each_run = (pytest.mark.flink, pytest.mark.long), set(names)
     return [
@@ -64,7 +64,7 @@ def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
 
 
 def serializers() -> dict[str, list[dict[str, Any]]]:
-    """Return what Flink's serializers have written, by version."""
+    """Return the output of Flink's serializers, by version."""
     text = lzma.decompress((FOLDER / "serializers.json.xz").read_bytes())
     found: dict[str, list[dict[str, Any]]] = json.loads(text)
     return found

@@ -1,4 +1,4 @@
-"""Types to try: every form that a snapshot can be generated of."""
+"""Types for property tests: every form for which a snapshot can be generated."""
 
 from __future__ import annotations
 

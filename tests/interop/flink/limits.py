@@ -1,4 +1,4 @@
-"""A limit of time for a block that reads bytes of anybody."""
+"""A time limit for a block that reads untrusted bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from signal import ITIMER_PROF, ITIMER_REAL, SIGALRM, SIGPROF, setitimer, signal
 __all__ = ["in_time"]
 
 CPU_SECONDS = 60
-SECONDS = 1_200  # for a block that waits; a loaded machine takes long for a few seconds of its CPU
+SECONDS = 1_200  # wall-clock limit, long enough for a loaded machine
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Raise TimeoutError in a block that takes more than a minute of this process's CPU time."""
+    """Raise TimeoutError in a block that uses more than a minute of this process's CPU time."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it takes more than {CPU_SECONDS} s of CPU time, or waits")

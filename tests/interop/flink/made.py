@@ -1,4 +1,4 @@
-"""A savepoint of values alone: no byte of it comes from Flink."""
+"""A savepoint that is generated from values, without any bytes from Flink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXTS = ("", "é", "\0", "🦊 and 東京", "x" * 200)
 
 @dataclass(frozen=True)
 class Values:
-    """What one key has."""
+    """The values of one key."""
 
     last: int
     texts: list[str]
@@ -83,7 +83,7 @@ def write(found: dict[int, Values], target: str, *, most: int, parallelism: int)
 
 
 def rows(found: dict[int, Values], most: int) -> Iterator[dict[str, Any]]:
-    """Yield what Flink has to find, as its dump says it."""
+    """Yield the expected rows in the form of Flink's dump."""
     for key, one in found.items():
         about = {"operator": "by_long", "group": _group(key, most), "key": key, "namespace": None}
         yield about | {"state": "last", "value": one.last}

@@ -1,4 +1,4 @@
-"""Values that were read, in the words of the goldens' rows (tests/golden/flink/README.md)."""
+"""Convert values to the form of the goldens' rows (tests/golden/flink/README.md)."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _DAY = 86_400
 
 
 def shown(array: pa.Array, kind: FlinkType) -> list[Any]:
-    """Return the values of a column as the goldens have them."""
+    """Return the values of a column in the form of the goldens."""
     return [_value(one, kind) for one in array.cast(_plain(array.type)).to_pylist()]
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the goldens sort it."""
+    """Return a value in the form by which the goldens sort it."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type without dates and times, which Python does not have all of."""
+    """Return a type without dates and times, because Python cannot represent all of them."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind.fields])
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""Canonical keyed state: what is written is read again, with Snappy too; damage is an error."""
+"""Canonical keyed state survives a round trip, also with Snappy, and damage is an error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def made_header(*, is_compressed: bool = False, states: int = 3) -> KeyedHeader:
     return KeyedHeader(is_compressed, snapshot(Scalar("String")), infos)
 
 
-def test_a_header_is_read_again() -> None:
+def test_a_header_survives_a_round_trip() -> None:
     header = made_header(is_compressed=True)
     data = header_bytes(header)
     found = read_header(data + b"more", "f")
@@ -92,7 +92,7 @@ def pairs(found: Entries) -> list[tuple[bytes, bytes]]:
 
 
 def read(data: bytes, *, is_compressed: bool = False, block: int = BLOCK_BYTES) -> Groups:
-    """Read a key group, and each of its states again by itself, in blocks of so many bytes."""
+    """Read a key group, and each of its states separately, in blocks of this many bytes."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(group_bytes, "BLOCK_BYTES", block)
         source = Source(bytes(100) + data)
@@ -115,13 +115,13 @@ def entries_of(window: Window, state: int) -> list[tuple[bytes, bytes]]:
 
 
 @given(groups, st.booleans(), st.integers(1, 40) | st.just(BLOCK_BYTES))
-def test_a_key_group_is_read_again(group: Groups, is_compressed: bool, block: int) -> None:
+def test_a_key_group_survives_a_round_trip(group: Groups, is_compressed: bool, block: int) -> None:
     data = key_group_bytes(group, is_compressed=is_compressed)
     assert read(data, is_compressed=is_compressed, block=block) == group
 
 
 @given(groups, st.booleans(), st.integers(1, 40) | st.just(BLOCK_BYTES), st.data())
-def test_a_cut_key_group_is_damaged(
+def test_a_truncated_key_group_is_damaged(
     group: Groups, is_compressed: bool, block: int, data: st.DataObject
 ) -> None:
     whole = key_group_bytes(group, is_compressed=is_compressed)
@@ -131,7 +131,9 @@ def test_a_cut_key_group_is_damaged(
 
 
 @given(groups, st.data())
-def test_a_flipped_byte_is_other_bytes_or_a_typed_error(group: Groups, data: st.DataObject) -> None:
+def test_a_flipped_byte_gives_other_bytes_or_a_typed_error(
+    group: Groups, data: st.DataObject
+) -> None:
     whole = bytearray(key_group_bytes(group))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
@@ -143,7 +145,7 @@ def test_a_flipped_byte_is_other_bytes_or_a_typed_error(group: Groups, data: st.
 
 
 @given(groups, st.data())
-def test_with_snappy_no_flipped_byte_is_unseen(group: Groups, data: st.DataObject) -> None:
+def test_with_snappy_every_flipped_byte_is_detected(group: Groups, data: st.DataObject) -> None:
     whole = bytearray(key_group_bytes(group, is_compressed=True))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))
@@ -151,10 +153,10 @@ def test_with_snappy_no_flipped_byte_is_unseen(group: Groups, data: st.DataObjec
         found = read(bytes(whole), is_compressed=True)
     except DamagedFileError:
         return
-    assert found == group  # a block of Snappy has several forms
+    assert found == group  # a Snappy block can be encoded in several ways
 
 
-def test_bytes_behind_the_end_are_refused() -> None:
+def test_bytes_after_the_end_are_refused() -> None:
     with pytest.raises(DamagedFileError, match="3 bytes are left behind key group 5"):
         read(key_group_bytes([(0, [(b"\x05a", b"b")])]) + b"abc")
 

@@ -1,4 +1,4 @@
-"""Operators that an import left out are copied unchanged from its savepoint (I16)."""
+"""Operators that an import omitted are copied unchanged from its savepoint (I16)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def contents(operator: OperatorState, place: Path | str, moved: dict[str, str]) 
 
 
 def unplaced(operator: OperatorState) -> OperatorState:
-    """Return an operator without the handles of its bytes, and what version 3 cannot say."""
+    """Return an operator without its handles, and without the parts that version 3 does
+    not have.
+    """
     subtasks = []
     for one in operator.subtasks:
         keyed = one.keyed
@@ -93,7 +95,7 @@ def unpacked(folder: Path) -> Path:
 
 
 def imported(source: Path, folder: Path) -> StateStore:
-    """Return a store with a savepoint of which one operator, ``kinds``, cannot be read."""
+    """Return a store that imported a savepoint in which one operator, ``kinds``, is unreadable."""
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     import_savepoint(str(source), store)
     return store
@@ -121,7 +123,7 @@ def test_an_operator_is_copied_with_its_entry(
     assert unplaced(after) == unplaced(before)
     assert contents(after, tmp_path / "to", {}) == contents(before, source, {})
     assert len(contents(after, tmp_path / "to", {})) == 4
-    # Sinks compare Flink's number with those in their state.
+    # Sinks compare Flink's checkpoint id with the ids in their state.
     assert metadata_of(tmp_path / "to").checkpoint_id == metadata_of(source).checkpoint_id == 2
     ids = {one.id for one in metadata_of(tmp_path / "to").operators}
     assert ids == {one.id for one in metadata_of(source).operators}
@@ -138,7 +140,7 @@ def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path
 
 
 def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> None:
-    """Absolute paths become relative ones, so that the copy needs nothing of the source."""
+    """Absolute paths become relative ones, so that the copy does not depend on the source."""
     golden = Golden("2.3_rocksdb_incremental")
     source = golden.unpack(tmp_path / "from")
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
@@ -164,7 +166,7 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
 
 
 def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
-    """A crafted operator with all four places of state, of which two name parts of one file."""
+    """A synthetic operator has all four places of state, two of which name parts of one file."""
     source = unpacked(tmp_path)
     (source / "merged").write_bytes(b"0123456789" * 9)
     segment = SegmentHandle(10, 30, 0, str(source / "merged"), "id")
@@ -208,8 +210,8 @@ def test_operators_that_are_not_missing_are_refused(store: StateStore, tmp_path:
         export_savepoint(store, str(tmp_path / "to"), carry=["by_long"])
 
 
-def test_a_savepoint_that_changed_or_went_is_refused(tmp_path: Path) -> None:
-    """Each failure leaves an empty folder: no savepoint that lacks a part."""
+def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
+    """Each failure leaves an empty folder, and never an incomplete savepoint."""
     source = unpacked(tmp_path)
     store = imported(source, tmp_path)
     handle = operator_of(source).subtasks[0].keyed
@@ -236,7 +238,9 @@ def test_a_savepoint_that_changed_or_went_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("subtask", [IN_FLIGHT, b"".join(CHANGELOG)], ids=["flight", "changelog"])
-def test_what_no_savepoint_can_have_is_refused(subtask: bytes, tmp_path: Path) -> None:
+def test_operators_that_no_savepoint_can_contain_are_refused(
+    subtask: bytes, tmp_path: Path
+) -> None:
     data = one_operator(subtask)
     (tmp_path / "_metadata").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()

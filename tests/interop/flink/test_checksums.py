@@ -1,4 +1,4 @@
-"""Checksums: by their definition, and as the library xxhash gives them."""
+"""Checksums equal their definition, and the results of the library xxhash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ XXHASH = {
     4097: 0xAD2B9B213089153A,
     65537: 0xC25D1A6B05FBDD46,
 }
-"""By length: what ``xxhash.xxh3_64_intdigest`` says of :func:`made`."""
+"""The result of ``xxhash.xxh3_64_intdigest`` for :func:`made`, by length."""
 
 
 def made(length: int) -> bytes:
@@ -50,12 +50,12 @@ def made(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("length", XXHASH)
-def test_xxh3_is_that_of_the_library(length: int) -> None:
+def test_xxh3_equals_the_library(length: int) -> None:
     assert xxh3([made(length)]) == [XXHASH[length]]
     assert xxh3([memoryview(b"x" + made(length))[1:]]) == [XXHASH[length]]
 
 
-def test_xxh3_of_many_pieces_is_that_of_each() -> None:
+def test_xxh3_of_several_pieces_equals_that_of_each() -> None:
     lengths = [*XXHASH, *reversed(XXHASH)]
     assert xxh3([made(length) for length in lengths]) == [XXHASH[length] for length in lengths]
     assert xxh3([]) == []
@@ -77,5 +77,5 @@ def test_crc32c_is_castagnoli(pieces: list[bytes]) -> None:
     assert crc32c(many) == [slowly(one) for one in many]
 
 
-def test_crc32c_of_what_is_known() -> None:
+def test_crc32c_of_known_values() -> None:
     assert crc32c([b"123456789", bytes(32)]) == [0xE3069283, 0x8A9136AA]

@@ -1,4 +1,4 @@
-"""Savepoints that were damaged, cut or are in part not there: a typed error, never another row."""
+"""Damaged, truncated and incomplete savepoints: a typed error, and never a wrong row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FOLDERS = ("2.3_heap_canonical", "2.3_heap_native", "2.3_heap_snappy", "2.3_rock
 
 
 def read_all(savepoint: Savepoint) -> None:
-    """Read what there is; what is wrong with one state hides no other."""
+    """Read all readable state. An error in one state hides no other state."""
     for operator in savepoint.operators:
         with suppress(StateStoreError):
             assert all(map(len, operator.rows(as_bytes=("opaque",))))
@@ -60,7 +60,7 @@ def read_all(savepoint: Savepoint) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_flipped_or_cut_file_is_other_bytes_or_a_typed_error(
+def test_a_flipped_or_truncated_file_gives_other_bytes_or_a_typed_error(
     name: str, count: int, tmp_path: Path
 ) -> None:
     folder = Golden(name).unpack(tmp_path)
@@ -77,7 +77,7 @@ def test_a_flipped_or_cut_file_is_other_bytes_or_a_typed_error(
         path.write_bytes(before)
 
 
-def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     folder = Golden("2.3_rocksdb_canonical").unpack(tmp_path)
     path = max(folder.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)
     path.write_bytes(path.read_bytes()[:-1])
@@ -85,7 +85,7 @@ def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
         open_savepoint(str(folder))
 
 
-def test_a_file_that_is_gone_hides_its_operator_alone(tmp_path: Path) -> None:
+def test_a_missing_file_hides_only_its_operator(tmp_path: Path) -> None:
     folder = Golden("2.3_rocksdb_canonical").unpack(tmp_path)
     whole = open_savepoint(str(folder))
     path = max(folder.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)
@@ -99,7 +99,7 @@ def test_a_file_that_is_gone_hides_its_operator_alone(tmp_path: Path) -> None:
         list(hidden.entries())
 
 
-def test_absolute_paths_are_looked_for_where_they_were_moved(tmp_path: Path) -> None:
+def test_absolute_paths_are_read_from_their_new_location(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = str(golden.unpack(tmp_path))
     moved = {golden.about["written_at"]: str(tmp_path)}
@@ -110,12 +110,12 @@ def test_absolute_paths_are_looked_for_where_they_were_moved(tmp_path: Path) -> 
     assert re.search(f"names {written_at}.*--allow.*--moved", problem)
 
 
-def test_a_place_without_metadata_is_no_savepoint(tmp_path: Path) -> None:
+def test_a_folder_without_metadata_is_not_a_savepoint(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="has no file '_metadata'"):
         open_savepoint(str(tmp_path))
 
 
-def test_metadata_itself_can_be_named(tmp_path: Path) -> None:
+def test_the_metadata_file_can_be_named(tmp_path: Path) -> None:
     folder = Golden("2.3_heap_canonical").unpack(tmp_path)
     savepoint = open_savepoint(f"{folder}/_metadata")
     assert savepoint.operator("by_long") == savepoint.operator(operator_id("by_long"))
@@ -150,14 +150,14 @@ def with_keyed(operator: OperatorState, handle: KeyGroupsHandle) -> OperatorStat
 def in_one_group(
     operator: OperatorState, group: int, offset: int, stream: StreamHandle
 ) -> OperatorState:
-    """Return an operator of one subtask, whose state is that of one key group."""
+    """Return an operator with one subtask, whose state is in one key group."""
     offsets = [0] * operator.max_parallelism
     offsets[group] = offset
     handle = KeyGroupsHandle(0, tuple(offsets), stream)
     return replace(with_keyed(operator, handle), parallelism=1)
 
 
-def test_a_key_in_another_key_group_than_its_hash_says_is_found(tmp_path: Path) -> None:
+def test_a_key_in_the_wrong_key_group_is_found(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         handle = keyed(operator)
         assert isinstance(handle.stream, InlineHandle)
@@ -176,7 +176,7 @@ def test_a_key_in_another_key_group_than_its_hash_says_is_found(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("offset", [1, 1 << 40])
-def test_an_offset_outside_of_the_stream_is_damage(tmp_path: Path, offset: int) -> None:
+def test_an_offset_outside_the_stream_is_damage(tmp_path: Path, offset: int) -> None:
     def change(operator: OperatorState) -> OperatorState:
         return in_one_group(operator, 7, offset, keyed(operator).stream)
 
@@ -184,7 +184,7 @@ def test_an_offset_outside_of_the_stream_is_damage(tmp_path: Path, offset: int) 
         list(written(tmp_path, change).operators[0].rows())
 
 
-def test_bytes_behind_a_header_are_found(tmp_path: Path) -> None:
+def test_bytes_after_a_header_are_found(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         stream = keyed(operator).stream
         assert isinstance(stream, InlineHandle)
@@ -195,7 +195,7 @@ def test_bytes_behind_a_header_are_found(tmp_path: Path) -> None:
         written(tmp_path, change)
 
 
-def test_other_key_groups_than_those_of_a_subtask_are_found(tmp_path: Path) -> None:
+def test_key_groups_of_another_subtask_are_found(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         return with_keyed(operator, replace(keyed(operator), first=1))
 
@@ -215,7 +215,7 @@ def test_bytes_of_another_version_are_refused(tmp_path: Path) -> None:
 
 
 def with_files(operator: OperatorState, **files: bytes) -> OperatorState:
-    """Return an operator of one subtask, whose state is files of RocksDB."""
+    """Return an operator with one subtask, whose state is RocksDB files."""
     stream = keyed(operator).stream
     assert isinstance(stream, InlineHandle)
     header = InlineHandle("h", stream.data[: read_header(stream.data, "h").length])
@@ -232,7 +232,7 @@ def with_files(operator: OperatorState, **files: bytes) -> OperatorState:
         ({"1_sst": table([])}, "entries of a state 'state', which the header of the keyed state"),
     ],
 )
-def test_files_that_are_none_of_rocksdb_are_damage(
+def test_files_that_are_not_from_rocksdb_are_damage(
     tmp_path: Path, files: dict[str, bytes], said: str
 ) -> None:
     (operator,) = written(tmp_path, lambda found: with_files(found, **files)).operators
@@ -240,8 +240,8 @@ def test_files_that_are_none_of_rocksdb_are_damage(
         list(operator.rows("last"))
 
 
-def test_an_entry_that_has_others_in_it_is_damage(tmp_path: Path) -> None:
-    """A length that was flipped; show and repack count and copy entries, and have to see it."""
+def test_an_entry_that_spans_others_is_damage(tmp_path: Path) -> None:
+    """A length was flipped. Show and repack count and copy entries, and must detect it."""
     key, more = Scalar("Long"), Scalar("VoidNamespace")
     timers = StateInfo("t", "timers", {}, {"VALUE_SERIALIZER": snapshot(TimerType(key, more))})
     header = KeyedHeader(False, snapshot(key), (timers,))
@@ -262,7 +262,7 @@ def test_an_entry_that_has_others_in_it_is_damage(tmp_path: Path) -> None:
 
 
 def key_of(group: int) -> int:
-    """Return a Long that lies in a key group of 128."""
+    """Return a Long in a key group, out of 128."""
     return next(one for one in range(10_000) if key_group_of(one, max_parallelism=128) == group)
 
 
@@ -287,7 +287,7 @@ def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:
         list(operator.rows("l"))
 
 
-def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:
+def test_a_file_at_another_location_is_read(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         handle = keyed(operator)
         assert isinstance(handle.stream, InlineHandle)
@@ -301,7 +301,7 @@ def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:
     assert sum(map(len, operator.rows("last"))) > 0
 
 
-def test_a_file_system_that_is_not_known_hides_its_operator_alone(tmp_path: Path) -> None:
+def test_an_unknown_file_system_hides_only_its_operator(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         stream = FileHandle("viewfs://lake/flink/state", 9)
         return with_keyed(operator, replace(keyed(operator), stream=stream))
@@ -311,8 +311,8 @@ def test_a_file_system_that_is_not_known_hides_its_operator_alone(tmp_path: Path
     assert "viewfs://" in operator.problem
 
 
-def test_a_file_system_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    """With what to do where its files were copied from there."""
+def test_a_file_system_that_does_not_respond_is_named(tmp_path: Path) -> None:
+    """The error also explains how to use files that were copied from there."""
 
     def change(operator: OperatorState) -> OperatorState:
         stream = FileHandle("hdfs://127.0.0.1/flink/state", 9)
@@ -323,7 +323,7 @@ def test_a_file_system_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert "say where they lie now" in " ".join(caught.value.__notes__)
 
 
-def test_text_of_a_null_key_is_damage(tmp_path: Path) -> None:
+def test_a_text_for_a_null_key_is_damage(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical").unpack(tmp_path)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
     (one,) = (one for one in found.operators if one.uid == "sums")

@@ -1,4 +1,4 @@
-"""Where entries lie in a key group is guessed, and is what following one after the other finds."""
+"""Positions of entries in a key group are guessed, and equal the result of a sequential scan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TRAPS = (
     b"\0\0\0\1\7\0\0\0\0\0\0\0\1\7" * 9,
     b"x" * 50,
 )
-"""Values in which other entries seem to begin, and keys that come to nothing but zeros."""
+"""Values that look like the start of other entries, and keys that consist of zeros."""
 
 
 def followed(data: bytes, at: int) -> tuple[list[int], list[int], int]:
-    """Follow the entries one by one; IndexError where they go past the end."""
+    """Follow the entries one by one; raise IndexError if they go past the end."""
     keys, values, is_end = [], [], False
     while not is_end:
         length = int.from_bytes(data[at : at + 4], "big")
@@ -40,7 +40,7 @@ def followed(data: bytes, at: int) -> tuple[list[int], list[int], int]:
 
 
 def key_group(random: Random, head: bytes, *, rows: int, long: int) -> bytes:
-    """Return the entries of two states, some with a key or value that is ``long``."""
+    """Return the entries of two states, some with a key or value of ``long`` bytes."""
 
     def some() -> bytes:
         if random.random() < 0.0005:
@@ -53,7 +53,7 @@ def key_group(random: Random, head: bytes, *, rows: int, long: int) -> bytes:
 
 @pytest.mark.parametrize("head", [b"\0", b"\7", b"\x7f", b"\0\7", b"\0\0", b"\x01\0", b"\x7f\xff"])
 @pytest.mark.parametrize("long", [300, 70_000, 300_000])
-def test_entries_are_found_where_they_are(head: bytes, long: int) -> None:
+def test_entries_are_found_at_their_positions(head: bytes, long: int) -> None:
     random = Random(len(head) * long)
     for rows in (1, 300, 7000):
         data = key_group(random, head, rows=rows, long=long)
@@ -76,7 +76,7 @@ def test_entries_are_found_where_they_are(head: bytes, long: int) -> None:
             at = found.stop + 2
 
 
-def test_damage_is_what_it_is_to_who_follows() -> None:
+def test_damage_has_the_same_effect_as_in_a_sequential_scan() -> None:
     random = Random(1)
     whole = key_group(random, b"\7", rows=600, long=300)
     errors = 0

@@ -1,4 +1,4 @@
-"""A checkpoint that is exported is a savepoint with the same rows, or there is no savepoint."""
+"""An exported checkpoint is a savepoint with the same rows, or there is no savepoint."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def rows_in(place: Path, *, operator: int = 0, name: str = "state") -> Iterator[
 
 
 @pytest.mark.parametrize("most", [128, 720, 32768])
-def test_all_rows_are_where_flink_looks_for_them(
-    golden: StateStore, tmp_path: Path, most: int
-) -> None:
+def test_all_rows_are_where_flink_reads_them(golden: StateStore, tmp_path: Path, most: int) -> None:
     done = export_savepoint(
         golden, str(tmp_path / "to"), tuples=TUPLES, parallelism=5, max_parallelism=most
     )
@@ -82,11 +80,11 @@ def test_all_rows_are_where_flink_looks_for_them(
             handle: Any = subtask.operator
             sizes[subtask.index] += 0 if handle is None else len(handle.stream.data)
         assert tuple(sizes) == said.size_bytes
-        rows = sum(len(one) for one in operator.rows())  # which compares the key group of each
+        rows = sum(len(one) for one in operator.rows())  # also compares each row's key group
         assert rows <= sum(said.rows)
 
 
-def test_types_are_those_of_the_columns(tmp_path: Path) -> None:
+def test_types_follow_from_the_columns(tmp_path: Path) -> None:
     when = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901)
     value = {
         "text": "Zürich 🦊",
@@ -152,7 +150,7 @@ def test_types_are_those_of_the_columns(tmp_path: Path) -> None:
         ("List<Short>", pa.array([[1, 2], []]), "List<Short>"),
     ],
 )
-def test_a_key_is_of_the_type_that_it_is_hashed_as(
+def test_a_key_has_its_hashed_type(
     key_type: str, column: pa.Array, flink: str, tmp_path: Path
 ) -> None:
     if flink.endswith(", String>") and "b" in column.type.names:
@@ -165,7 +163,7 @@ def test_a_key_is_of_the_type_that_it_is_hashed_as(
     assert sum(len(one) for one in rows_in(tmp_path / "to")) == len(column)
 
 
-def test_elements_of_a_list_are_counted_from_0(tmp_path: Path) -> None:
+def test_list_elements_are_counted_from_0(tmp_path: Path) -> None:
     rows = pa.table({"key": [1, 1, 1], "at": [5, -2, 9], "value": ["b", "a", None]})
     store = store_of(tmp_path / "store", rows, kind="list", entry="at")
     export_savepoint(store, str(tmp_path / "to"))
@@ -174,7 +172,7 @@ def test_elements_of_a_list_are_counted_from_0(tmp_path: Path) -> None:
     assert found.value.to_pylist() == [["a", "b", None]]
 
 
-def test_a_set_and_a_mere_key_have_no_values(tmp_path: Path) -> None:
+def test_a_set_and_a_key_without_value_columns_have_no_values(tmp_path: Path) -> None:
     rows = pa.table({"key": ["a", "a"], "of": [1, 2]})
     store = store_of(tmp_path / "store", rows, kind="map", entry="of")
     done = export_savepoint(store, str(tmp_path / "to"))
@@ -184,7 +182,7 @@ def test_a_set_and_a_mere_key_have_no_values(tmp_path: Path) -> None:
     assert found.map_key.to_pylist() == [1, 2]
 
 
-def test_a_time_to_live_is_the_time_of_last_access(tmp_path: Path) -> None:
+def test_a_ttl_becomes_the_time_of_last_access(tmp_path: Path) -> None:
     used = dt.datetime(2126, 1, 1, 0, 0, 0, 1999, dt.UTC)
     rows = pa.table({"key": [1], "used": pa.array([used], pa.timestamp("us", "UTC")), "v": [2]})
     ttl = TimeToLive(10**9, "used")
@@ -196,7 +194,7 @@ def test_a_time_to_live_is_the_time_of_last_access(tmp_path: Path) -> None:
     assert found.value.to_pylist() == [{"last_access": millis, "value": 2}]
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(golden: StateStore, tmp_path: Path) -> None:
+def test_a_dry_run_reports_the_same_and_writes_nothing(golden: StateStore, tmp_path: Path) -> None:
     place = tmp_path / "to"
     told: list[tuple[float, float]] = []
     options: Mapping[str, Any] = {"tuples": TUPLES, "parallelism": 3, "max_parallelism": 300}
@@ -208,7 +206,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(golden: StateStore, tmp_path
     assert told[-1][0] == told[-1][1]
 
 
-def test_some_operators_and_states_only(golden: StateStore, tmp_path: Path) -> None:
+def test_selected_operators_and_states(golden: StateStore, tmp_path: Path) -> None:
     done = export_savepoint(
         golden, str(tmp_path / "to"), operators=["by_long"], leave_out=[("by_long", "texts")]
     )
@@ -222,7 +220,7 @@ def test_some_operators_and_states_only(golden: StateStore, tmp_path: Path) -> N
         export_savepoint(golden, str(tmp_path / "no"), leave_out=[("by_long", "nothing")])
 
 
-def test_changes_of_a_state_are_in_it(tmp_path: Path) -> None:
+def test_changes_of_a_state_are_exported(tmp_path: Path) -> None:
     rows = pa.table({"key": list(range(100)), "value": [0] * 100})
     store = store_of(tmp_path / "store", rows)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -276,7 +274,7 @@ nested = st.recursive(
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[pa.Table, dict[str, Any]]:
-    """Rows of any kind of state, and how it is declared."""
+    """Rows of any kind of state, and the state's declaration."""
     keys = {
         "number": st.integers(-50, 50),
         "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
@@ -321,7 +319,9 @@ def test_any_state_is_read_back(
     parallelism: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The export compares what it reads back; here its numbers are compared with the store."""
+    """The export compares the rows that it reads back. Here the counts are compared with
+    the store.
+    """
     folder = tmp_path_factory.mktemp("any")
     rows, options = state
     store = store_of(folder / "store", rows, **options)
@@ -344,7 +344,7 @@ def refused(store: StateStore, folder: Path, **options: Any) -> UnsupportedTypeE
     return caught.value
 
 
-def test_what_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
+def test_state_that_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
     null = pa.table({"key": [1, 2], "value": [1, None]})
     error = refused(store_of(tmp_path / "null", null), tmp_path)
     assert "state 'state' of operator 'uid': the column value cannot be written as Long" in str(
@@ -367,7 +367,7 @@ def test_what_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
     assert "timers with the column 'why'" in str(error)
 
 
-def test_states_that_cannot_be_of_one_operator_are_refused(tmp_path: Path) -> None:
+def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), layout="ranged")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("uid", "a", pa.table({"key": [1]}), key="key", max_parallelism=MOST)
@@ -395,7 +395,7 @@ def test_states_that_cannot_be_of_one_operator_are_refused(tmp_path: Path) -> No
     assert [one.uid for one in done.operators] == ["timers", "uid"]
 
 
-def test_a_place_that_cannot_be_is_refused(golden: StateStore, tmp_path: Path) -> None:
+def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> None:
     used = tmp_path / "used"
     used.mkdir()
     (used / "note").write_text("mine")
@@ -413,7 +413,7 @@ def test_a_place_that_cannot_be_is_refused(golden: StateStore, tmp_path: Path) -
 def test_a_crash_leaves_no_savepoint(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever number of files were written: without ``_metadata`` nobody takes it for one."""
+    """After any number of written files, a folder without ``_metadata`` is not a savepoint."""
     real, files = SavepointWriter.file, [0]
 
     def crash(*_: Any) -> None:
@@ -428,7 +428,7 @@ def test_a_crash_leaves_no_savepoint(
         files[0] = 0
         place = tmp_path / f"crash-{survived}"
         monkeypatch.setattr(SavepointWriter, "file", file)
-        monkeypatch.setattr(SavepointWriter, "discard", lambda _: None)  # as if killed
+        monkeypatch.setattr(SavepointWriter, "discard", lambda _: None)  # like a killed process
         with pytest.raises(StorageError):
             export_savepoint(golden, str(place), tuples=TUPLES)
         assert len(list(place.glob("*"))) == survived
@@ -436,7 +436,7 @@ def test_a_crash_leaves_no_savepoint(
             open_savepoint(str(place))
 
 
-def test_what_is_not_read_back_is_deleted(
+def test_an_export_that_fails_verification_is_deleted(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = encoded_rows
@@ -450,7 +450,7 @@ def test_what_is_not_read_back_is_deleted(
     assert not any((tmp_path / "to").iterdir())
 
 
-def test_rows_that_are_not_the_stored_ones_are_not_written(
+def test_rows_that_differ_from_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ExportedKeyed, "_rows", lambda *_: iter(()))
@@ -473,7 +473,7 @@ def entries_in(place: str) -> Counter[tuple[str, bytes, bytes]]:
 
 @pytest.mark.parametrize("size", [500, 10_000])
 @pytest.mark.parametrize("most", [128, 300])
-def test_pieces_change_nothing(
+def test_the_size_of_pieces_does_not_matter(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
 ) -> None:
     whole = export_savepoint(

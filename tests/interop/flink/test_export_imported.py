@@ -1,4 +1,4 @@
-"""A savepoint that was imported and exported is the same one: every entry, byte for byte."""
+"""An import followed by an export gives the same savepoint: every entry is equal byte for byte."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.interop.flink.goldens import GOLDENS, Golden, few
 pytestmark = pytest.mark.slow
 
 Entry = tuple[str, int | None, bytes, bytes]
-# Values of Kryo in the hashmap backend's own form do not say where they end.
+# Kryo values in the hashmap backend's own format have no length.
 WHOLE = [one for one in GOLDENS if not one.name.endswith("heap_native")]
 
 
 def entries(operator: FlinkOperator, *, with_groups: bool = True) -> Counter[Entry]:
-    """Return the entries of an operator; what stands behind a null of a map is nothing."""
+    """Return the entries of an operator, without the bytes after a null in a map."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     found: Counter[Entry] = Counter()
     for one in operator.entries():
@@ -37,7 +37,7 @@ def entries(operator: FlinkOperator, *, with_groups: bool = True) -> Counter[Ent
 
 
 def elements(operator: FlinkOperator) -> Counter[tuple[str, str, bytes]]:
-    """Return the elements of operator state, of whichever subtask; a broadcast state once."""
+    """Return the elements of operator state from any subtask, and broadcast state once."""
     found: Counter[tuple[str, str, bytes]] = Counter()
     for one in operator.operator_state():
         raw = one.raw.arrow().to_pylist()
@@ -59,7 +59,7 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
 @pytest.mark.parametrize(
     "golden", few(WHOLE, ("2.3_rocksdb_incremental", "1.20_heap_snappy", "2.3_sql", "2.3_kafka"))
 )
-def test_every_byte_comes_back(golden: Golden, tmp_path: Path) -> None:
+def test_every_byte_survives_a_round_trip(golden: Golden, tmp_path: Path) -> None:
     source, done = there_and_back(golden, tmp_path)
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
     before, after = open_savepoint(str(source), moved=moved), open_savepoint(done.savepoint)
@@ -79,7 +79,7 @@ def test_every_byte_comes_back(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
-    """Entries that are bytes move as well: their keys are texts."""
+    """Entries that are stored as bytes move as well, because their keys are texts."""
     golden = Golden("2.3_rocksdb_canonical")
     source, done = there_and_back(golden, tmp_path, max_parallelism=720, parallelism=3)
     made = {one.metadata.id: one for one in open_savepoint(done.savepoint).operators}
@@ -90,8 +90,8 @@ def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
             assert again.metadata.max_parallelism == 720
 
 
-def test_only_some_operators(tmp_path: Path) -> None:
-    """What the savepoint has beside them, as the record of the import, is not asked for."""
+def test_selected_operators(tmp_path: Path) -> None:
+    """The import recorded other operators of the savepoint, and they are not required."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])
     assert [one.uid for one in done.operators] == ["kinds"]
     assert {one.reason for one in done.left_out} == {"not asked for"}
@@ -100,8 +100,10 @@ def test_only_some_operators(tmp_path: Path) -> None:
     ]
 
 
-def test_offsets_of_kafka_that_were_moved_are_in_the_splits(tmp_path: Path) -> None:
-    """One is rewound, one stays; the partition of which nothing was read says where to begin."""
+def test_moved_kafka_offsets_are_in_the_splits(tmp_path: Path) -> None:
+    """One offset is rewound and one is unchanged. The partition without records keeps its start
+    position.
+    """
     golden = Golden("2.3_kafka")
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(golden.unpack(tmp_path / "from")), store)

@@ -1,4 +1,4 @@
-"""Savepoints of real Flink: every row that its own restore has found is read, and no other."""
+"""Savepoints of real Flink: exactly the rows that Flink's own restore found are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.interop.flink.shown import as_text, shown
 JOBS = [golden for golden in GOLDENS if "sql" not in golden.name]
 QUERIES = [golden for golden in GOLDENS if "sql" in golden.name]
 
-# States whose values stay bytes: what Kryo writes, and subclasses first met behind the header.
+# States whose values stay bytes: Kryo's output, and subclasses that no header describes.
 AS_BYTES = ("opaque", "person", "list_person")
 
 
@@ -53,7 +53,7 @@ def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> Non
 
 
 def operator_of(savepoint: Savepoint, uid: str) -> FlinkOperator:
-    """Find it by its uid, or in versions that have none by the hash of it."""
+    """Find an operator by its uid, or by the uid's hash in versions without uids."""
     operator = savepoint.operator(uid)
     assert operator.problem is None
     assert operator.metadata.uid in (uid, None)
@@ -61,18 +61,18 @@ def operator_of(savepoint: Savepoint, uid: str) -> FlinkOperator:
 
 
 def known(rows: Counter[str]) -> Counter[str]:
-    """Leave out what is bytes."""
+    """Omit rows that are bytes."""
     hidden = tuple(f'"state":"{name}"' for name in AS_BYTES)
     return Counter({row: n for row, n in rows.items() if not any(one in row for one in hidden)})
 
 
 def rows_of(operator: FlinkOperator) -> list[dict[str, Any]]:
-    """Return all rows of an operator; of a map one for each key, with all that is in it."""
+    """Return all rows of an operator. A map has one row per key, with all its entries."""
     found: list[dict[str, Any]] = []
     maps: dict[str, dict[str, Any]] = {}
     for rows in operator.rows(as_bytes=AS_BYTES):
         if rows.state.name == "merging-window-set":
-            continue  # the operator's own, which no function of a job can ask for
+            continue  # an internal state that no function of a job can request
         for row in shown_rows(rows):
             if rows.state.kind == "map":
                 place = as_text({**row, "value": None})
@@ -137,7 +137,8 @@ def test_every_element_of_operator_state_is_read(golden: Golden, tmp_path: Path)
         if row["mode"] == "broadcast":
             values = sorted({as_text(value): value for value in values}.values(), key=as_text)
         if row["mode"] == "union":
-            # Each subtask that got all of it keeps all of it; the rows have each element once.
+            # Each subtask that received all elements keeps them all. The rows have each element
+            # once.
             assert sorted({*map(as_text, values)}) == sorted(map(as_text, row["values"]))
         else:
             assert values == row["values"]
@@ -188,7 +189,7 @@ def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
 
 
 def stored_bytes(operator: FlinkOperator, name: str) -> dict[int, pa.Array]:
-    """Return the values of a state by key group, as the savepoint has them."""
+    """Return the values of a state by key group, as stored in the savepoint."""
     parts: dict[int, list[pa.Array]] = defaultdict(list)
     for entries in operator.entries(name):
         parts[entries.key_group].append(entries.values.arrow())

@@ -1,6 +1,7 @@
-"""Bytes made to cost any time or memory: a typed error that names the file, soon and in few bytes.
+"""Bytes that were crafted to use much time or memory: a typed error names the file, soon and with
+little memory.
 
-Each is some kB, and stands for more than any machine has.
+Each case has a few kB, and declares more data than any machine holds.
 """
 
 from __future__ import annotations
@@ -88,13 +89,13 @@ CHANGELOG = i8(8) + A_RANGE + i64(1) + i32(1)
     ],
     ids=["streams", "changelogs"],
 )
-def test_handles_within_each_other_have_an_end(data: bytes) -> None:
+def test_nested_handles_are_limited(data: bytes) -> None:
     said = f"m is damaged at byte .*: handles are nested more than {MOST_DEEP} levels deep"
     with pytest.raises(DamagedFileError, match=said):
         read_metadata(data, "m")
 
 
-def test_a_segment_of_a_file_is_not_longer_than_the_file(tmp_path: Path) -> None:
+def test_a_segment_is_not_longer_than_its_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(100))
     places = Places(open_storage(str(tmp_path)))
     whole = SegmentHandle(60, 40, 0, str(tmp_path / "f"), "id")
@@ -106,7 +107,7 @@ def test_a_segment_of_a_file_is_not_longer_than_the_file(tmp_path: Path) -> None
             source_of(handle, places, "state")
 
 
-def test_half_of_a_character_is_no_name() -> None:
+def test_half_of_a_character_is_not_a_name() -> None:
     name = b"\0\3" + "\ud800".encode("utf-8", "surrogatepass")
     data = i32(MAGIC) + i32(5) + i64(1) + i32(0) + i32(1) + name + utf("uid") + bytes(40)
     with pytest.raises(DamagedFileError, match=r"m is damaged at byte 26: text .*half of a char"):
@@ -114,15 +115,15 @@ def test_half_of_a_character_is_no_name() -> None:
     assert Reader(utf("🦊"), "m").utf() == "🦊"  # Java writes both halves
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "_metadata")
     with pytest.raises(StorageError, match=r"_metadata is not a file: it is a FIFO"):
         open_savepoint(str(tmp_path))
 
 
-def test_metadata_of_any_size_is_not_read(tmp_path: Path) -> None:
+def test_metadata_of_unlimited_size_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "_metadata").open("wb") as file:
-        file.truncate(5 << 30)  # without a block on the disk
+        file.truncate(5 << 30)  # sparse, without blocks on the disk
     with pytest.raises(DamagedFileError, match="_metadata has 5368709120 bytes, and at most"):
         open_savepoint(str(tmp_path))
 
@@ -133,10 +134,8 @@ def peak_kilobytes() -> int:
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["zeros after its bytes", "zeros"])
 @pytest.mark.parametrize("name", ["2.3_heap_native", "2.3_rocksdb_native"])
-def test_a_state_file_of_any_size_is_not_read_as_a_whole(
-    tmp_path: Path, name: str, keeps: bool
-) -> None:
-    """The savepoint says that it has 5 GB, and it has: they are on no disk."""
+def test_a_large_state_file_is_not_read_as_a_whole(tmp_path: Path, name: str, keeps: bool) -> None:
+    """The savepoint declares 5 GB, and its file has this size, but is sparse."""
     folder = Golden(name).unpack(tmp_path / "savepoint")
     files = sorted(folder.iterdir(), key=lambda one: one.stat().st_size)
     file = next(one for one in reversed(files) if one.name != "_metadata")
@@ -152,7 +151,7 @@ def test_a_state_file_of_any_size_is_not_read_as_a_whole(
         lambda: show_savepoint(str(folder)),
         lambda: import_savepoint(str(folder), StateStore.open(str(tmp_path / "store"))),
     ):
-        with suppress(StateStoreError):  # some of its bytes may be as they were
+        with suppress(StateStoreError):  # some of its bytes may be unchanged
             read()
     assert peak_kilobytes() - before < 500_000
 
@@ -164,7 +163,7 @@ def snapshot_of(kind: FlinkType) -> Reader:
     return Reader(i32(2) + snapshot_bytes(kind), "header")
 
 
-def test_types_within_each_other_have_an_end() -> None:
+def test_nested_types_are_limited() -> None:
     kind: FlinkType = Scalar("Long")
     for _ in range(MOST_DEEP - 1):
         kind = ListType(kind)
@@ -195,9 +194,9 @@ def reference(number: int) -> bytes:
 
 
 def java_maps(depth: int, last: Callable[[int], bytes]) -> bytes:
-    """Return ``depth`` maps within each other, whose keys and values are the same type.
+    """Return ``depth`` nested maps, whose keys and values have the same type.
 
-    The innermost has ``last`` of its handle for a key.
+    The key of the innermost map is ``last`` of its handle.
     """
     fields = b"L" + utf("typeRoot") + b"t" + utf("LRoot;")
     fields += b"".join(b"L" + utf(name) + reference(1) for name in ("keyType", "valueType"))
@@ -214,26 +213,26 @@ def java_maps(depth: int, last: Callable[[int], bytes]) -> bytes:
 
 
 def java_integer(_: int) -> bytes:
-    """Return an ``INT``: an object of the class of the maps, whose root is another constant."""
+    """Return an ``INT``: an object of the maps' class, whose root is another constant."""
     return b"s" + reference(MAP_CLASS) + b"~" + reference(3) + b"t" + utf("INTEGER") + b"pp"
 
 
 def shared_maps(depth: int) -> bytes:
-    """Return maps whose innermost key is an ``INT``, and each value the same type as the key."""
+    """Return maps whose innermost key is an ``INT``, and each value has the key's type."""
     data = java_maps(depth, java_integer)
-    # The innermost value is the INT, which follows the innermost map.
+    # The innermost value is the INT that follows the innermost map.
     ends = map(reference, reversed(range(6, 6 + depth)))
     return data[: -1 - 5 * (depth - 1)] + b"".join(ends)
 
 
-def test_a_type_that_shares_its_parts_is_read() -> None:
+def test_a_type_with_shared_parts_is_read() -> None:
     found = read_logical_type(Reader(shared_maps(3), "java"))
     assert (
         found.text == "MAP<" * 3 + "INT, INT>, MAP<INT, INT>>, MAP<MAP<INT, INT>, MAP<INT, INT>>>"
     )
 
 
-def test_a_type_of_few_bytes_has_few_types_in_it() -> None:
+def test_a_type_of_few_bytes_contains_few_types() -> None:
     data = shared_maps(40)  # 2 ** 40 types
     assert len(data) < 1_000
     with pytest.raises(DamagedFileError, match="java is damaged at byte 0: a type has more types"):
@@ -265,15 +264,15 @@ def spans(*values: bytes) -> Spans:
 
 def test_nulls_with_very_many_fields_are_not_columns() -> None:
     fields = tuple(PojoField(f"f{at}", "Pojo", Scalar("Long")) for at in range(2_000))
-    many = i32(100_000) + bytes([1]) * 100_000  # a list of nulls, a byte each
+    many = i32(100_000) + bytes([1]) * 100_000  # a list of nulls, one byte each
     with pytest.raises(DamagedFileError, match="100000 values of 2001 columns each are in too few"):
         decoded(ListType(PojoType("Pojo", fields)), spans(many))
     few = decoded(ListType(PojoType("Pojo", fields)), spans(i32(3) + bytes([1]) * 3))
     assert few.values.null_count == 3
 
 
-def test_elements_of_arrays_do_not_share_bytes() -> None:
-    """Each of 100 arrays has the next 100 in it: without a bound it is 100 ** 4 numbers."""
+def test_elements_of_arrays_share_no_bytes() -> None:
+    """Each of 100 arrays contains the next 100. Without a limit this gives 100 ** 4 numbers."""
     inner = LogicalType("BIGINT", b"", "BIGINT")
     for _ in range(4):
         inner = LogicalType("ARRAY", b"", "ARRAY", children=(inner,))
@@ -290,7 +289,7 @@ def test_elements_of_arrays_do_not_share_bytes() -> None:
         decoded_rows((inner,), Cursor(data, data.starts, data.ends))
 
 
-def test_columns_of_a_row_do_not_share_bytes() -> None:
+def test_columns_of_a_row_share_no_bytes() -> None:
     text = key_logical_type("STRING")
     rows = pa.array([{"kind": 0, "f0": "a" * 40, "f1": "b" * 40}])
     (row,) = written_rows((text, text), rows)
@@ -313,7 +312,7 @@ def test_more_elements_than_a_column_has_are_refused() -> None:
 # Blocks of RocksDB.
 
 
-def test_keys_that_share_their_bytes_come_to_few() -> None:
+def test_keys_with_shared_bytes_are_limited_in_total() -> None:
     first = varint(0) + varint(60_010) + varint(1) + b"k" * 60_000 + bytes(10) + b"v"
     other = varint(60_009) + varint(1) + varint(1) + b"xv"
     for number in (100, 5_000):
@@ -327,7 +326,7 @@ def test_keys_that_share_their_bytes_come_to_few() -> None:
             pairs_of(found, expansion)
 
 
-def test_many_keys_that_share_bytes_are_read() -> None:
+def test_many_keys_with_shared_bytes_are_read() -> None:
     entries = [
         (b"\1key" + at.to_bytes(4, "big"), at, VALUE, str(at).encode()) for at in range(5_000)
     ]
@@ -345,7 +344,7 @@ def test_many_keys_that_share_bytes_are_read() -> None:
         (4, 300 << 20, 300, "up to there it comes to more than"),
     ],
 )
-def test_what_a_block_says_it_comes_to_is_not_believed(
+def test_the_uncompressed_size_in_a_block_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, compression: int, length: int, plain: int, said: str
 ) -> None:
     def pack(data: bytes) -> bytes:
@@ -362,20 +361,20 @@ def test_what_a_block_says_it_comes_to_is_not_believed(
         live(data)
 
 
-def test_deletes_of_ranges_are_as_many_as_there_are() -> None:
+def test_range_deletes_are_limited_to_those_present() -> None:
     keys = [b"\1" + at.to_bytes(3, "big") for at in range(3_000)]
     entries = [(key, 10, VALUE, b"v") for key in keys]
     deletes = [(key, 20, RANGE_DELETE, b"\2") for key in keys[5:]]
     assert [key for key, _ in live(table(entries, together=16, tombstones=deletes))] == keys[:5]
 
 
-def test_blocks_are_bytes_of_their_own() -> None:
+def test_blocks_share_no_bytes() -> None:
     entries = [(b"\1" + bytes([at]), at, VALUE, b"v") for at in range(50)]
     with pytest.raises(DamagedFileError, match=r"0\.sst is damaged: its index has a block of"):
         open_table(Source("0.sst", table(entries, indexed=2)))
 
 
-def test_a_file_is_one_file_of_a_subtask(tmp_path: Path) -> None:
+def test_a_file_belongs_to_one_subtask_once(tmp_path: Path) -> None:
     data = table([(b"\1k", 1, VALUE, b"v")])
     (tmp_path / "a.sst").write_bytes(data)
     file = FileHandle(str(tmp_path / "a.sst"), len(data))
@@ -394,7 +393,7 @@ def test_a_file_is_one_file_of_a_subtask(tmp_path: Path) -> None:
         list(operator.entries())
 
 
-def test_a_chunk_of_snappy_has_no_more_than_a_chunk() -> None:
+def test_a_snappy_chunk_is_limited_to_the_size_of_a_chunk() -> None:
     block = bytes(pa.Codec("snappy").compress(bytes(70_000), asbytes=True))
     chunk = bytes([0]) + (len(block) + 4).to_bytes(3, "little") + bytes(4) + block
     with pytest.raises(DamagedFileError, match="a block of Snappy has no such length"):

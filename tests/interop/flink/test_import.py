@@ -1,4 +1,4 @@
-"""Savepoints become checkpoints of a store: every row of real Flink's is in its key group there."""
+"""Savepoints become checkpoints of a store: every row of real Flink is in its key group there."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ JOBS = [one for one in GOLDENS if "sql" not in one.name and "kafka" not in one.n
 QUERIES = [one for one in GOLDENS if "sql" in one.name]
 UIDS = ("numbers", "kinds", "by_long", "by_tuple", "parts", "sums", "lists", "sessions")
 CANONICAL = Golden("2.3_heap_canonical")
-# The reader's own tests read more of them in each run.
+# The reader's own tests cover more of them in each run.
 IN_EACH_RUN = ("2.3_heap_canonical", "2.3_heap_native", "1.20_rescaled", "2.3_sql")
 
 
 def imported(
     golden: Golden, folder: Path, store: StateStore | None = None, **options: Any
 ) -> tuple[StateStore, ImportedSavepoint]:
-    """Import a golden, whose operators have their uids, into a store."""
+    """Import a golden, with the uids of its operators, into a store."""
     place = golden.unpack(folder / golden.name)
     store = store or StateStore.open(str(folder / "store"), table_format="parquet")
     known = {one.metadata.id for one in open_savepoint(str(place)).operators}
@@ -58,7 +58,7 @@ def imported(
 def rows_by_group(
     restored: RestoredCheckpoint, record: SavepointRecord, one: ImportedState
 ) -> Iterator[StateRows]:
-    """Yield the rows of a stored state as they were read of the savepoint."""
+    """Yield the rows of a stored state in the form in which they were read from the savepoint."""
     (operator,) = (each for each in record.operators if each.operator == one.operator)
     columns = one.columns(operator.max_parallelism)
     state = restored.keyed(one.operator, one.state)
@@ -70,7 +70,7 @@ def rows_by_group(
 
 
 def words(rows: StateRows) -> list[dict[str, Any]]:
-    """Return rows in the words of the goldens, those that are structs there too."""
+    """Return rows in the form of the goldens, with structs where the goldens have them."""
     name = rows.state.name
     found = list(shown_rows(replace(rows, state=replace(rows.state, name="-"))))
     event = "event" if "event" in name else "processing"
@@ -132,7 +132,7 @@ def rows_in_words(
 
 
 def in_order(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its parts in the order of the goldens'."""
+    """Return a row with its parts in the order of the golden."""
     order = ("operator", "state", "timer", "group", "key", "namespace", "value", "time")
     return {name: row[name] for name in order if name in row}
 
@@ -177,7 +177,7 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
 
 @pytest.mark.parametrize("golden", few(QUERIES))
 def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
-    """Its rows are as the reader has them, each in its key group."""
+    """Its rows equal the reader's, and each is in its key group."""
     store, done = imported(golden, tmp_path)
     restored = store.restore()
     moved = {golden.about["written_at"]: str(tmp_path / golden.name)}
@@ -221,13 +221,13 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
     offsets = restored.operator(one.operator, "offsets").subtask(0)
     assert sum(map(len, splits)) == 3
     found = {(each["topic"], each["partition"], each["offset"]) for each in offsets}
-    # Of the third partition nothing was read yet: its split says "earliest".
+    # The third partition was not read yet, and its split contains "earliest".
     assert found == {("orders", 0, 50), ("orders", 1, 30)}
     (operator,) = (each for each in done.record.operators if each.operator == one.operator)
     assert operator.coordinator is not None
 
 
-def test_a_store_of_a_savepoint_is_one_as_others(tmp_path: Path) -> None:
+def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
     store, done = imported(CANONICAL, tmp_path)
     assert (done.checkpoint_id, done.found, done.is_incremental) == (1, False, False)
     assert store.maintenance.verify(deep=True).is_intact
@@ -255,7 +255,7 @@ def test_a_key_is_purged(tmp_path: Path) -> None:
     assert store.restore().keyed("by_long", "last").get(row["key"]) == []
 
 
-def test_names_are_given_and_times_to_live_too(tmp_path: Path) -> None:
+def test_names_and_ttls_can_be_declared(tmp_path: Path) -> None:
     columns = {
         "by_tuple": {"key": ["user", "item"], "states": {"last": {"value": "amount"}}},
         "kinds": {"states": {"tuple": {"value": ["a", "A2", "b"]}}},
@@ -287,7 +287,7 @@ def test_names_are_given_and_times_to_live_too(tmp_path: Path) -> None:
         ({"nobody": {}}, "no operator 'nobody'"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(columns: Any, why: str, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(columns: Any, why: str, tmp_path: Path) -> None:
     with pytest.raises((InvalidArgumentError, StateNotFoundError), match=why):
         imported(CANONICAL, tmp_path, columns=columns)
     assert not (tmp_path / "store").exists()
@@ -301,8 +301,8 @@ def test_strict_refuses_bytes_before_anything_is_written(tmp_path: Path) -> None
     assert {one.operator for one in done.record.states} == {"by_long", "by_tuple"}
 
 
-def test_strict_refuses_values_that_turn_out_to_be_bytes(tmp_path: Path) -> None:
-    """A subclass that no header describes is met while rows are read."""
+def test_strict_refuses_values_found_to_be_bytes_while_reading(tmp_path: Path) -> None:
+    """No header describes the subclass, so the reader finds it among the rows."""
     golden = CANONICAL
     place = golden.unpack(tmp_path / "s")
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
@@ -311,7 +311,7 @@ def test_strict_refuses_values_that_turn_out_to_be_bytes(tmp_path: Path) -> None
     assert not list(tmp_path.glob("store/checkpoints/*"))
 
 
-def test_an_operator_that_cannot_be_read_is_an_error_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_an_unreadable_operator_is_an_error_if_it_is_requested(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_native")
     _, done = imported(golden, tmp_path)
     problems = {one.operator: one.problem for one in done.record.operators if one.problem}
@@ -321,7 +321,7 @@ def test_an_operator_that_cannot_be_read_is_an_error_where_it_is_asked_for(tmp_p
         imported(golden, tmp_path / "other", operators=["kinds"])
 
 
-def test_times_to_live_of_others_are_refused(tmp_path: Path) -> None:
+def test_ttls_of_unknown_states_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateNotFoundError, match="kinds/ttl_value"):
         imported(CANONICAL, tmp_path, ttl={"long": 5})
 
@@ -330,7 +330,7 @@ def test_times_to_live_of_others_are_refused(tmp_path: Path) -> None:
     "operators",
     [["by_long", "by_tuple", "parts"], pytest.param(None, id="all", marks=pytest.mark.long)],
 )
-def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(
+def test_a_savepoint_is_recognized_and_a_later_one_is_imported_as_changes(
     tmp_path: Path, operators: list[str] | None
 ) -> None:
     store, first = imported(CANONICAL, tmp_path, operators=operators)
@@ -344,7 +344,7 @@ def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(
     fresh, alone = imported(later, tmp_path / "fresh", operators=operators)
     forms = {one.state: one.form for one in alone.record.states}
     for one in done.record.states:
-        if one.is_keyed and one.form == forms[one.state]:  # "person" stays as it was
+        if one.is_keyed and one.form == forms[one.state]:  # "person" did not change
             digests = {
                 each.restore().keyed(one.operator, one.state).digest for each in (store, fresh)
             }
@@ -355,8 +355,8 @@ def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(
         imported(CANONICAL, tmp_path, store, operators=operators)
 
 
-def test_an_aggregate_over_all_rows_stays_at_one_subtask(tmp_path: Path) -> None:
-    """Flink's planner gives it a max parallelism of 1; all others are restored as it is told."""
+def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
+    """Flink's planner gives it a max parallelism of 1. All other operators accept a new one."""
     store, done = imported(Golden("2.3_sql"), tmp_path)
     most = {one.operator: one.max_parallelism for one in done.record.operators}
     keyed = {one.operator for one in done.record.states if one.is_keyed}
@@ -372,7 +372,7 @@ def test_an_aggregate_over_all_rows_stays_at_one_subtask(tmp_path: Path) -> None
     assert max(len(one.subtasks) for one in plan.operators) > 1
 
 
-def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_store_with_other_content_is_refused(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", [{"k": 1}], key="k")
@@ -384,7 +384,7 @@ def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
         imported(Golden("2.3_sql"), tmp_path, other)
 
 
-def test_damage_is_an_error_and_no_checkpoint(tmp_path: Path) -> None:
+def test_damage_is_an_error_without_a_checkpoint(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     place = golden.unpack(tmp_path / "s")
     files = sorted(one for one in place.iterdir() if one.name != "_metadata")
@@ -415,7 +415,7 @@ def test_a_flipped_key_is_an_error(tmp_path: Path) -> None:
         import_savepoint(str(place), store, operators=["by_long"])
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[float, float, str]] = []
     imported(
         CANONICAL,
@@ -430,8 +430,8 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert {what for share, _, what in told if share < 1} == {"last of by_long"}
 
 
-def test_the_record_says_what_headers_say(tmp_path: Path) -> None:
-    """Word for word, so that a savepoint can be made of it."""
+def test_the_record_contains_the_headers(tmp_path: Path) -> None:
+    """It repeats them exactly, so that a savepoint can be written from the record."""
     store, done = imported(CANONICAL, tmp_path)
     record = SavepointRecord.of(store.restore())
     savepoint = open_savepoint(done.place)

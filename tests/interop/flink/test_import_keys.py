@@ -1,4 +1,6 @@
-"""Keys of every type that has a hash: the store's key groups are Flink's, and others are bytes."""
+"""Keys of every type with a known hash get Flink's key groups in the store, and other keys are
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def stored(
     ],
     ids=str,
 )
-def test_key_groups_are_those_of_flink(
+def test_key_groups_equal_flinks(
     key: FlinkType, keys: list[Any], columns: tuple[str, ...], tmp_path: Path
 ) -> None:
     kind = arrow_type(key)
@@ -140,7 +142,7 @@ POJO = PojoType("a.Key", (PojoField("id", "a.Key", LONG),))
     ],
     ids=["enum", "pojo", "sql_timestamp"],
 )
-def test_keys_that_no_column_is_hashed_as_are_bytes(
+def test_keys_that_no_column_type_hashes_are_bytes(
     key: FlinkType, keys: list[Any], tmp_path: Path
 ) -> None:
     array = pa.array(keys, arrow_type(key))
@@ -162,7 +164,7 @@ def test_keys_that_no_column_is_hashed_as_are_bytes(
 
 
 @pytest.mark.parametrize("kind", ["Instant", "LocalDateTime"])
-def test_times_that_nanoseconds_do_not_reach_are_bytes(kind: str, tmp_path: Path) -> None:
+def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: Path) -> None:
     store, done = stored(tmp_path, Scalar(kind), [instant(2**34, 0), instant(0, 0)])
     (one,) = done.record.states
     assert (one.form, one.rows) == (Form.BYTES, 2)
@@ -170,19 +172,19 @@ def test_times_that_nanoseconds_do_not_reach_are_bytes(kind: str, tmp_path: Path
     assert store.maintenance.verify(deep=True).is_intact
 
 
-def test_a_key_in_another_key_group_is_damage(tmp_path: Path) -> None:
+def test_a_key_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match="key groups that their keys do not belong to"):
         stored(tmp_path, LONG, [1, 2, 3], groups=[0, 0, 100])
     assert not list(tmp_path.glob("store/checkpoints/*.json"))
     assert not list(tmp_path.glob("store/operators/**/*.parquet"))
 
 
-def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DuplicateKeyError):
         stored(tmp_path, LONG, [7, 7])
 
 
-def test_a_later_savepoint_is_a_layer_of_what_changed(tmp_path: Path) -> None:
+def test_a_later_savepoint_is_a_layer_of_changes(tmp_path: Path) -> None:
     keys = pa.array(range(2000), pa.int64())
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     uids = {operator_id("big"): "big"}
@@ -205,7 +207,7 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
-def test_whatever_byte_is_flipped_there_is_a_typed_error_or_a_whole_checkpoint(
+def test_any_flipped_byte_gives_a_typed_error_or_a_complete_checkpoint(
     tmp_path: Path, count: int
 ) -> None:
     keys = pa.array([f"user-{number}" for number in range(300)])
@@ -230,11 +232,11 @@ def test_whatever_byte_is_flipped_there_is_a_typed_error_or_a_whole_checkpoint(
         else:
             assert store.maintenance.verify(deep=True).is_intact
         file.write_bytes(whole)
-    assert refused > count // 3  # others are values, of which the file has no checksum
+    assert refused > count // 3  # other flips change values, for which the file has no checksum
 
 
-def test_a_text_that_no_column_holds_is_bytes(tmp_path: Path) -> None:
-    """Half of a pair of surrogates, in a key: its entries stay whole."""
+def test_a_text_that_no_column_can_hold_is_bytes(tmp_path: Path) -> None:
+    """A key contains half of a surrogate pair, and its entries are kept."""
     place = written_savepoint(tmp_path / "s", STRING, pa.array(["a", "b\uffff"]), [1, 2])
     files = [one for one in place.iterdir() if b"b\xff\xff\x03" in one.read_bytes()]
     (file,) = files

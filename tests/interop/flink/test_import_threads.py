@@ -1,4 +1,4 @@
-"""Savepoints are imported by threads, a range of key groups each: the checkpoint is the same."""
+"""Threads import a savepoint, each with a range of key groups, and the checkpoint is the same."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_any_number_of_threads_makes_the_same_checkpoint(
     rows = rows_of(store, alone)
     other = StateStore.open(str(tmp_path / "of threads"), table_format="parquet")
     store, done = imported(golden, tmp_path, other, threads=threads)
-    assert done.record == alone.record  # with number and digest of each state's rows
-    assert repr(rows_of(store, done)) == repr(rows)  # NaN is not itself
+    assert done.record == alone.record  # includes the count and digest of each state's rows
+    assert repr(rows_of(store, done)) == repr(rows)  # NaN does not equal itself
 
 
-def test_what_changed_is_the_same_too(tmp_path: Path) -> None:
+def test_an_incremental_import_is_the_same_too(tmp_path: Path) -> None:
     found = []
     for threads in (1, 3):
         folder, some = tmp_path / str(threads), ["by_long"]
@@ -71,10 +71,10 @@ def test_what_changed_is_the_same_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [[10], [100], [10, 100], [63, 64]])
-def test_an_error_in_any_range_leaves_nothing(wrong: list[int], tmp_path: Path) -> None:
-    """The error is the one that one thread meets."""
+def test_an_error_in_any_range_leaves_no_checkpoint(wrong: list[int], tmp_path: Path) -> None:
+    """The error equals that of a single thread."""
     groups = {key: key_group_of(key, max_parallelism=GROUPS) for key in KEYS}
-    for group in wrong:  # one of its keys lies in the next one
+    for group in wrong:  # one of its keys is in the next one
         key = next(key for key in KEYS if groups[key] == group)
         groups[key] = (group + 1) % GROUPS
     place = written_savepoint(
@@ -92,14 +92,14 @@ def test_an_error_in_any_range_leaves_nothing(wrong: list[int], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("threads", [0, -1, 65, True, 1.5, "2"])
-def test_a_number_of_threads_that_cannot_be_is_refused(threads: Any, tmp_path: Path) -> None:
+def test_an_invalid_number_of_threads_is_refused(threads: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"threads lies in 1\.\.64"):
         imported(CANONICAL, tmp_path, threads=threads)
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_progress_of_threads_is_their_sum(threads: int, tmp_path: Path) -> None:
+def test_progress_of_threads_is_summed(threads: int, tmp_path: Path) -> None:
     told: list[float] = []
     imported(
         CANONICAL,

@@ -1,4 +1,4 @@
-"""Keyed state of a subtask: each byte is read once for all states, and once more for its own."""
+"""Keyed state of a subtask: each byte is read once for all states, and once for its own state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_state_reads_the_bytes_of_others_again(
 
 
 @pytest.mark.parametrize("name", ["2.3_rocksdb_canonical", "2.3_heap_native"])
-def test_of_a_range_no_other_key_groups_are_read(
+def test_a_range_reads_no_other_key_groups(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (operator,) = (
@@ -88,7 +88,7 @@ def test_of_a_range_no_other_key_groups_are_read(
     assert all(bytes_of)
 
 
-def test_of_a_range_no_files_of_other_subtasks_are_read(
+def test_a_range_reads_no_files_of_other_subtasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = Golden("2.3_rocksdb_incremental")
@@ -118,7 +118,7 @@ def test_of_a_range_no_files_of_other_subtasks_are_read(
     assert rows == sum(len(one.keys) for one in operator.entries("last"))
 
 
-def test_of_a_compressed_key_group_only_the_chunks_of_a_part_are_read() -> None:
+def test_only_the_needed_chunks_of_a_compressed_key_group_are_read() -> None:
     plain = random.Random(1).randbytes(300_000)
     stored = b"before" + b"".join(framed([plain]))
     asked: list[tuple[int, int]] = []
@@ -157,7 +157,7 @@ def heap(kind: StateForm, value: FlinkType) -> KeyedState:
 
 
 def canonical(state: KeyedState, data: bytes) -> list[tuple[bytes, bytes]]:
-    """Read the entries of a state as those of the key group 7 of more than 128."""
+    """Read the entries of a state as the content of key group 7 out of more than 128."""
     reader = Reader(b"head" + data, "f", at=4)
     entries = list(walk_entries(reader, state).canonical(0, 7, 2))
     reader.end("the entries")
@@ -169,7 +169,7 @@ def canonical(state: KeyedState, data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def places(rows: list[tuple[str, str]]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Return namespaces, keys, and both as they lie in a canonical key."""
+    """Return namespaces, keys, and the two combined as in a canonical key."""
     namespaces, keys = (raw(STRING, [row[at] for row in rows]) for at in (0, 1))
     whole = [
         b"\0\7" + key + mark(key) + namespace + mark(namespace)
@@ -183,7 +183,7 @@ def mark(data: bytes) -> bytes:
 
 
 @given(st.lists(st.tuples(texts, texts, texts)))
-def test_values_of_the_hashmap_backend_are_canonical_ones(rows: list[tuple[str, str, str]]) -> None:
+def test_values_of_the_hashmap_backend_become_canonical(rows: list[tuple[str, str, str]]) -> None:
     namespaces, keys, whole = places([row[:2] for row in rows])
     values = raw(STRING, [row[2] for row in rows])
     data = i32(len(rows)) + b"".join(map(b"".join, zip(namespaces, keys, values, strict=True)))
@@ -194,7 +194,7 @@ def test_values_of_the_hashmap_backend_are_canonical_ones(rows: list[tuple[str, 
 
 
 @given(st.lists(st.tuples(texts, texts, st.lists(texts, min_size=1, max_size=3))))
-def test_lists_of_the_hashmap_backend_are_canonical_ones(
+def test_lists_of_the_hashmap_backend_become_canonical(
     rows: list[tuple[str, str, list[str]]],
 ) -> None:
     namespaces, keys, whole = places([row[:2] for row in rows])
@@ -208,7 +208,7 @@ def test_lists_of_the_hashmap_backend_are_canonical_ones(
 
 
 @given(st.lists(st.tuples(texts, texts, st.dictionaries(texts, st.none() | numbers, max_size=3))))
-def test_maps_of_the_hashmap_backend_are_canonical_ones(
+def test_maps_of_the_hashmap_backend_become_canonical(
     rows: list[tuple[str, str, dict[str, int | None]]],
 ) -> None:
     namespaces, keys, whole = places([row[:2] for row in rows])
@@ -222,7 +222,7 @@ def test_maps_of_the_hashmap_backend_are_canonical_ones(
 
 
 @given(st.lists(st.tuples(numbers, texts, texts)))
-def test_timers_of_the_hashmap_backend_are_canonical_ones(
+def test_timers_of_the_hashmap_backend_become_canonical(
     rows: list[tuple[int, str, str]],
 ) -> None:
     parts = (
@@ -235,7 +235,7 @@ def test_timers_of_the_hashmap_backend_are_canonical_ones(
     assert found == [(b"\0\7" + one, b"") for one in timers]
 
 
-def test_a_number_of_entries_that_is_too_large_is_damage() -> None:
+def test_a_count_of_entries_that_is_too_large_is_damage() -> None:
     with pytest.raises(DamagedFileError, match="9 entries of 's' do not fit"):
         canonical(heap("value", LONG), i32(9) + bytes(8))
     with pytest.raises(DamagedFileError, match="goes past the end of its key group"):

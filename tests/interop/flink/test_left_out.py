@@ -1,4 +1,4 @@
-"""State of a savepoint that an import leaves out is recorded, and an export refuses to lose it."""
+"""State that an import omits is recorded, and an export refuses to lose it silently."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from tests.interop.flink.goldens import Golden
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a savepoint of which one operator in the middle, ``kinds``, cannot be read, and
-    a store with the others.
+    """A folder with a savepoint and a store that imported it.
+
+    The operator ``kinds`` in the middle of the savepoint is unreadable, so the store has the
+    others.
     """
     folder = tmp_path_factory.mktemp("imported")
     store = StateStore.open(str(folder / "store"))
@@ -39,13 +41,15 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def partial(imported: Path, tmp_path: Path) -> StateStore:
-    """A copy of the store, for a test to change, and of the savepoint."""
+    """A copy of the store and the savepoint, which the test can change."""
     for name in ("from", "store"):
         shutil.copytree(imported / name, tmp_path / name)
     return StateStore.open(str(tmp_path / "store"))
 
 
-def test_the_manifest_records_it_and_an_export_refuses(partial: StateStore, tmp_path: Path) -> None:
+def test_the_manifest_records_it_and_an_export_is_refused(
+    partial: StateStore, tmp_path: Path
+) -> None:
     (left,) = partial.manifest().left_out
     assert left.command == "flink import"
     with pytest.raises(LeftOutStateError, match=r"kinds \(state 'opaque': .*--leave-out 'kinds'"):
@@ -54,7 +58,9 @@ def test_the_manifest_records_it_and_an_export_refuses(partial: StateStore, tmp_
 
 
 @pytest.mark.parametrize("name", ["kinds", operator_id("kinds")])
-def test_it_is_exported_once_it_is_named(partial: StateStore, tmp_path: Path, name: str) -> None:
+def test_an_export_succeeds_if_the_missing_operator_is_named(
+    partial: StateStore, tmp_path: Path, name: str
+) -> None:
     done = export_savepoint(partial, str(tmp_path / "to"), leave_out=[name])
     assert not done.is_complete
     assert ("kinds", "") in {(one.operator, one.state) for one in done.left_out}
@@ -63,20 +69,22 @@ def test_it_is_exported_once_it_is_named(partial: StateStore, tmp_path: Path, na
     assert before - ids == {operator_id("kinds")}
 
 
-def test_an_unknown_name_is_refused_with_what_was_left_out(
+def test_an_unknown_name_is_refused_with_the_missing_ones(
     partial: StateStore, tmp_path: Path
 ) -> None:
     with pytest.raises(StateNotFoundError, match=r"nothing is called 'kind'.*lacks kinds \("):
         export_savepoint(partial, str(tmp_path / "to"), leave_out=["kind"])
 
 
-def test_other_operators_are_exported_by_name(partial: StateStore, tmp_path: Path) -> None:
+def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Path) -> None:
     done = export_savepoint(partial, str(tmp_path / "to"), operators=["by_long"])
     assert [one.uid for one in done.operators] == ["by_long"]
     assert not done.is_complete
 
 
-def test_derived_checkpoints_copies_and_forks_know_it(partial: StateStore, tmp_path: Path) -> None:
+def test_derived_checkpoints_copies_and_forks_keep_the_record(
+    partial: StateStore, tmp_path: Path
+) -> None:
     left = partial.manifest().left_out
     with partial.snapshot(parallelism=1) as checkpoint:
         checkpoint.broadcast("notes", "rules", [{"rule": 1}])
@@ -97,14 +105,14 @@ def test_derived_checkpoints_copies_and_forks_know_it(partial: StateStore, tmp_p
             export_savepoint(other, str(tmp_path / f"of-{name}"))
 
 
-def test_state_that_is_written_is_no_longer_left_out(partial: StateStore) -> None:
+def test_state_that_is_written_is_no_longer_missing(partial: StateStore) -> None:
     with partial.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("kinds", "value", [{"k": 1, "v": 2}], key="k")
         checkpoint.carry_rest()
     assert partial.manifest().left_out == ()
 
 
-def test_operators_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
+def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     place = str(Golden("2.3_heap_canonical").unpack(tmp_path / "from"))
     done = import_savepoint(place, store, operators=["kinds"])
@@ -114,7 +122,7 @@ def test_operators_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
         export_savepoint(store, str(tmp_path / "to"))
 
 
-def test_a_whole_import_leaves_nothing_out(tmp_path: Path) -> None:
+def test_a_complete_import_records_nothing(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     done = import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)
     assert (done.left_out, store.manifest().left_out) == ((), ())
@@ -122,7 +130,7 @@ def test_a_whole_import_leaves_nothing_out(tmp_path: Path) -> None:
 
 
 def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: StateStore) -> None:
-    """Its manifest has no record; the operators that its savepoint had are listed there."""
+    """Its manifest has no record of missing state, but lists the operators of its savepoint."""
     restored = partial.restore()
     older = replace(restored.manifest, left_out=())
     with pytest.raises(LeftOutStateError, match="kinds"):
@@ -131,7 +139,7 @@ def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: S
     assert ("kinds", "") in {(one.operator, one.state) for one in named.left_out}
 
 
-def test_the_state_of_a_hook_of_the_job_is_left_out(tmp_path: Path) -> None:
+def test_the_state_of_a_jobs_hook_is_recorded(tmp_path: Path) -> None:
     place = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
     found = read_metadata((place / "_metadata").read_bytes(), "m")
     operators = tuple(one for one in found.operators if one.uid == "by_long")
@@ -146,7 +154,7 @@ def test_the_state_of_a_hook_of_the_job_is_left_out(tmp_path: Path) -> None:
     assert [(one.operator, one.state) for one in done.left_out] == [("hook", "master-state")]
 
 
-def test_imported_state_that_was_dropped_later_is_left_out(tmp_path: Path) -> None:
+def test_imported_state_that_was_dropped_later_is_recorded(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)
     with store.snapshot(parallelism=1) as checkpoint:

@@ -1,4 +1,4 @@
-"""Whole numbers of any length are read from a savepoint, kept as text, and written again."""
+"""Integers of any length are read from a savepoint, stored as text, and written again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ integers = st.builds(
 
 
 @given(integers)
-def test_digits_of_a_number_are_it_again(number: int) -> None:
+def test_the_digits_of_a_number_parse_to_it(number: int) -> None:
     digits = digits_of(number)
     assert integer_of(digits) == number
     assert number == 0 or digits.lstrip("-")[0] != "0"
@@ -47,7 +47,7 @@ def test_digits_of_powers_of_ten(power: int) -> None:
 @pytest.mark.parametrize(
     "text", ["9" * 5_000 + "x", "9" * 5_000 + " ", "-" * 5_000, "1.5"], ids=len
 )
-def test_other_text_is_no_number(text: str) -> None:
+def test_other_text_is_not_a_number(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         integer_of(text)
     with pytest.raises(InvalidArgumentError, match="is no BigInteger"):
@@ -55,7 +55,7 @@ def test_other_text_is_no_number(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "NaN", "1E+9999999999", "9" * 5_000 + "x"], ids=len)
-def test_other_text_is_no_decimal(text: str) -> None:
+def test_other_text_is_not_a_decimal(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is no BigDecimal"):
         encoded(pa.array([text]), DECIMAL)
 
@@ -107,8 +107,8 @@ def test_long_numbers_are_keys(tmp_path: Path) -> None:
 
 
 @given(integers, integers)
-def test_the_hash_of_a_long_key_is_that_of_java(number: int, other: int) -> None:
-    """``BigInteger.hashCode``: of its words of 32 bits, and of its sign."""
+def test_the_hash_of_a_long_key_equals_javas(number: int, other: int) -> None:
+    """``BigInteger.hashCode`` depends on its 32-bit words and its sign."""
 
     def java_hash(value: int) -> int:
         found, magnitude = 0, abs(value)

@@ -1,4 +1,4 @@
-"""``_metadata``: what version 3 writes is read again, and no damage passes unseen."""
+"""``_metadata``: version 3 survives a round trip, and damage is always detected."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ savepoints = st.builds(
 
 
 @given(savepoints)
-def test_what_is_written_is_read_again(metadata: SavepointMetadata) -> None:
+def test_metadata_survives_a_round_trip(metadata: SavepointMetadata) -> None:
     data = metadata_v3(metadata)
     assert read_metadata(data, "m") == metadata
     assert metadata_v3(read_metadata(data, "m")) == data
 
 
 @given(savepoints, st.data())
-def test_a_cut_file_is_damaged(metadata: SavepointMetadata, data: st.DataObject) -> None:
+def test_a_truncated_file_is_damaged(metadata: SavepointMetadata, data: st.DataObject) -> None:
     whole = metadata_v3(metadata)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DamagedFileError, match="m is damaged at byte"):
@@ -117,7 +117,7 @@ def test_a_cut_file_is_damaged(metadata: SavepointMetadata, data: st.DataObject)
 
 
 @given(savepoints, st.data())
-def test_a_flipped_byte_is_another_value_or_a_typed_error(
+def test_a_flipped_byte_gives_another_value_or_a_typed_error(
     metadata: SavepointMetadata, data: st.DataObject
 ) -> None:
     whole = bytearray(metadata_v3(metadata))
@@ -127,7 +127,7 @@ def test_a_flipped_byte_is_another_value_or_a_typed_error(
         read_metadata(bytes(whole), "m")
 
 
-def test_bytes_behind_the_last_operator_are_refused() -> None:
+def test_bytes_after_the_last_operator_are_refused() -> None:
     data = metadata_v3(SavepointMetadata(3, 1, ()))
     with pytest.raises(DamagedFileError, match="1 bytes are left behind the last operator"):
         read_metadata(data + b"\0", "m")

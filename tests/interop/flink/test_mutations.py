@@ -1,4 +1,4 @@
-"""Savepoints of real Flink with bytes changed: a typed error, or the same rows wherever they go.
+"""Savepoints of real Flink with changed bytes: a typed error, or the same rows in every copy.
 
 A changed savepoint is repacked, imported and exported. Its rows must stay the same, and every step
 must end within a limit of time and memory.
@@ -42,7 +42,7 @@ NAMES = (
     "2.3_sql",
 )
 
-# Numbers that lengths, counts and places are changed to.
+# Replacement values for lengths, counts and offsets.
 EDGES = [bytes.fromhex(one) for one in ("7fffffff", "80000000", "ffffffff", "00000000", "00010000")]
 
 
@@ -58,7 +58,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, byt
 
 @st.composite
 def changed(draw: st.DrawFn, data: bytes) -> bytes:
-    """Change some bytes of a file: flipped, an edge, a piece copied or cut out, or the end cut."""
+    """Change some bytes of a file: flip, overwrite, copy or remove them, or truncate the file."""
     for _ in range(draw(st.integers(1, 3))):
         if not data:
             break
@@ -81,7 +81,7 @@ def changed(draw: st.DrawFn, data: bytes) -> bytes:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Let a block take so much time, and so much memory beyond what the process has by now."""
+    """Limit a block to some time, and to some memory beyond the process's current use."""
 
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -94,7 +94,9 @@ def bounded() -> Iterator[None]:
 
 
 def entries(savepoint: Savepoint) -> Rows:
-    """Return the entries of a savepoint, without their key groups; raises what reading it does."""
+    """Return the entries of a savepoint without their key groups; raise the error of
+    reading them.
+    """
     found: Rows = Counter()
     for operator in savepoint.operators:
         prefix = 1 if operator.metadata.max_parallelism <= GROUPS else 2
@@ -142,7 +144,7 @@ def check_round_trip(place: str, folder: Path) -> None:
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["2.3_heap_snappy", "2.3_sql"])
-def test_changed_bytes_are_the_same_rows_wherever_they_go(
+def test_changed_bytes_give_the_same_rows_in_every_copy(
     sources: dict[str, dict[str, bytes]], name: str, data: st.DataObject
 ) -> None:
     change_and_check(sources[name], data)
@@ -152,7 +154,7 @@ def test_changed_bytes_are_the_same_rows_wherever_they_go(
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.parametrize("name", NAMES)
-def test_many_changed_bytes_are_the_same_rows_wherever_they_go(
+def test_many_changed_bytes_give_the_same_rows_in_every_copy(
     sources: dict[str, dict[str, bytes]], name: str, data: st.DataObject
 ) -> None:
     change_and_check(sources[name], data)

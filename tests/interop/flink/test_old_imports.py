@@ -1,4 +1,4 @@
-"""What an older release imported from Flink is exported as it was: the format is a promise."""
+"""Flink imports of older releases are exported without change, because the format is stable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOT_IMPORTED = ("events", "kinds", "sessions", "lists")
 STORES = sorted((Path(__file__).parents[2] / "golden").glob("flink_import_v*"))
 
 
-def test_there_is_one() -> None:
-    """The test below does run."""
+def test_there_is_an_old_import() -> None:
+    """The test below did not run over an empty list."""
     assert [path.name for path in STORES] == ["flink_import_v1"]
 
 

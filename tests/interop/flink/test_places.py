@@ -1,4 +1,4 @@
-"""A savepoint is read below its own folder and in allowed places, whatever its handles name."""
+"""A savepoint's files are read only from its own folder and from allowed locations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def savepoint(folder: Path) -> Path:
 
 
 def named(place: Path, name: str, size: int | None = None) -> None:
-    """Let a savepoint name the state of its first subtask by an absolute path."""
+    """Change a savepoint so that it names the state of its first subtask by an absolute path."""
     metadata = read_metadata((place / "_metadata").read_bytes(), "m")
     (operator,) = metadata.operators
     first, *others = operator.subtasks
@@ -56,7 +56,7 @@ def rows(found: Savepoint) -> int:
     return sum(len(one) for operator in found.operators for one in operator.rows())
 
 
-def test_a_file_elsewhere_is_read_only_if_it_is_allowed(tmp_path: Path) -> None:
+def test_a_file_elsewhere_is_read_only_with_permission(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     (tmp_path / "else").mkdir()
     (place / "state-0").rename(tmp_path / "else" / "state-0")
@@ -71,7 +71,7 @@ def test_a_file_elsewhere_is_read_only_if_it_is_allowed(tmp_path: Path) -> None:
         assert open_savepoint(str(place), allow=[allowed]).operators[0].problem is not None
 
 
-def test_commands_take_what_is_allowed(tmp_path: Path) -> None:
+def test_commands_accept_allowed_locations(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     (place / "state-0").rename(tmp_path / "state-0")
     named(place, f"{tmp_path}/state-0")
@@ -86,7 +86,7 @@ def test_commands_take_what_is_allowed(tmp_path: Path) -> None:
     assert not import_savepoint(str(place), other, allow=allow).not_read
 
 
-def test_a_link_counts_as_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_counts_as_its_target(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     (place / "state-0").rename(tmp_path / "secret")
     (place / "state-0").symlink_to(tmp_path / "secret")
@@ -96,11 +96,11 @@ def test_a_link_counts_as_what_it_leads_to(tmp_path: Path) -> None:
     assert rows(open_savepoint(str(place), allow=[str(tmp_path / "secret")])) == 8
     (place / "state-0").unlink()
     (tmp_path / "secret").rename(place / "other")
-    (place / "state-0").symlink_to("other")  # a link that stays below the folder
+    (place / "state-0").symlink_to("other")  # a link that stays within the folder
     assert rows(open_savepoint(str(place))) == 8
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+def test_the_folder_itself_can_be_a_link(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     named(place, f"{place}/state-0")
     (tmp_path / "link").symlink_to(place)
@@ -108,7 +108,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["shared", "taskowned"])
-def test_a_checkpoint_has_files_in_folders_beside_it(tmp_path: Path, folder: str) -> None:
+def test_a_checkpoint_has_files_in_sibling_folders(tmp_path: Path, folder: str) -> None:
     job = tmp_path / "0a1b"
     place = savepoint(job / "chk-7")
     beside = job / folder / "task"
@@ -120,7 +120,7 @@ def test_a_checkpoint_has_files_in_folders_beside_it(tmp_path: Path, folder: str
     assert open_savepoint(str(job / "savepoint-7")).operators[0].problem is not None
 
 
-def test_a_shared_folder_that_is_a_link_is_not_beside(tmp_path: Path) -> None:
+def test_a_shared_folder_that_is_a_link_is_not_a_sibling(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "job" / "chk-7")
     (tmp_path / "else").mkdir()
     (place / "state-0").rename(tmp_path / "else" / "state-0")
@@ -130,14 +130,14 @@ def test_a_shared_folder_that_is_a_link_is_not_beside(tmp_path: Path) -> None:
     assert rows(open_savepoint(str(place), allow=[f"{tmp_path}/job/shared"])) == 8
 
 
-def test_a_path_with_dots_is_where_it_leads_to(tmp_path: Path) -> None:
+def test_a_path_with_dots_counts_as_its_target(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     (place / "state-0").rename(tmp_path / "secret")
     named(place, f"{place}/../secret")
     assert open_savepoint(str(place)).operators[0].problem is not None
 
 
-def test_a_bucket_elsewhere_is_never_asked(tmp_path: Path) -> None:
+def test_a_bucket_elsewhere_is_never_contacted(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     named(place, "s3://somebody-else/secret")
     problem = open_savepoint(str(place)).operators[0].problem
@@ -174,7 +174,7 @@ def test_urls_are_compared_by_their_parts(url: str, is_read: bool) -> None:
         places.refuse_outside(url)
 
 
-def test_an_incremental_checkpoint_where_it_was_written_needs_no_option(tmp_path: Path) -> None:
+def test_an_incremental_checkpoint_at_its_original_location_needs_no_option(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = golden.unpack(tmp_path)
     written_at = str(golden.about["written_at"])
@@ -200,7 +200,7 @@ def test_an_incremental_checkpoint_where_it_was_written_needs_no_option(tmp_path
     assert rows(open_savepoint(str(place))) > 0
 
 
-def test_a_name_that_no_file_system_has_is_a_typed_error(tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_a_typed_error(tmp_path: Path) -> None:
     place = savepoint(tmp_path / "savepoint")
     named(place, f"{place}/{'x' * 300}")
     with pytest.raises(StorageError, match="cannot read"):

@@ -1,4 +1,4 @@
-"""States of real PyFlink: declared types become columns, and every byte comes back."""
+"""States of real PyFlink: declared types become columns, and every byte survives a round trip."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def imported(
 
 @pytest.fixture(scope="module")
 def store(savepoint: Path, tmp_path_factory: pytest.TempPathFactory) -> StateStore:
-    """A store with the savepoint, of which all types are declared: nothing is refused."""
+    """A store that imported the savepoint with all types declared, so nothing is refused."""
     return imported(savepoint, tmp_path_factory.mktemp("store"), TABLES, strict=True)[0]
 
 
@@ -105,7 +105,7 @@ def said() -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """Return a value of a column as the job says it."""
+    """Return a value of a column in the form of the job's output."""
     if isinstance(value, dict):
         fields = [shown(one) for name, one in value.items() if name != "row_kind"]
         return {"row": fields, "kind": value["row_kind"]} if "row_kind" in value else fields
@@ -118,7 +118,7 @@ def shown(value: Any) -> Any:
 
 
 def held(store: StateStore, operator: str, name: str) -> dict[str, Any]:
-    """Return what a state holds, by key as JSON."""
+    """Return the content of a state, by key as JSON."""
     state = store.restore(parallelism=1).keyed(operator, PREFIX + name)
     kind, keys = state.entry.state.kind, state.entry.state.key
     known = {(one.operator, one.name): one.names for one in states_of(store)}
@@ -151,7 +151,7 @@ def states_of(store: StateStore) -> tuple[ImportedState, ...]:
 
 
 @pytest.mark.parametrize("operator", ["by_string", "by_long", "by_tuple", "by_row", "by_decimal"])
-def test_columns_hold_what_the_job_said(store: StateStore, operator: str) -> None:
+def test_columns_equal_the_jobs_output(store: StateStore, operator: str) -> None:
     lines = [one for one in said() if one["operator"] == operator]
     assert len(lines) > 15
     for name in DECLARED:
@@ -166,7 +166,7 @@ def test_columns_hold_what_the_job_said(store: StateStore, operator: str) -> Non
         assert found == wanted, name
 
 
-def test_each_state_has_columns_and_the_keys_hash_of_pyflink(store: StateStore) -> None:
+def test_each_state_has_columns_and_pyflinks_key_hash(store: StateStore) -> None:
     states = [one for one in states_of(store) if one.operator in OPERATORS]
     assert {one.form for one in states} == {Form.COLUMNS}
     assert len(states) == len(OPERATORS) * (len(DECLARED) + 2)  # and timers
@@ -184,10 +184,10 @@ def test_each_state_has_columns_and_the_keys_hash_of_pyflink(store: StateStore) 
         pytest.param(720, OPERATORS, marks=pytest.mark.long),
     ],
 )
-def test_every_byte_comes_back(
+def test_every_byte_survives_a_round_trip(
     savepoint: Path, store: StateStore, tmp_path: Path, most: int | None, operators: list[str]
 ) -> None:
-    """Also the pieces in which PyFlink added to a list; key groups are others then."""
+    """This includes the pieces in which PyFlink appended to a list. The key groups differ."""
     done = export_savepoint(
         store, str(tmp_path / "to"), operators=operators, max_parallelism=most, parallelism=3
     )
@@ -195,11 +195,13 @@ def test_every_byte_comes_back(
     for uid in operators:
         old, new = before.operator(uid), after.operator(uid)
         assert entries(new, with_groups=most is None) == entries(old, with_groups=most is None)
-        for rows in new.rows():  # whose key groups are checked
+        for rows in new.rows():  # this checks their key groups
             assert len(rows)
 
 
-def test_what_is_not_declared_is_bytes_and_comes_back(savepoint: Path, tmp_path: Path) -> None:
+def test_undeclared_types_are_bytes_and_survive_a_round_trip(
+    savepoint: Path, tmp_path: Path
+) -> None:
     tables = {PREFIX + "long": TABLES[PREFIX + "long"]}
     store, done = imported(savepoint, tmp_path, tables, operators=["by_long"])
     states = done.record.states
@@ -217,7 +219,7 @@ def test_what_is_not_declared_is_bytes_and_comes_back(savepoint: Path, tmp_path:
     assert entries(again.operator("by_long")) == entries(before.operator("by_long"))
 
 
-def test_strict_refuses_what_is_not_declared(savepoint: Path, tmp_path: Path) -> None:
+def test_strict_refuses_undeclared_types(savepoint: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match=r"python-state-long.*PyFlink stores no types"):
         imported(savepoint, tmp_path, {}, strict=True)
 
@@ -241,7 +243,7 @@ def test_strict_refuses_what_is_not_declared(savepoint: Path, tmp_path: Path) ->
         ("long", "LONG;", "declares no state of PyFlink"),
     ],
 )
-def test_a_wrong_declaration_is_refused(
+def test_an_invalid_declaration_is_refused(
     savepoint: Path, tmp_path: Path, name: str, declared: str, message: str
 ) -> None:
     tables = {PREFIX + name: {"type": declared}}
@@ -263,7 +265,7 @@ OWN_VALUES: dict[str, tuple[pa.DataType, Any]] = {
 
 
 def own_values(n: int) -> dict[str, Any]:
-    """Return what a key of a store that Flink never saw has, as the job says it."""
+    """Return the expected output of the job for a key of a store without Flink's bytes."""
     return {
         "long": n * 7,
         "string": f"ü{n}",
@@ -279,7 +281,9 @@ def own_values(n: int) -> dict[str, Any]:
 
 
 def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
-    """A store that Flink never saw, with some states of operator ``by_long``; and what it holds."""
+    """Return a store that was written without Flink, with some states of operator ``by_long``, and
+    its content.
+    """
     held_by = {n: own_values(n) for n in range(-10, 10)}
     store = StateStore.open(str(folder / "own"), table_format="parquet", layout="ranged")
     options: dict[str, Any] = {"key": "key", "hash_scheme": "pyflink", "max_parallelism": 128}
@@ -305,7 +309,7 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
     return store, held_by
 
 
-def test_a_store_that_flink_never_saw_is_one_of_pyflink(tmp_path: Path) -> None:
+def test_a_store_written_without_flink_becomes_a_pyflink_savepoint(tmp_path: Path) -> None:
     store, held_by = own_store(tmp_path)
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720)
     columns = {"by_long": {"states": {k: v for k, v in TABLES.items() if k in OWN}}}
@@ -319,7 +323,7 @@ def test_a_store_that_flink_never_saw_is_one_of_pyflink(tmp_path: Path) -> None:
 
 @pytest.mark.flink
 @pytest.mark.long
-def test_pyflink_restores_a_store_that_flink_never_saw(tmp_path: Path) -> None:
+def test_pyflink_restores_a_store_written_without_flink(tmp_path: Path) -> None:
     store, held_by = own_store(tmp_path)
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720, parallelism=3)
     rows = tmp_path / "rows.jsonl"
@@ -334,8 +338,8 @@ def test_pyflink_restores_a_store_that_flink_never_saw(tmp_path: Path) -> None:
 
 @pytest.mark.flink
 @pytest.mark.long
-def test_pyflink_restores_what_was_exported(store: StateStore, tmp_path: Path) -> None:
-    """At 720 key groups, the job finds in its own states what it has said before."""
+def test_pyflink_restores_an_exported_savepoint(store: StateStore, tmp_path: Path) -> None:
+    """With 720 key groups, the job finds in its own states the values of its earlier output."""
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720, parallelism=3)
     rows = tmp_path / "rows.jsonl"
     run_pyflink("read", Path(done.savepoint), rows, 720)
@@ -346,4 +350,4 @@ def test_pyflink_restores_what_was_exported(store: StateStore, tmp_path: Path) -
         key = one["operator"], json.dumps(one["key"])
         assert key not in known or one["states"] == known[key]
         same += key in known
-    assert same > 60  # of 198, as chance and the machine's speed have it
+    assert same > 60  # of 198; the number depends on chance and on the machine's speed

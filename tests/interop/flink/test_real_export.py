@@ -1,4 +1,4 @@
-"""Real Flink restores what a store that never saw Flink was exported as."""
+"""Real Flink restores the export of a store that was written without Flink."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ def restored(
     written: int,
     parallelism: int,
 ) -> None:
-    """Export the states of the golden job, and compare what Flink finds with what it should."""
+    """Export the states of the golden job, and compare Flink's restored rows with the expected
+    ones.
+    """
     store = write_golden_store(str(folder / "store"), GOLDEN.rows())
     place = str(folder / "savepoint")
     export_savepoint(store, place, tuples=TUPLES, parallelism=written, max_parallelism=most)
     found = dumped(Flink(version), folder, place, backend, parallelism=parallelism, most=most)
-    # Only the job's source says what it was not restored with.
+    # Only the job's source prints the state that it was restored without.
     states = [one for one in found if one["operator"] != "numbers"]
     assert golden_rows(states) == states
     assert comparable(states) == comparable(golden_rows(GOLDEN.rows()))
 
 
 def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
-    """128 key groups become 720; RocksDB restores at another parallelism than was written for."""
+    """128 key groups become 720. RocksDB restores at another parallelism than the export's."""
     restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)
 
 
-def test_flink_restores_an_operator_that_was_carried(tmp_path: Path) -> None:
-    """An operator that cannot be read comes back with the others, at another parallelism."""
+def test_flink_restores_a_carried_operator(tmp_path: Path) -> None:
+    """An unreadable operator is restored with the others, at another parallelism."""
     golden = Golden("2.3_heap_native")
     store = StateStore.open(str(tmp_path / "store"))
     done = import_savepoint(str(golden.unpack(tmp_path / "from")), store)
@@ -58,8 +60,8 @@ def test_flink_restores_an_operator_that_was_carried(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["2.3_heap_canonical", "2.3_rocksdb_incremental"])
-def test_flink_restores_all_that_was_imported(name: str, tmp_path: Path) -> None:
-    """Classes of the job, times to live and the source's own bytes are as the job left them."""
+def test_flink_restores_everything_that_was_imported(name: str, tmp_path: Path) -> None:
+    """Classes of the job, TTLs and the source's own bytes are unchanged."""
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
     store = StateStore.open(str(tmp_path / "store"), layout="ranged")
@@ -81,7 +83,7 @@ def test_flink_restores_all_that_was_imported(name: str, tmp_path: Path) -> None
         (OLDER, ROCKSDB, 256, 1, 2),
     ],
 )
-def test_others_too(
+def test_other_versions_and_backends(
     version: str,
     backend: Mapping[str, str],
     most: int,

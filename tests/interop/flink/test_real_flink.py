@@ -1,4 +1,4 @@
-"""What is written here, real Flink restores: all state is as it was, and the job goes on."""
+"""Real Flink restores the written savepoints: all state is unchanged, and the job continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROCKSDB, HEAP = {"state.backend.type": "rocksdb"}, {"state.backend.type": "hashm
 
 
 def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
-    """128 key groups become 720, and RocksDB restores at another parallelism what hashmap wrote."""
+    """128 key groups become 720, and RocksDB restores hashmap's state at another parallelism."""
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720, parallelism=4)
@@ -43,10 +43,10 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
         pytest.param(OLDER, HEAP, 720, marks=pytest.mark.long),
     ],
 )
-def test_flink_restores_what_was_made_of_values(
+def test_flink_restores_a_generated_savepoint(
     version: str, backend: Mapping[str, str], most: int, tmp_path: Path
 ) -> None:
-    """No byte comes from Flink: types, keys, values and timers are the product's own."""
+    """No byte comes from Flink: types, keys, values and timers are written by the product."""
     found = made.values(seed=most, keys=400)
     made.write(found, str(tmp_path / "to"), most=most, parallelism=3)
     (written,) = open_savepoint(str(tmp_path / "to")).operators
@@ -61,7 +61,7 @@ def test_flink_restores_what_was_made_of_values(
 
 
 @pytest.mark.long
-def test_flink_by_itself_refuses_another_number_of_key_groups(tmp_path: Path) -> None:
+def test_flink_alone_refuses_another_number_of_key_groups(tmp_path: Path) -> None:
     source = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
     with pytest.raises(StorageError, match="Max parallelism mismatch"):
         dumped(Flink(NEWEST), tmp_path, str(source), HEAP, parallelism=2, most=720)
@@ -81,7 +81,7 @@ def test_flink_by_itself_refuses_another_number_of_key_groups(tmp_path: Path) ->
         ("1.20_rocksdb_canonical", OLDER, HEAP, 129, 1),
     ],
 )
-def test_others_too(
+def test_other_versions_and_backends(
     name: str,
     version: str,
     backend: Mapping[str, str],
@@ -101,8 +101,8 @@ def test_others_too(
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", [NEWEST, OLDER])
-def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
-    """After 100 more events there is the state of the job that was never repacked."""
+def test_a_job_continues(version: str, tmp_path: Path) -> None:
+    """After 100 more events it has the same state as a job that was never repacked."""
     short = version.rpartition(".")[0]
     source = Golden(f"{short}_heap_canonical").unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
@@ -116,8 +116,8 @@ def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", [NEWEST, OLDER])
-def test_queries_in_sql_go_on(version: str, tmp_path: Path) -> None:
-    """What they say before and after makes what they say when they are never stopped."""
+def test_sql_queries_continue(version: str, tmp_path: Path) -> None:
+    """Their outputs before and after add up to the output of queries that are never stopped."""
     golden = Golden(f"{version.rpartition('.')[0]}_sql")
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=512, parallelism=5)
@@ -132,8 +132,8 @@ def test_queries_in_sql_go_on(version: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.services
-def test_a_source_of_kafka_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Not one record is read again, and those that came since are, of all partitions."""
+def test_a_kafka_source_continues_at_its_offsets(tmp_path: Path) -> None:
+    """No record is read again, and all new records of all partitions are read."""
     source = Golden("2.3_kafka").unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
     with kafka_broker(tmp_path / "broker") as broker:
@@ -159,7 +159,7 @@ def dumped(
     parallelism: int,
     most: int,
 ) -> list[dict[str, Any]]:
-    """Let Flink restore a savepoint; return what it finds."""
+    """Let Flink restore a savepoint; return the rows that it finds."""
     rows = folder / "rows.jsonl"
     step = {"do": "dump", "from": savepoint, "to": str(rows), "max": str(most)}
     flink.run([{**step, **backend, "parallelism": str(parallelism)}])
@@ -171,13 +171,13 @@ def read(rows: Path) -> list[dict[str, Any]]:
 
 
 def said(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return how often each row is in a result."""
+    """Return how often each row occurs in a result."""
     return Counter({json.dumps(one["result"]): one["times"] for one in rows})
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return rows without what another parallelism changes: key groups, and which subtask has which
-    elements; the same union or broadcast state of all subtasks counts once.
+    """Return rows without the parts that depend on the parallelism. These are key groups and the
+    subtask of each element. Equal union or broadcast state of all subtasks counts once.
     """
     found: Counter[str] = Counter()
     for row in rows:

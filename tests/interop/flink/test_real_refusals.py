@@ -1,4 +1,4 @@
-"""What real Flink writes that is not read: it is refused by name, or dropped where that is told."""
+"""Unsupported state of real Flink is refused by name, or dropped on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of_async(place: str, *drop: Refused) -> FlinkOperator:
 
 
 def test_asynchronous_state_of_forst(tmp_path: Path) -> None:
-    """Its backend writes no canonical savepoint, and raw state beside each native one."""
+    """Its backend writes no canonical savepoint, and adds raw state to each native one."""
     step = {"do": "savepoint", "to": str(tmp_path), "format": "NATIVE"}
     flink = Flink(NEWEST, "golden.Async", "async")
     (place,) = flink.run([STEP | step | {"state.backend.type": "forst"}])
@@ -37,7 +37,7 @@ def test_asynchronous_state_of_forst(tmp_path: Path) -> None:
 
 
 def test_timers_on_the_heap_beside_rocksdb(tmp_path: Path) -> None:
-    """A native savepoint loses them; a checkpoint has them as raw state."""
+    """A native savepoint loses these timers, and a checkpoint contains them as raw state."""
     step = {"do": "savepoint", "to": str(tmp_path / "s"), "format": "NATIVE"}
     (place,) = Flink(NEWEST).run([STEP | step | HEAP_TIMERS])
     shown = {one.uid: one for one in show_savepoint(place).operators}

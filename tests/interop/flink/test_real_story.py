@@ -1,4 +1,6 @@
-"""Whole stories on real Flink: a job stops, its state is looked at and changed, and it goes on."""
+"""Complete scenarios with real Flink: a job stops, its state is read and changed, and it
+continues.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ PURGED = -26000078
 
 
 def of_others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows but those of the key that was purged."""
+    """Return the rows except those of the purged key."""
     return [row for row in rows if (row["operator"], row.get("key")) != ("by_long", PURGED)]
 
 
-def test_a_job_goes_on_without_a_key_and_with_more_key_groups(tmp_path: Path) -> None:
-    """Looked at in SQL, one key purged, 128 key groups made 720: after 100 more events all else is
-    as in the job that was never stopped.
+def test_a_job_continues_without_a_key_and_with_more_key_groups(tmp_path: Path) -> None:
+    """The state is read with SQL, one key is purged, and 128 key groups become 720. After 100 more
+    events all other state equals that of a job that was never stopped.
     """
     source = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
     store = StateStore.open(str(tmp_path / "store"))
@@ -50,8 +52,8 @@ def test_a_job_goes_on_without_a_key_and_with_more_key_groups(tmp_path: Path) ->
 
 
 @pytest.mark.services
-def test_a_partition_of_kafka_is_read_again_from_where_it_was_put(tmp_path: Path) -> None:
-    """Partition 1 is rewound from 30 to 20; of the others not one record is read again."""
+def test_a_kafka_partition_is_read_again_from_its_rewound_offset(tmp_path: Path) -> None:
+    """Partition 1 is rewound from 30 to 20. No record of another partition is read again."""
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_kafka").unpack(tmp_path / "from")), store)
     offsets = store.restore().operator("kafka", "offsets").subtask(0)

@@ -1,4 +1,4 @@
-"""State that is not read: refused by name, or dropped where that is told; and what was lost."""
+"""Unsupported state is refused by name, or dropped on request, and lost state is reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ TWO_PHASES = "org.apache.flink.streaming.api.functions.sink.legacy.TwoPhaseCommi
 
 
 def written(folder: Path, change: Callable[[OperatorState], OperatorState]) -> str:
-    """Write a savepoint of real Flink again, with the operator ``by_long`` changed; return it."""
+    """Write a savepoint of real Flink again with the operator ``by_long`` changed; return its
+    folder.
+    """
     golden = Golden("2.3_heap_canonical").unpack(folder)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
     (one,) = (one for one in found.operators if one.uid == "by_long")
@@ -71,7 +73,7 @@ def written(folder: Path, change: Callable[[OperatorState], OperatorState]) -> s
 def with_header(
     operator: OperatorState, change: Callable[[KeyedHeader], KeyedHeader]
 ) -> OperatorState:
-    """Return an operator with other headers, as long as they were."""
+    """Return an operator with other headers of the same length."""
     subtasks = []
     for one in operator.subtasks:
         handle = one.keyed
@@ -98,7 +100,7 @@ def made_asynchronous(operator: OperatorState) -> OperatorState:
 
 
 def of_a_sink(operator: OperatorState, name: str, snapshot: bytes) -> OperatorState:
-    """Return an operator that has an operator state of one element too."""
+    """Return an operator with an additional operator state of one element."""
     info = StateInfo(
         name,
         "operator",
@@ -136,7 +138,7 @@ RAW = i32(0) + i32(0) + i8(0) + i8(3) + i32(0) + i32(1) + i64(0) + i8(16) + i32(
         (RAW, Refused.RAW, "raw state, as timers on the heap"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name_and_can_be_dropped(
+def test_unsupported_state_is_refused_by_name_and_can_be_dropped(
     subtask: bytes, kind: Refused, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "_metadata").write_bytes(one_operator(subtask))
@@ -156,23 +158,23 @@ def test_what_is_not_read_is_refused_by_name_and_can_be_dropped(
     assert made.problem is None
 
 
-def test_one_kind_is_dropped_and_not_another(tmp_path: Path) -> None:
+def test_dropping_one_kind_drops_no_other(tmp_path: Path) -> None:
     (tmp_path / "_metadata").write_bytes(one_operator(RAW))
     (operator,) = open_savepoint(str(tmp_path), drop=[Refused.IN_FLIGHT]).operators
     assert "raw state" in str(operator.problem)
 
 
-def test_nothing_else_can_be_dropped(tmp_path: Path) -> None:
+def test_only_known_kinds_can_be_dropped(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="'timers' is nothing that can be dropped: that"):
         import_savepoint("s", StateStore.open(str(tmp_path)), drop=["timers"])
 
 
-def test_a_changelog_is_not_written_again() -> None:
+def test_a_changelog_is_not_written() -> None:
     with pytest.raises(IncompatibleStateError, match="changelog"):
         metadata_v3(read_metadata(one_operator(b"".join(CHANGELOG)), "m"))
 
 
-def test_asynchronous_states_are_refused_and_others_read_if_they_are_dropped(
+def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     tmp_path: Path,
 ) -> None:
     place = written(tmp_path / "s", made_asynchronous)
@@ -214,7 +216,7 @@ def test_asynchronous_states_are_refused_and_others_read_if_they_are_dropped(
         ),
     ],
 )
-def test_transactions_are_refused_and_the_rest_read_if_they_are_dropped(
+def test_transactions_are_refused_and_the_rest_read_after_a_drop(
     name: str, snapshot: bytes, said: str, tmp_path: Path
 ) -> None:
     place = written(tmp_path / "s", lambda one: of_a_sink(one, name, snapshot))
@@ -240,7 +242,7 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
 
 
 def without_timers(operator: OperatorState) -> OperatorState:
-    """Return an operator whose state is that of an empty RocksDB, without timers."""
+    """Return an operator whose state is an empty RocksDB, without timers."""
     subtasks = []
     for one in operator.subtasks:
         handle = one.keyed
@@ -255,7 +257,7 @@ def without_timers(operator: OperatorState) -> OperatorState:
     return replace(operator, subtasks=tuple(subtasks))
 
 
-def test_timers_that_a_native_savepoint_may_have_lost_are_said(tmp_path: Path) -> None:
+def test_timers_that_a_native_savepoint_may_have_lost_are_reported(tmp_path: Path) -> None:
     place = written(tmp_path / "s", without_timers)
     lost = "it has no timers: if the job has any on the heap, a native savepoint of RocksDB loses"
     by_long, by_tuple = show_savepoint(place).operators
@@ -270,7 +272,7 @@ def test_timers_that_a_native_savepoint_may_have_lost_are_said(tmp_path: Path) -
     assert [one.partition(": ")[0] for one in said["warnings"]] == [operator_id("by_long")]
 
 
-def test_windows_without_timers_have_lost_them_and_checkpoints_lose_none(tmp_path: Path) -> None:
+def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path: Path) -> None:
     for name, is_lost in (("2.3_rocksdb_native", True), ("2.3_rocksdb_incremental", False)):
         golden = Golden(name)
         place = golden.unpack(tmp_path / name)
@@ -285,7 +287,7 @@ def test_windows_without_timers_have_lost_them_and_checkpoints_lose_none(tmp_pat
         assert not is_lost or "its windows have no timers, which were on the heap" in str(said)
 
 
-def test_a_later_import_does_not_lose_what_the_store_has(tmp_path: Path) -> None:
+def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
     def place(number: int) -> str:
         folder = tmp_path / str(number)
         golden = Golden("2.3_heap_canonical").unpack(folder)
@@ -310,7 +312,7 @@ def test_a_later_import_does_not_lose_what_the_store_has(tmp_path: Path) -> None
         assert done.checkpoint_id == number
 
 
-def test_a_later_import_does_not_lose_what_cannot_be_read(tmp_path: Path) -> None:
+def test_a_later_import_keeps_unreadable_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(written(tmp_path / "1", lambda one: one), store)
     place = Path(written(tmp_path / "2", made_asynchronous))

@@ -1,4 +1,4 @@
-"""A savepoint with other key groups has the same entries, each where its key belongs."""
+"""A repacked savepoint has the same entries, each in its new key group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from statestore.storage import LocalStorage
 from tests.interop.flink.goldens import GOLDENS, Golden, few
 
 Entry = tuple[str, bytes, bytes]
-# A value of Kryo in the hashmap backend's own form does not say where it ends.
+# Kryo values in the hashmap backend's own format have no length.
 READ = [one for one in GOLDENS if "sql" not in one.name and not one.name.endswith("heap_native")]
 
 
@@ -52,7 +52,7 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
 @pytest.mark.parametrize(
     "golden", few(READ, ("2.3_heap_canonical", "2.3_rocksdb_incremental", "1.20_rescaled"))
 )
-def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) -> None:
+def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target)
     assert made.metadata.version == 3
@@ -60,7 +60,7 @@ def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) ->
         assert operator.metadata.max_parallelism == 720
         rows: Counter[str] = Counter()
         for one in operator.rows(as_bytes=["opaque", "person", "list_person", "nested_list"]):
-            rows[one.state.name] += len(one)  # which compares the key group of each
+            rows[one.state.name] += len(one)  # this also compares the key group of each row
         assert rows == Counter({name: count for name, count in said.entries.items() if count})
         shares = KeyGroupAssignment(max_parallelism=720, parallelism=said.parallelism).ranges()
         for subtask in operator.metadata.subtasks:
@@ -75,7 +75,7 @@ def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", [pytest.param("2.3_heap_snappy", marks=pytest.mark.long), "1.20_rescaled"]
 )
-def test_there_and_back_is_the_same(name: str, tmp_path: Path) -> None:
+def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> None:
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
     there = repack_savepoint(str(source), str(tmp_path / "there"), max_parallelism=32768)
@@ -84,8 +84,8 @@ def test_there_and_back_is_the_same(name: str, tmp_path: Path) -> None:
     assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
 
 
-def test_what_cannot_be_parallel_keeps_its_key_group(tmp_path: Path) -> None:
-    """An aggregate over all rows: Flink would not restore it with more."""
+def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
+    """It is an aggregate over all rows, which Flink would not restore with more key groups."""
     done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target).operators
     most = {one.metadata.id: one.metadata.max_parallelism for one in made}
@@ -94,7 +94,7 @@ def test_what_cannot_be_parallel_keeps_its_key_group(tmp_path: Path) -> None:
     assert (alone.title, alone.parallelism) == ("GroupAggregate[29]", 1)
 
 
-def test_operator_state_and_the_coordinator_come_along(tmp_path: Path) -> None:
+def test_operator_state_and_the_coordinator_are_kept(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     done = repacked(golden, tmp_path, 720)
     before, after = open_savepoint(str(tmp_path / "from")), open_savepoint(done.target)
@@ -111,7 +111,7 @@ def test_operator_state_and_the_coordinator_come_along(tmp_path: Path) -> None:
         assert found == known
 
 
-def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_invalid_numbers_are_refused(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical")
     with pytest.raises(ParallelismError):
         repacked(golden, tmp_path, 4, parallelism=5)
@@ -120,7 +120,7 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "to").exists()
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "_metadata").write_bytes(b"mine")
     with pytest.raises(InvalidArgumentError, match="not empty"):
@@ -128,8 +128,10 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "to" / "_metadata").read_bytes() == b"mine"
 
 
-def test_what_failed_is_no_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever writing ends, there is no ``_metadata`` before all else is written."""
+def test_a_failed_repack_is_not_a_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``_metadata`` is written last, so a failure at any point leaves no savepoint."""
     golden = Golden("2.3_heap_canonical")
     written = 0
 
@@ -153,14 +155,14 @@ def test_what_failed_is_no_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
         open_savepoint(str(tmp_path / "11" / "to"))
 
 
-def test_a_value_that_does_not_say_where_it_ends_is_named(tmp_path: Path) -> None:
+def test_a_value_without_a_length_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match="canonical") as error:
         repacked(Golden("2.3_heap_native"), tmp_path, 720)
     assert "operator kinds" in error.value.__notes__[-1]
 
 
-def test_a_key_in_another_key_group_is_refused(tmp_path: Path) -> None:
-    """One byte of a key is another: its hash says so."""
+def test_a_key_in_the_wrong_key_group_is_refused(tmp_path: Path) -> None:
+    """One byte of a key differs, and its hash shows that."""
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")
     metadata = source / "_metadata"

@@ -1,6 +1,7 @@
-"""Tables of RocksDB: every way to compress a block, deletes of ranges, merges, and what is refused.
+"""RocksDB tables: every block compression, range deletes, merges, and unsupported features.
 
-The goldens have tables that RocksDB wrote; these are made here, to have what those have not.
+The goldens contain tables that RocksDB wrote. The tables here are generated, to cover features that
+the goldens lack.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def internal(entry: Entry) -> tuple[bytes, bytes]:
 
 
 def block(pairs: Sequence[tuple[bytes, bytes]], interval: int = 16) -> bytes:
-    """Return a block whose keys share what they can with the one before, but every so many."""
+    """Return a block whose keys share a prefix with the previous key, except at each interval."""
     parts: list[bytes] = []
     before, restarts = b"", []
     for number, (key, value) in enumerate(pairs):
@@ -97,9 +98,9 @@ def table(
     interval: int = 16,
     indexed: int = 1,
 ) -> bytes:
-    """Return a file with so many entries a block, and keys that begin anew every ``interval``.
+    """Return a file with this many entries per block, and complete keys at every ``interval``.
 
-    Its index has each block ``indexed`` times.
+    Its index lists each block ``indexed`` times.
     """
     data = b""
 
@@ -131,7 +132,7 @@ def live(*files: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def pairs(tables: Iterable[RocksTable]) -> list[tuple[bytes, bytes]]:
-    """Return what there is; the first byte of a key is its key group."""
+    """Return the live entries. The first byte of a key is its key group."""
     found: list[tuple[bytes, bytes]] = []
     for key_group, keys, values in live_key_groups(tables, 1, KeyGroupRange(0, 255)):
         found += zip(keys.to_pylist(), values.to_pylist(), strict=True)
@@ -140,7 +141,7 @@ def pairs(tables: Iterable[RocksTable]) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_blocks_are_read_however_they_are_compressed(compression: int) -> None:
+def test_blocks_are_read_with_every_compression(compression: int) -> None:
     entries = [(b"key-%03d" % at, at, VALUE, b"value" * at) for at in range(50)]
     found = live(table(entries, compression=compression))
     assert found == [(key, value) for key, _, _, value in entries]
@@ -156,7 +157,7 @@ texts = st.binary(min_size=1, max_size=6) | st.binary(min_size=120, max_size=200
     st.integers(1, 5),
     st.sampled_from(sorted(COMPRESSIONS)),
 )
-def test_blocks_are_read_wherever_keys_begin_anew(
+def test_blocks_are_read_with_every_restart_interval(
     rows: dict[bytes, bytes], together: int, interval: int, compression: int
 ) -> None:
     entries = [(key, 1, VALUE, value) for key, value in rows.items()]
@@ -164,7 +165,7 @@ def test_blocks_are_read_wherever_keys_begin_anew(
     assert live(whole) == sorted(rows.items())
 
 
-def test_only_blocks_of_the_key_groups_are_read() -> None:
+def test_only_blocks_of_the_requested_key_groups_are_read() -> None:
     entries = [(bytes([group, at]), 1, VALUE, b"v") for group in range(50) for at in range(4)]
     whole = table(entries)
     asked: list[tuple[int, int]] = []
@@ -192,19 +193,19 @@ def test_keys_that_are_not_sorted_are_damage() -> None:
         live(data)
 
 
-def test_the_newest_of_several_files_holds() -> None:
+def test_the_newest_of_several_files_wins() -> None:
     old = table([(b"a", 1, VALUE, b"old"), (b"b", 2, VALUE, b"gone"), (b"c", 3, VALUE, b"x")])
     new = table([(b"a", 9, VALUE, b"new"), (b"b", 8, DELETE, b""), (b"c", 7, SINGLE_DELETE, b"")])
     assert live(old, new) == live(new, old) == [(b"a", b"new")]
 
 
-def test_what_was_merged_is_joined_from_the_oldest_on() -> None:
+def test_merge_operands_are_joined_oldest_first() -> None:
     old = table([(b"a", 1, VALUE, b"1"), (b"b", 2, DELETE, b""), (b"c", 1, MERGE, b"x")])
     new = table([(b"a", 5, MERGE, b"2"), (b"a", 6, MERGE, b"3"), (b"b", 7, MERGE, b"y")])
     assert live(old, new) == [(b"a", b"1,2,3"), (b"b", b"y"), (b"c", b"x")]
 
 
-def test_a_deleted_range_takes_what_was_there_before() -> None:
+def test_a_range_delete_removes_earlier_entries() -> None:
     old = table([(bytes([one]), 5, VALUE, b"old") for one in b"abcd"])
     new = table(
         [(b"c", 9, VALUE, b"new"), (b"b", 8, MERGE, b"m")],
@@ -218,7 +219,7 @@ kinds = st.sampled_from([DELETE, VALUE, MERGE])
 
 
 @given(st.lists(st.tuples(keys, kinds, st.integers(0, 2)), max_size=12))
-def test_any_files_come_to_what_was_written(steps: list[tuple[bytes, int, int]]) -> None:
+def test_any_files_give_the_written_entries(steps: list[tuple[bytes, int, int]]) -> None:
     files: list[list[Entry]] = [[], [], []]
     wanted: dict[bytes, bytes] = {}
     for sequence, (key, kind, file) in enumerate(steps, 1):
@@ -252,14 +253,14 @@ def test_a_flipped_byte_is_found(data: st.DataObject) -> None:
         found = pairs([open_table(Checked("t", bytes(whole)))])
     except (DamagedFileError, FormatVersionError, UnsupportedTypeError):
         return
-    assert found == [(key, value) for key, _, _, value in entries]  # bytes that nobody reads
+    assert found == [(key, value) for key, _, _, value in entries]  # bytes that are not read
 
 
 def test_a_table_without_checksums_is_read() -> None:
     assert live(table([(b"a", 1, VALUE, b"v")], checksum=0)) == [(b"a", b"v")]
 
 
-def test_the_byte_of_a_block_with_another_checksum_is_named() -> None:
+def test_the_checksum_error_names_the_position_of_the_block() -> None:
     whole = bytearray(table([(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]))
     at = whole.index(b"k2")
     whole[at] ^= 1
@@ -269,7 +270,7 @@ def test_the_byte_of_a_block_with_another_checksum_is_named() -> None:
         live(bytes(whole))
 
 
-def test_checksums_of_a_kind_that_is_not_known_are_refused() -> None:
+def test_unknown_checksum_types_are_refused() -> None:
     whole = bytearray(table([(b"a", 1, VALUE, b"v")]))
     whole[-53] = 2
     with pytest.raises(UnsupportedTypeError, match="checksums of kind 2"):
@@ -283,12 +284,12 @@ def test_checksums_of_a_kind_that_is_not_known_are_refused() -> None:
         ((b"rocksdb.external_sst_file.global_seqno", b"\5" + bytes(7)), "do not say how new"),
     ],
 )
-def test_what_is_not_known_is_refused(more: tuple[bytes, bytes], said: str) -> None:
+def test_unknown_features_are_refused(more: tuple[bytes, bytes], said: str) -> None:
     with pytest.raises(UnsupportedTypeError, match=said):
         live(table([(b"a", 1, VALUE, b"v")], more=[more]))
 
 
-def test_values_in_files_of_their_own_are_refused() -> None:
+def test_values_in_separate_files_are_refused() -> None:
     with pytest.raises(UnsupportedTypeError, match="kind 17"):
         live(table([(b"a", 1, 17, b"v")]))
 

@@ -1,4 +1,4 @@
-"""Snapshots of serializers: what is generated is read again, and nothing unknown is guessed."""
+"""Serializer snapshots survive a round trip, and unknown ones are not guessed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.interop.flink.kinds import kinds
 
 
 @given(kinds)
-def test_a_generated_snapshot_is_read_again(kind: FlinkType) -> None:
+def test_a_generated_snapshot_survives_a_round_trip(kind: FlinkType) -> None:
     raw = snapshot_bytes(kind)
     reader = Reader(i32(2) + raw + b"more", "state")
     found = read_snapshot(reader)
@@ -31,7 +31,7 @@ def test_a_generated_snapshot_is_read_again(kind: FlinkType) -> None:
 
 
 @given(kinds, st.data())
-def test_a_cut_snapshot_is_damaged(kind: FlinkType, data: st.DataObject) -> None:
+def test_a_truncated_snapshot_is_damaged(kind: FlinkType, data: st.DataObject) -> None:
     raw = i32(2) + snapshot_bytes(kind)
     cut = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(DamagedFileError):
@@ -39,7 +39,7 @@ def test_a_cut_snapshot_is_damaged(kind: FlinkType, data: st.DataObject) -> None
 
 
 @given(kinds, st.data())
-def test_a_flipped_byte_is_another_type_or_a_typed_error(
+def test_a_flipped_byte_gives_another_type_or_a_typed_error(
     kind: FlinkType, data: st.DataObject
 ) -> None:
     raw = bytearray(i32(2) + snapshot_bytes(kind))
@@ -58,12 +58,12 @@ def test_an_unknown_class_is_named() -> None:
         read_snapshot(Reader(raw, "state"))
 
 
-def test_a_snapshot_of_a_simple_type_is_that_of_flink() -> None:
+def test_a_snapshot_of_a_simple_type_equals_flinks() -> None:
     name = "org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot"
     assert snapshot_bytes(Scalar("Long")) == utf(name) + i32(3)
 
 
-def test_kryo_is_passed_over() -> None:
+def test_kryo_is_skipped() -> None:
     empty = bytes.fromhex("000004f2c69a3d7000000000")
     one = bytes.fromhex("000004f2c69a3d70") + i32(1) + utf("a") + b"\1" + i32(2) + b"xy" + b"\0"
     kind = KryoType("a.B", empty + one + empty)

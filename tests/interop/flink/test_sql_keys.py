@@ -1,4 +1,4 @@
-"""Stores that Flink never saw, with keys of Flink SQL: rows of the types they are hashed as."""
+"""Stores that were written without Flink, with Flink SQL keys: rows of the hashed types."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def store_of(folder: Path) -> StateStore:
     return store
 
 
-def test_keys_are_rows_in_the_key_groups_of_flink(tmp_path: Path) -> None:
-    """The export has read its own rows back; here each key's hash is compared as well."""
+def test_keys_are_rows_in_flinks_key_groups(tmp_path: Path) -> None:
+    """The export has verified its own rows. Here each key's hash is compared as well."""
     done = export_savepoint(store_of(tmp_path), str(tmp_path / "to"), max_parallelism=720)
     operator = open_savepoint(done.savepoint).operator("keyed")
     found: dict[int, int] = {}
@@ -104,7 +104,7 @@ def test_keys_are_rows_in_the_key_groups_of_flink(tmp_path: Path) -> None:
     ],
     ids=lambda one: one["name"],
 )
-def test_types_are_those_that_java_serializes(about: dict[str, str]) -> None:
+def test_types_equal_those_that_java_serializes(about: dict[str, str]) -> None:
     name = about["name"].removeprefix("row_data ")
     if name.endswith(" WITH LOCAL TIME ZONE"):
         name = name.split()[0].replace("TIMESTAMP", "TIMESTAMP_LTZ")
@@ -112,7 +112,7 @@ def test_types_are_those_that_java_serializes(about: dict[str, str]) -> None:
     assert i32(2) + snapshot_bytes(kind) == bytes.fromhex(about["snapshot"])
 
 
-def test_names_of_texts_without_an_end() -> None:
+def test_type_names_of_unbounded_texts() -> None:
     assert key_logical_type("STRING").text == "STRING"
     assert key_logical_type("BYTES").java == key_logical_type("VARBINARY(2147483647)").java
     with pytest.raises(UnsupportedTypeError):
@@ -135,7 +135,7 @@ def test_names_of_texts_without_an_end() -> None:
     ],
     ids=str,
 )
-def test_a_key_comes_back_as_it_is_stored(stored: pa.DataType, sql: str, value: object) -> None:
+def test_a_key_is_read_back_as_it_is_stored(stored: pa.DataType, sql: str, value: object) -> None:
     column = sql_key(["key"], [stored], [sql])
     array = pa.array([value, None], stored)
     assert column.back(column.there(array)).equals(array)

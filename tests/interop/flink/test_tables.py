@@ -1,4 +1,4 @@
-"""State of queries and joins of real Flink: columns where there can be, no operator is hidden."""
+"""State of queries and joins of real Flink: columns where possible, and no hidden operator."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_joins_of_two_streams_have_columns(store: StateStore) -> None:
     assert {one["map_key"] % 5 for one in buffered} == {one["key"] for one in buffered}
 
 
-def test_aggregates_over_rows_and_deduplication_have_columns(store: StateStore) -> None:
+def test_over_aggregates_and_deduplication_have_columns(store: StateStore) -> None:
     newest = rows(store, "Deduplicate[22]", "deduplicate-state")
     assert {(row["key_f0"], row["f0"]) for row in newest} == {
         (None if n % 7 == 0 else f"name {n % 7}", n) for n in range(193, 200)
@@ -110,7 +110,9 @@ def test_aggregates_over_rows_and_deduplication_have_columns(store: StateStore) 
     assert {row["key_f0"] for row in kept} >= {f"name {n}" for n in range(1, 7)}
 
 
-def test_every_byte_comes_back(savepoint: str, store: StateStore, tmp_path: Path) -> None:
+def test_every_byte_survives_a_round_trip(
+    savepoint: str, store: StateStore, tmp_path: Path
+) -> None:
     done = export_savepoint(store, str(tmp_path / "to"))
     after = {one.metadata.id: one for one in open_savepoint(done.savepoint).operators}
     before = open_savepoint(savepoint).operators
@@ -138,7 +140,7 @@ def test_every_byte_comes_back(savepoint: str, store: StateStore, tmp_path: Path
     ],
     ids=str,
 )
-def test_there_and_back(kind: FlinkType, values: list[Any]) -> None:
+def test_values_survive_a_round_trip(kind: FlinkType, values: list[Any]) -> None:
     assert read_snapshot(Reader(i32(2) + snapshot_bytes(kind), "a snapshot")).kind == kind
     raw = encoded(pa.array(values, arrow_type(kind)), kind).to_pylist()
     assert decoded(kind, Spans.of(raw, "values")).to_pylist() == values
@@ -148,20 +150,20 @@ def test_there_and_back(kind: FlinkType, values: list[Any]) -> None:
         assert reader.at == len(one)
 
 
-def test_numbers_sort_as_their_bytes() -> None:
+def test_numbers_sort_like_their_bytes() -> None:
     numbers = [-(2**63), -5, -1, 0, 7, 2**63 - 1]
     raw = encoded(pa.array(numbers), Scalar("SortedLong")).to_pylist()
     assert raw == sorted(raw)
 
 
-def test_a_null_key_of_a_map_is_no_column() -> None:
+def test_a_map_with_a_null_key_has_no_column() -> None:
     kind = MapType(STRING, LONG, "NullAwareMap")
     raw = i32(1) + i8(1) + i8(0) + bytes(8)
     with pytest.raises(UnsupportedTypeError, match="a map has a null key"):
         decoded(kind, Spans.of([raw], "values"))
 
 
-def test_a_class_that_is_not_known_hides_nothing_where_others_make_it_up() -> None:
+def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None:
     inner = i32(1333245) + i32(1) + i32(1) + snapshot_bytes(LONG)
     raw = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + inner
     reader = Reader(i32(2) + raw + b"more", "a snapshot")

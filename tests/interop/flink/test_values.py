@@ -1,4 +1,4 @@
-"""Values: what Flink's serializers have written is read, and written again byte for byte."""
+"""Values from Flink's serializers are read, and written again byte for byte."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PIECES = st.lists(
 
 
 def mutated(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
-    """Return bytes with pieces overwritten, put in, cut out and repeated."""
+    """Return bytes with pieces overwritten, inserted, removed and repeated."""
     for place, how, piece in changes:
         at = place % (len(data) + 1)
         kept = data[at + len(piece) :] if how in (0, 2) else data[at:]
@@ -78,7 +78,7 @@ def mutated(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
 
 @settings(max_examples=200)
 @given(case=st.sampled_from([*NAMED.values()]), types=PIECES, pieces=PIECES, data=st.data())
-def test_changed_bytes_are_a_valid_column_or_a_typed_error(
+def test_changed_bytes_give_a_valid_column_or_a_typed_error(
     case: dict[str, Any], types: Any, pieces: Any, data: st.DataObject
 ) -> None:
     values = [raw for raw, _ in whole(case)] or [b""]
@@ -102,21 +102,21 @@ def has_half_pair(value: object) -> bool:
 
 
 def whole(case: dict[str, Any]) -> list[tuple[bytes, Any]]:
-    """Return bytes and values, but for texts that no column of text can hold."""
+    """Return bytes and values, except texts that no text column can hold."""
     is_text = case["name"] not in ("char", "char[]")
     pairs = ((bytes.fromhex(raw), value) for raw, value in case["values"])
     return [(raw, value) for raw, value in pairs if not (is_text and has_half_pair(value))]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_snapshot_of_flink_is_generated_byte_for_byte(case: dict[str, Any]) -> None:
+def test_a_flink_snapshot_is_generated_byte_for_byte(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     assert snapshot_bytes(kind).hex() == case["snapshot"][8:]
     assert (-1 if width_of(kind) is None else width_of(kind)) == case["length"]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_of_flink_are_read(case: dict[str, Any]) -> None:
+def test_flink_values_are_read(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
     spans = Spans.of([raw for raw, _ in pairs], case["name"])
     if not is_column(kind):
@@ -130,20 +130,20 @@ def test_values_of_flink_are_read(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_values_of_flink_are_written_byte_for_byte(case: dict[str, Any]) -> None:
+def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
     array = decoded(kind, Spans.of([raw for raw, _ in pairs], case["name"]))
     assert [raw.hex() for raw in encoded(array, kind).to_pylist()] == [
         raw.hex() for raw, _ in pairs
     ]
-    for start in range(len(pairs)):  # an array that is a part of another one
+    for start in range(len(pairs)):  # an array that is a slice of another one
         assert encoded(array.slice(start, 2), kind).to_pylist() == [
             raw for raw, _ in pairs[start : start + 2]
         ]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_end_of_a_value_of_flink_is_found(case: dict[str, Any]) -> None:
+def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     if "kryo" in case["name"] or "Kryo" in name_of(kind):
         with pytest.raises(UnsupportedTypeError, match="does not say where it ends"):
@@ -156,7 +156,7 @@ def test_the_end_of_a_value_of_flink_is_found(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_a_cut_value_is_a_typed_error(case: dict[str, Any]) -> None:
+def test_a_truncated_value_is_a_typed_error(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     for raw, _ in whole(case):
         for cut in {0, len(raw) // 2, len(raw) - 1}:
@@ -167,7 +167,7 @@ def test_a_cut_value_is_a_typed_error(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_a_flipped_byte_is_a_value_or_a_typed_error(
+def test_a_flipped_byte_gives_a_value_or_a_typed_error(
     case: dict[str, Any], data: st.DataObject
 ) -> None:
     kind = kind_of(case)
@@ -195,7 +195,7 @@ def test_texts_are_read_and_written(values: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 70000])
-def test_the_length_of_a_text_takes_the_bytes_it_needs(length: int) -> None:
+def test_a_text_length_is_encoded_in_the_fewest_bytes(length: int) -> None:
     values = ["a" * length, "ä" * length, "b"]
     raw = [string_value(text) for text in values]
     array = decoded(Scalar("String"), Spans.of(raw, "t"))
@@ -229,16 +229,16 @@ def test_a_list_without_its_commas_is_damaged(kind: FlinkType, change: Any) -> N
         decoded_list(kind, Spans.of([change(raw)], "l"))
 
 
-def test_half_a_pair_of_surrogates_is_named() -> None:
+def test_half_a_surrogate_pair_is_named() -> None:
     with pytest.raises(UnsupportedTypeError, match="half of a pair of surrogates"):
         decoded(Scalar("String"), Spans.of([string_value("a\ud800")], "t"))
 
 
-def test_a_null_that_has_no_form_is_refused() -> None:
+def test_a_null_without_an_encoding_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="a null stands where"):
         encoded(pa.array([1, None]), Scalar("Long"))
 
 
-def test_bytes_behind_a_value_are_refused() -> None:
+def test_bytes_after_a_value_are_refused() -> None:
     with pytest.raises(DamagedFileError, match="v is damaged at byte 8: bytes are left"):
         decoded(Scalar("Long"), Spans.of([bytes(8), bytes(9)][1:], "v"))

@@ -1,4 +1,4 @@
-"""Savepoints that are written here, of one keyed state, to try what no golden has."""
+"""Generated savepoints with one keyed state, for cases that no golden covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written_savepoint(
 ) -> Path:
     """Write a value state ``count`` of operator ``big``; return the savepoint's folder.
 
-    Each key lies in the key group that Flink has it in, or in those that are given.
+    Each key is in Flink's key group, or in the given one.
     """
     raw_keys = encoded(keys, key).to_pylist()
     stored = pa.array(values, pa.int64()) if isinstance(values, list) else values

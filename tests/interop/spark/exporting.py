@@ -1,7 +1,7 @@
-"""The job that is killed: it exports a checkpoint again and again, to one new folder after another.
+"""The job under test: it exports a checkpoint repeatedly, each time into a new folder.
 
-It says ``ready`` when Spark stands, waits to be told to go, and then says the name of each folder
-that is whole.
+It prints ``ready`` after Spark has started, and waits for a command to start. Then it prints the
+name of each complete folder.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from tests.servers.process import SHORT_LIVED_JVM
 
 
 def main(url: str, folder: str, scratch: str) -> None:
-    """Export the newest checkpoint of a store until the process dies; what Spark leaves then is in
-    ``scratch``, whose name is short, as Spark makes sockets there.
+    """Export the newest checkpoint of a store until the process is killed.
+
+    Spark's leftover files are in ``scratch``. Its name is short, because Spark creates sockets
+    there.
     """
     options = " ".join((f"-Djava.io.tmpdir={scratch}", *SHORT_LIVED_JVM))
     spark = spark_session(
@@ -34,7 +36,7 @@ def main(url: str, folder: str, scratch: str) -> None:
     store = StateStore.open(url, spark=spark)
     print("ready", flush=True)
     if not sys.stdin.readline():
-        return  # whoever would have said so is gone
+        return  # the process that sends commands has exited
     for number in range(1000):
         provider: Provider = "hdfs" if number % 2 else "rocksdb"
         target = Path(folder) / f"target-{number}"

@@ -1,4 +1,4 @@
-"""What the queries run in Python workers: functions of groups, and processors of states."""
+"""The Python functions of the queries: functions of groups, and processors with states."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-WAIT = 300_000  # milliseconds after its last event until a key is let go
+WAIT = 300_000  # milliseconds after a key's last event until its state is removed
 DAY = 24 * 60 * 60 * 1000
 
 
 def running(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Count the rows of a key and sum them up."""
+    """Count and sum the rows of a key."""
     n, total = state.get if state.exists else (0, 0)
     for frame in frames:
         n, total = n + len(frame), total + int(frame["v"].sum())
@@ -23,7 +23,9 @@ def running(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iter
 
 
 def waiting(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Count the rows of a key until there was none for a while; then say so, and forget it."""
+    """Count the rows of a key until none arrived for some time; then emit the count and
+    remove it.
+    """
     n, last = state.get if state.exists else (0, 0)
     if state.hasTimedOut:
         state.remove()
@@ -37,12 +39,12 @@ def waiting(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iter
 
 
 def milliseconds(frame: pd.DataFrame) -> int:
-    """Return the latest time of a frame of events, which are in UTC."""
+    """Return the latest time in a frame of events, in UTC."""
     return int(frame["t"].max().timestamp() * 1000)
 
 
 class Ending(StatefulProcessor):
-    """A state that says what it has after each micro-batch with events, and that a timer ends."""
+    """A state that is emitted after each micro-batch with events, and that a timer removes."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -52,7 +54,7 @@ class Ending(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """Add the events of a key; its timer is the last one's."""
+        """Add the events of a key, and set its timer relative to the last event."""
         (last,) = self.last.get() or (0,)
         for frame in rows:
             last = max(last, milliseconds(frame))
@@ -61,37 +63,37 @@ class Ending(StatefulProcessor):
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(last + WAIT)
-        # A second one of each key, which changes nothing: later, but for the same key.
+        # A second, later timer of the same key, which has no effect.
         self.handle.registerTimer(last + 10 * WAIT)
         yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [self.text()]})
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[pd.DataFrame]:
-        """Say what there was, and forget it."""
+        """Emit the state, and remove it."""
         at = expiredTimerInfo.getExpiryTimeInMs()
         yield pd.DataFrame({"k": [key[0]], "what": [f"timer {at}"], "has": [self.text()]})
         self.last.clear()
         self.clear()
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing needs to be closed."""
 
     def add(self, frame: pd.DataFrame) -> None:
         """Add some events of a key."""
         raise NotImplementedError
 
     def text(self) -> str:
-        """Say what there is."""
+        """Return the state as text."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget it."""
+        """Remove the state."""
         raise NotImplementedError
 
 
 class Listed(Ending):
-    """A list, in the order of the events."""
+    """A list in the order of the events."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -104,16 +106,16 @@ class Listed(Ending):
             self.seen.appendValue((int(row.id), int(row.v)))
 
     def text(self) -> str:
-        """Say what there is."""
+        """Return the state as text."""
         return str(list(self.seen.get()))
 
     def clear(self) -> None:
-        """Forget it."""
+        """Remove the state."""
         self.seen.clear()
 
 
 class Living(StatefulProcessor):
-    """A value, a list and a map that live for ten days after their last change, by the clock."""
+    """A value, a list and a map with a TTL of ten days in processing time."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states."""
@@ -126,7 +128,7 @@ class Living(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """Add the events of a key, and set a timer that no test lives to see."""
+        """Add the events of a key, and set a timer that fires after the end of every test."""
         for frame in rows:
             (n,) = self.n.get() or (0,)
             self.n.update((n + len(frame),))
@@ -141,4 +143,4 @@ class Living(StatefulProcessor):
         yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [has]})
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing needs to be closed."""

@@ -1,9 +1,9 @@
 """Real stateful queries of Structured Streaming, whose checkpoints are imported and exported.
 
-All of them read :func:`events`, files of JSON that a seeded generator makes, one file in each
-micro-batch, and say the same each time: no clock, no random number, and no order that Spark leaves
-open is in what they emit. So a query that goes on from another checkpoint can be held against one
-that was never stopped.
+All of them read :func:`events`, which are JSON files from a seeded generator, one file per
+micro-batch. They emit the same rows in each run, because the rows depend on no clock, no random
+number and no undefined order. A query that continues from another checkpoint can therefore be
+compared with one that was never stopped.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Query:
     """A stateful query over :func:`events`.
 
     Args:
-        name: what it is called in :data:`QUERIES`.
+        name: its key in :data:`QUERIES`.
         mode: its output mode.
-        build: makes it of a stream of events.
-        providers: the state stores that it runs on, "hdfs" and "rocksdb".
-        conf: settings that it needs.
+        build: the function that builds it from a stream of events.
+        providers: the state store providers that it supports, "hdfs" and "rocksdb".
+        conf: the settings that it requires.
     """
 
     name: str
@@ -67,17 +67,17 @@ class Query:
 
 
 def events(folder: Path, first: int, last: int, seed: int = 5) -> None:
-    """Write the files ``first`` to ``last - 1``, each later than the one before.
+    """Write the files ``first`` to ``last - 1``, each with later events than the previous one.
 
-    A file is the same whichever others are written with it. A tenth of its events is so late that a
-    watermark drops some of them.
+    A file has the same content in every call. A tenth of its events is so late that a watermark
+    drops some of them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(first, last):
-        # A text as a seed is the same in every process.
+        # A text seed gives the same numbers in every process.
         draw = random.Random(f"{seed}/{number}")
         lines = [json.dumps(_event(draw, number)) for _ in range(EVENTS)]
-        # A reader that lists the folder meanwhile sees a whole file, or none.
+        # A concurrent reader of the folder sees a complete file, or none.
         hidden, file = folder / f".{number:05}", folder / f"{number:05}.json"
         hidden.write_text("\n".join(lines) + "\n")
         os.utime(hidden, (1_000_000_000 + number, 1_000_000_000 + number))
@@ -99,13 +99,13 @@ def _event(draw: random.Random, number: int) -> dict[str, Any]:
 
 
 def stream(spark: SparkSession, source: Path) -> DataFrame:
-    """Return the events of a folder as a stream, a file a micro-batch."""
+    """Return the events of a folder as a stream with one file per micro-batch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
 
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for a while."""
+    """Change settings of a session temporarily."""
     before = {name: spark.conf.get(name, None) for name in values}
     for name, value in values.items():
         spark.conf.set(name, value)
@@ -132,13 +132,13 @@ def run(
     """Run a query over all files that it has not read yet.
 
     Args:
-        spark: the session; its settings are afterwards what they were.
+        spark: the session, whose settings are restored afterwards.
         query: the query.
         source: the folder of :func:`events`.
-        location: the checkpoint that it starts from, or makes.
+        location: the checkpoint location, which is created if it does not exist.
         provider: "hdfs" or "rocksdb".
-        partitions: the number of shuffle partitions, which only a new checkpoint takes.
-        conf: settings that go over those of the query.
+        partitions: the number of shuffle partitions, which applies only to a new checkpoint.
+        conf: settings that override the query's settings.
 
     Returns:
         The rows that each micro-batch emitted, as JSON, sorted.
@@ -173,15 +173,15 @@ def run(
 
 
 def texts(rows: DataFrame) -> list[str]:
-    """Return the rows as JSON, with their nulls, sorted. Two columns may have one name."""
+    """Return the rows as JSON, including nulls, sorted. Two columns may have one name."""
     whole = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     return sorted(row[0] for row in rows.select(whole).collect())
 
 
 def copy_location(src: str | Path, dst: str | Path) -> None:
-    """Copy a checkpoint, so that one restart leaves the next one what it had.
+    """Copy a checkpoint, so that a restart does not affect the next one.
 
-    The paths of schemas that a transformWithState keeps are absolute; the copy's are its own.
+    The schema paths of a transformWithState are absolute, and the copy gets its own paths.
     """
     old, new = Path(src).absolute(), Path(dst).absolute()
     shutil.copytree(old, new)
@@ -190,16 +190,16 @@ def copy_location(src: str | Path, dst: str | Path) -> None:
         after = before.replace(f"{old}/state/", f"{new}/state/")
         if after != before:
             file.write_text(after)
-            # Else Spark finds that the file is not what it wrote.
+            # Otherwise Spark reports that the file differs from what it wrote.
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 def planned_only(location: str | Path) -> int:
-    """Take the commit of the last micro-batch away, so that it is only planned; return its number.
+    """Delete the commit of the last micro-batch, so that it is only planned; return its number.
 
-    That is what a kill leaves after the tasks wrote their state and before the driver wrote to the
-    log: Spark writes ``offsets/N`` before the micro-batch, the state by its tasks, and last
-    ``commits/N``. The state of N stays, and the next start writes it anew.
+    A kill between the tasks' state writes and the driver's log write has the same effect. Spark
+    writes ``offsets/N`` before the micro-batch, then its tasks write the state, and the driver
+    writes ``commits/N``. The state of N stays, and the next start rewrites it.
     """
     commits = Path(location) / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
@@ -212,15 +212,15 @@ def state_rows(spark: SparkSession, location: str | Path) -> dict[str, list[str]
     """Return the rows of every store, without their partitions, as JSON, sorted.
 
     Stores are named ``operator/store``, and the variables of a transformWithState
-    ``operator/store/variable``; ``operator/store/*`` has all its column families, as bytes. They
-    are as of the last micro-batch that is committed.
+    ``operator/store/variable``. ``operator/store/*`` has all its column families, as bytes. The
+    rows are those of the last committed micro-batch.
     """
     with _reading(spark, location):
         return {name: texts(rows.drop("partition_id")) for name, rows in _stores(spark, location)}
 
 
 def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, DataFrame]]:
-    """Yield stores, or their variables, as a reader has them."""
+    """Yield stores, or their variables, as a reader returns them."""
     for store in _metadata(spark, location):
         name = f"{store.operatorId}/{store.stateStoreName}"
         if store.operatorProperties is None:
@@ -231,11 +231,12 @@ def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, Da
             if variable["stateVariableType"] == "TimerState":
                 options = {"readRegisteredTimers": "true"}
             else:
-                # Of a list the order counts, which flat rows do not have; of a map it does not.
+                # The order of a list matters, and flat rows do not have it. The order of a map does
+                # not matter.
                 flat = str(variable["stateVariableType"] != "ListState")
                 options = {"stateVarName": what, "flattenCollectionTypes": flat}
             yield f"{name}/{what}", _read(spark, location, store, **options)
-        # With the families that Spark keeps for itself.
+        # This includes the column families that Spark uses internally.
         yield f"{name}/*", _read(spark, location, store, _readAllColumnFamilies="true")
 
 
@@ -250,8 +251,8 @@ def _read(spark: SparkSession, location: str | Path, store: Row, **options: str)
 
 @contextmanager
 def _reading(spark: SparkSession, location: str | Path) -> Iterator[None]:
-    """Make a session fit to read the states of a checkpoint."""
-    # A session that never ran a stream has no coordinator of stores, which reading asks for.
+    """Prepare a session for reading the states of a checkpoint."""
+    # A session without a stream has no state store coordinator, which reading requires.
     assert spark.streams is not None
     commits = Path(location) / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
@@ -269,14 +270,14 @@ def _timed(rows: DataFrame) -> DataFrame:
 
 
 def agg(rows: DataFrame) -> DataFrame:
-    """Count, sum, average and a list, of a key that may be null."""
+    """Count, sum, average and a list, per nullable key."""
     return rows.groupBy("k").agg(
         F.count("*").alias("n"), F.sum("price"), F.avg("v"), F.collect_list("v")
     )
 
 
 def nested(rows: DataFrame) -> DataFrame:
-    """A struct as the key, with one in it; structs, arrays, maps and nothing as values."""
+    """A nested struct as the key, and structs, arrays, maps and a void column as values."""
     pair = F.struct("id", F.array("v", F.lit(None)).alias("a"))
     table = F.map_from_arrays(F.array(F.lit("x"), F.lit("y")), F.array("price", F.lit(1.5)))
     inner = F.when(F.col("small") > 0, F.struct("blob", "day"))
@@ -287,7 +288,7 @@ def nested(rows: DataFrame) -> DataFrame:
 
 
 def agg_many(rows: DataFrame) -> DataFrame:
-    """A key of five types; values that are structs, and buffers that only Spark understands."""
+    """A key of five types, struct values, and buffers that only Spark can decode."""
     return rows.groupBy(
         "day",
         F.floor(F.col("price") / 40).cast("decimal(10,2)").alias("price"),
@@ -303,12 +304,12 @@ def agg_many(rows: DataFrame) -> DataFrame:
 
 
 def aggwin(rows: DataFrame) -> DataFrame:
-    """Sums of windows that are emitted when they are over."""
+    """Sums of windows, which are emitted when the windows end."""
     return _timed(rows).groupBy(F.window("t", "5 minutes"), "k").agg(F.sum("v"), F.max("price"))
 
 
 def aggregate_all(rows: DataFrame) -> DataFrame:
-    """One group, which has no key and is in one partition."""
+    """One group without a key, in one partition."""
     return rows.agg(F.sum("v"), F.sum("price"), F.count("k"))
 
 
@@ -318,17 +319,17 @@ def dedup(rows: DataFrame) -> DataFrame:
 
 
 def dedupwm(rows: DataFrame) -> DataFrame:
-    """The first row of each id, which is forgotten after a while."""
+    """The first row of each id, which the watermark removes later."""
     return _timed(rows).dropDuplicatesWithinWatermark(["id"])
 
 
 def session(rows: DataFrame) -> DataFrame:
-    """Sessions of a key, which grow together."""
+    """Sessions of a key, which can merge."""
     return _timed(rows).groupBy(F.session_window("t", "1 minute"), "k").agg(F.sum("v"))
 
 
 def join(rows: DataFrame) -> DataFrame:
-    """Rows with those that follow them within five minutes, or with none."""
+    """Rows with the rows that follow them within five minutes, or with nulls."""
     left = _timed(rows).select("k", "small", "v", "t").alias("left")
     right = (
         rows.where("v % 3 = 0")
@@ -340,17 +341,17 @@ def join(rows: DataFrame) -> DataFrame:
 
 
 def limit(rows: DataFrame) -> DataFrame:
-    """The first rows of all: a number in one partition."""
+    """The first rows of all, counted in one partition."""
     return rows.select("k", "id", "v").limit(3 * EVENTS + EVENTS // 2)
 
 
 def two(rows: DataFrame) -> DataFrame:
-    """Two stateful operators: first rows, and sums of them by windows."""
+    """Two stateful operators: deduplicated rows, and windowed sums of them."""
     return dedupwm(rows).groupBy(F.window("t", "5 minutes"), "small").agg(F.sum("v"))
 
 
 def fmgws(rows: DataFrame) -> DataFrame:
-    """A state of each key that never ends."""
+    """A state per key that never ends."""
     shape = "k string, n long, total long"
     return rows.groupBy("k").applyInPandasWithState(
         running, shape, "n long, total long", "update", GroupStateTimeout.NoTimeout
@@ -358,7 +359,7 @@ def fmgws(rows: DataFrame) -> DataFrame:
 
 
 def fmgws_t(rows: DataFrame) -> DataFrame:
-    """A state of each key that ends by event time; many keys, so that some have no events."""
+    """A state per key that ends in event time, with many keys, so that some have no events."""
     keyed = _timed(rows).selectExpr("concat(k, '-', id % 4) as k", "t")
     return keyed.groupBy("k").applyInPandasWithState(
         waiting,
@@ -372,7 +373,7 @@ def fmgws_t(rows: DataFrame) -> DataFrame:
 def transform(
     make: Callable[[], StatefulProcessor], time: str = "EventTime"
 ) -> Callable[[DataFrame], DataFrame]:
-    """Return the query of a processor, in Pandas."""
+    """Return the query of a processor, in pandas."""
 
     def build(rows: DataFrame) -> DataFrame:
         keyed = _timed(rows).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t").groupBy("k")
@@ -408,7 +409,7 @@ QUERIES: dict[str, Query] = {
             {"spark.sql.streaming.stateStore.encodingFormat": "avro"},
         ),
         Query("tws_listed", "update", transform(Listed), _ROCKSDB),
-        # By the clock there is always one more micro-batch, unless each needs data.
+        # With processing time there is always one more micro-batch, unless each requires data.
         Query(
             "tws_ttl",
             "update",

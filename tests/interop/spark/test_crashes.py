@@ -1,5 +1,5 @@
-"""Whatever dies, and whenever: what was there is untouched, and what is half is never taken for a
-checkpoint. And what is whole goes on with the rows that a plain restart has.
+"""A crash at any time leaves existing files unchanged, and never a partial checkpoint that looks
+valid. A query from a complete export emits the same rows as after a plain restart.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from tests.interop.spark.queries import (
 )
 from tests.syntax import ROOT
 
-# A source of files writes every second log as one of all before it, and deletes those at once.
-MARKER = "offsets/5"  # two behind the micro-batch that is exported
+# A file source compacts all earlier logs into every second log, and deletes them immediately.
+MARKER = "offsets/5"  # two micro-batches before the exported one
 COMPACT = {
     "spark.sql.streaming.fileSource.log.compactInterval": "2",
     "spark.sql.streaming.fileSource.log.cleanupDelay": "0",
@@ -59,7 +59,9 @@ COMPACT = {
 
 @dataclass(frozen=True)
 class Kept:
-    """The location of a query after four micro-batches, what they emitted, and a store with it."""
+    """The location of a query after four micro-batches, its emitted rows, and a store that imported
+    it.
+    """
 
     spark: SparkSession
     folder: Path
@@ -114,7 +116,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 @pytest.fixture
 def untouched(kept: Kept) -> Iterator[None]:
-    """What was there is byte for byte there after a test, and nothing else."""
+    """Check that a test leaves existing files byte for byte unchanged, and adds none."""
     before = content(kept.location), content(kept.folder / "store")
     yield
     assert (content(kept.location), content(kept.folder / "store")) == before
@@ -130,7 +132,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def refuses_to_start(kept: Kept, target: Path, name: str = "agg") -> None:
-    """Spark starts no query with the location, and names the file that says why."""
+    """Assert that Spark starts no query with the location, and names the file with the reason."""
     with pytest.raises((StreamingQueryException, SparkRuntimeException)) as caught:
         kept.run(target, "hdfs", name)
     assert (MARKER if (target / "metadata").exists() else "metadata") in str(caught.value)
@@ -155,7 +157,7 @@ CASES = [
     *((step, FaultKind.ANSWER_LOST) for step in ("marker", "commit")),
     ("plan", FaultKind.FULL),
 ]
-# Each step once; the marker also where nothing is written.
+# Each step runs once. The marker is also tested where nothing was written.
 IN_EACH_RUN = [
     *((step, FaultKind.ERROR) for step in ("marker", "query", "operators", "sync", "end")),
     *((step, FaultKind.ANSWER_LOST) for step in ("marker", "commit")),
@@ -165,7 +167,7 @@ IN_EACH_RUN = [
 
 @pytest.fixture(scope="module")
 def calls(kept: Kept) -> dict[tuple[str, str | None], int]:
-    """The number of each call that an export makes on the storage of its target."""
+    """Return the number of each call that an export makes on its target's storage."""
     with pytest.MonkeyPatch.context() as patch:
 
         def export(storage: Storage) -> None:
@@ -230,7 +232,7 @@ def test_a_task_that_cannot_write(
 
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.long)])
-def test_rows_that_cannot_be_made(
+def test_invalid_rows_leave_no_usable_target(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: Provider
 ) -> None:
     whole = StoreColumns.to_bytes
@@ -254,7 +256,7 @@ def test_rows_that_cannot_be_made(
 
 @pytest.mark.usefixtures("untouched")
 def test_two_exports_to_one_target(kept: Kept, tmp_path: Path) -> None:
-    """One that begins while another writes is refused, and the other one is whole."""
+    """An export that starts during another one is refused, and the first one is complete."""
     target, refused = tmp_path / "target", []
 
     def second(*_: object) -> None:
@@ -268,7 +270,7 @@ def test_two_exports_to_one_target(kept: Kept, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_an_export_that_looked_before_another_was_done(
+def test_an_export_that_checked_the_target_before_another_finished(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -296,7 +298,7 @@ def scratch() -> Iterator[str]:
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str, count: int) -> None:
-    """Processes, each of which gets SIGKILL at some moment of its first exports."""
+    """Each process gets SIGKILL at a random moment of its first exports."""
     jobs = []
     for number in range(count):
         folder = tmp_path / str(number)
@@ -348,7 +350,7 @@ def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str, count
 
 
 def wait_for(path: Path) -> None:
-    """Return as soon as there is something."""
+    """Return as soon as the path exists."""
     until = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < until
@@ -356,7 +358,7 @@ def wait_for(path: Path) -> None:
 
 
 def test_an_import_that_dies(kept: Kept, tmp_path: Path) -> None:
-    """No checkpoint is seen, and the next import makes one that can be exported."""
+    """No checkpoint is visible, and the next import makes one that can be exported."""
     watched = calls_of(
         LocalStorage(str(tmp_path / "watched")),
         lambda storage: import_checkpoint(
@@ -413,7 +415,7 @@ def test_a_micro_batch_that_was_planned_runs_again(kept: Kept, tmp_path: Path, n
 @pytest.mark.parametrize(
     "batch", [1, *(pytest.param(batch, marks=pytest.mark.long) for batch in (0, 2))]
 )
-def test_an_older_micro_batch_goes_on_with_all_later_files(
+def test_an_older_micro_batch_continues_with_all_later_files(
     kept: Kept, tmp_path: Path, batch: int
 ) -> None:
     assert (kept.location / "sources" / "0" / "3.compact").exists()
@@ -425,7 +427,9 @@ def test_an_older_micro_batch_goes_on_with_all_later_files(
 
 
 def test_a_corrected_and_a_purged_key(kept: Kept, tmp_path: Path) -> None:
-    """The first goes on from its new value, the second begins anew, and all others as ever."""
+    """The first key continues from its new value, the purged key starts empty, and all others are
+    unchanged.
+    """
     store = kept.store(tmp_path / "store")
     import_checkpoint(kept.spark, str(kept.location), store)
     uid = "stateStoreSave-0"
@@ -460,7 +464,7 @@ def test_a_corrected_and_a_purged_key(kept: Kept, tmp_path: Path) -> None:
         }
 
 
-def test_exchanged_partitions_are_noticed(kept: Kept, tmp_path: Path) -> None:
+def test_swapped_partitions_are_detected(kept: Kept, tmp_path: Path) -> None:
     target = tmp_path / "target"
     kept.export(target, "hdfs")
     assert misplaced(kept, target) == 0

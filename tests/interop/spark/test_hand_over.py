@@ -1,4 +1,4 @@
-"""A query of Spark's goes on as a ``StatefulQuery`` on the state in a store, and back."""
+"""A Spark query continues as a ``StatefulQuery`` on the state in a store, and back again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def totals(rows: DataFrame) -> DataFrame:
 
 
 def added(events: DataFrame, state: DataFrame) -> DataFrame:
-    """The same, on the columns that Spark's aggregation keeps: its buffers."""
+    """The same update on the columns of Spark's aggregation, which are its buffers."""
     new = events.groupBy("k", "small").agg(F.count("*").alias("count"), F.sum("v").alias("sum"))
     both = state.unionByName(new)
     return both.groupBy("k", "small").agg(F.sum("count").alias("count"), F.sum("sum").alias("sum"))
@@ -98,7 +98,7 @@ class Moves:
 
 @pytest.fixture
 def moves(spark: SparkSession, tmp_path: Path) -> Moves:
-    """Behind micro-batch 1, which is imported."""
+    """The state after micro-batch 1, which is imported."""
     found = Moves(spark, tmp_path)
     events(tmp_path / "events", 0, 2)
     found.run("spark")
@@ -106,8 +106,8 @@ def moves(spark: SparkSession, tmp_path: Path) -> Moves:
     return found
 
 
-def test_an_aggregation_goes_on_here_and_returns(moves: Moves) -> None:
-    """Null keys too; each event once, at another parallelism in each place."""
+def test_an_aggregation_continues_here_and_returns(moves: Moves) -> None:
+    """This includes null keys. Each event counts once, at another parallelism in each system."""
     moves.hand_over("progress")
     events(moves.folder / "events", 2, 3)
     moves.run_here("progress")
@@ -144,8 +144,8 @@ def test_a_planned_micro_batch_runs_here(moves: Moves) -> None:
 
 
 @pytest.mark.long
-def test_a_processors_value_goes_on_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a transformWithState with a list, a map, times to live and timers, which stay."""
+def test_a_processors_value_continues_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
+    """The list, the map, TTLs and timers of its transformWithState are unchanged."""
     query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
     source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)
 
@@ -220,7 +220,7 @@ def wrong_later(moves: Moves) -> dict[str, Callable[[], None]]:
     }
 
 
-def test_what_does_not_fit_is_refused(moves: Moves) -> None:
+def test_an_invalid_handover_is_refused(moves: Moves) -> None:
     for said, call in wrong(moves).items():
         with pytest.raises(InvalidArgumentError, match=said):
             call()
@@ -249,9 +249,9 @@ def test_a_location_that_is_being_written(moves: Moves) -> None:
         moves.hand_over("new")
 
 
-def test_a_processor_goes_on_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
-    """All of it: a value, a list, a map, times to live and timers, at another parallelism each
-    time. What it says of a key is what it says where it never left Spark.
+def test_a_processor_continues_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
+    """All of its state moves: a value, a list, a map, TTLs and timers, at another parallelism each
+    time. Its output equals the output of a query that never left Spark.
     """
     query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
     source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)

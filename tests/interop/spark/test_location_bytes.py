@@ -1,4 +1,4 @@
-"""A checkpoint location whose files were made to cost any time: a typed error, soon."""
+"""A checkpoint location with files that were crafted to take a long time: a typed error, soon."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PARTITIONS = [str(10**12), str(2**31 - 1), "5", "0", "-1", "9" * 5_000]
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS, ids=lambda text: text[:15])
-def test_no_more_partitions_than_files(tmp_path: Path, partitions: str) -> None:
+def test_more_partitions_than_files_are_refused(tmp_path: Path, partitions: str) -> None:
     store = f'{{"storeName":"default","numPartitions":{partitions}}}'
     operator = '{"operatorId":0,"operatorName":"dedupe"}'
     text = f'v1\n{{"operatorInfo":{operator},"stateStoreInfo":[{store}]}}'
@@ -76,6 +76,6 @@ IDS = ["deep", "half", "deep member", "half member"]
         ("state/0/_metadata/metadata", "v1\n"),
     ],
 )
-def test_json_within_json_has_an_end(tmp_path: Path, name: str, head: str, json_text: str) -> None:
+def test_nested_json_is_limited(tmp_path: Path, name: str, head: str, json_text: str) -> None:
     with pytest.raises(DamagedFileError, match=f"{name} is not as Spark writes it"):
         read_all(location(tmp_path, **{name: head + json_text}))

@@ -1,4 +1,4 @@
-"""What an older release imported is exported as it was: the format is a promise."""
+"""Spark imports of older releases are exported without change, because the format is stable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.interop.spark.queries import state_rows
 STORES = sorted((Path(__file__).parents[2] / "golden").glob("spark_v*"))
 
 
-def test_there_is_one() -> None:
-    """The test below does run."""
+def test_there_is_an_old_import() -> None:
+    """The test below did not run over an empty list."""
     assert [path.name for path in STORES] == ["spark_v1", "spark_v2"]
 
 

@@ -1,4 +1,4 @@
-"""What cannot be imported or exported is refused by name, before anything is written."""
+"""Unsupported imports and exports are refused by name, before anything is written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ARRAY_KEY = Query(
 
 @dataclass(frozen=True)
 class Kept:
-    """Checkpoint locations of queries after three micro-batches, by provider; copy them."""
+    """Checkpoint locations of queries after three micro-batches, by provider. Tests copy them."""
 
     folder: Path
     hdfs: Path
@@ -88,7 +88,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 
 def edit(path: Path, change: Callable[[str], str]) -> None:
-    """Change a file of Spark's, and drop the checksum that is beside it."""
+    """Change a file of Spark's, and delete its checksum file."""
     text = path.read_text()
     changed = change(text)
     assert changed != text
@@ -97,7 +97,7 @@ def edit(path: Path, change: Callable[[str], str]) -> None:
 
 
 def conf(name: str, value: str) -> Callable[[str], str]:
-    """Return what changes a setting in a file of offsets."""
+    """Return a function that changes a setting in an offsets file."""
 
     def change(text: str) -> str:
         version, settings, *ends = text.split("\n")
@@ -189,7 +189,7 @@ BROKEN: dict[str, tuple[str, Callable[[str], str], type[StateStoreError], list[s
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_location_that_is_not_as_it_should_be(kept: Kept, tmp_path: Path, case: str) -> None:
+def test_an_invalid_location(kept: Kept, tmp_path: Path, case: str) -> None:
     file, change, error, parts = BROKEN[case]
     location = kept.copy(tmp_path / "location")
     edit(location / file, change)
@@ -204,7 +204,7 @@ def refuses(
     parts: list[str],
     **options: Any,
 ) -> None:
-    """An import fails with an error that names all parts, and no checkpoint is made."""
+    """Assert that an import fails with an error with all parts, and that no checkpoint is made."""
     store = folder / "refused"
     with pytest.raises(error) as caught:
         import_checkpoint(kept.spark, str(location), kept.new_store(store), **options)
@@ -239,7 +239,7 @@ LOST: dict[str, tuple[str, str, type[StateStoreError], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_a_location_that_misses_a_file(kept: Kept, tmp_path: Path, case: str) -> None:
+def test_a_location_without_a_file(kept: Kept, tmp_path: Path, case: str) -> None:
     provider, pattern, error, parts = LOST[case]
     location = kept.copy(tmp_path / "location", provider)
     lose(pattern)(location)
@@ -248,7 +248,7 @@ def test_a_location_that_misses_a_file(kept: Kept, tmp_path: Path, case: str) ->
 
 @pytest.mark.parametrize(("case", "keeps"), [("delta", False), ("zip", False), ("zip", True)])
 def test_a_state_file_of_any_size(kept: Kept, tmp_path: Path, case: str, keeps: bool) -> None:
-    """Its 5 GB are on no disk, and nobody reads them: it is refused as soon as another one."""
+    """The file of 5 GB is sparse and is not read. It is refused as fast as any other file."""
     provider, pattern, error, parts = LOST[case]
     location = kept.copy(tmp_path / "location", provider)
     for file in location.glob(pattern):
@@ -265,7 +265,7 @@ def test_a_micro_batch_that_is_not_kept(kept: Kept, tmp_path: Path) -> None:
     refuses(kept, tmp_path, kept.hdfs, InvalidArgumentError, ["-1", "0 to 2"], batch=-1)
 
 
-def test_a_folder_that_is_none(kept: Kept, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_location(kept: Kept, tmp_path: Path) -> None:
     refuses(kept, tmp_path, tmp_path / "none", InvalidArgumentError, ["checkpointLocation"])
 
 
@@ -315,20 +315,20 @@ def exports(
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 2.5, True, 2**31])
-def test_numbers_of_partitions_that_cannot_be(kept: Kept, tmp_path: Path, partitions: int) -> None:
+def test_invalid_numbers_of_partitions(kept: Kept, tmp_path: Path, partitions: int) -> None:
     with pytest.raises(InvalidArgumentError, match="partition"):
         exports(kept, tmp_path / "target", partitions=partitions)
     assert not (tmp_path / "target").exists()
 
 
 @pytest.mark.parametrize("provider", ["leveldb", "", "RocksDB"])
-def test_a_provider_that_is_not_known(kept: Kept, tmp_path: Path, provider: str) -> None:
+def test_an_unknown_provider(kept: Kept, tmp_path: Path, provider: str) -> None:
     with pytest.raises(InvalidArgumentError, match="hdfs or rocksdb"):
         exports(kept, tmp_path / "target", provider=provider)
     assert not (tmp_path / "target").exists()
 
 
-def test_a_checkpoint_that_is_not_there(kept: Kept, tmp_path: Path) -> None:
+def test_a_missing_checkpoint(kept: Kept, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="7"):
         exports(kept, tmp_path / "target", checkpoint=7)
     assert not (tmp_path / "target").exists()
@@ -404,7 +404,7 @@ def test_a_query_that_changed_between_two_imports(kept: Kept, tmp_path: Path, qu
     shutil.copytree(kept.store, store)
     events(kept.folder / "events", 3, 4)
     kept.run(query, location)
-    shutil.copy(kept.hdfs / "metadata", location / "metadata")  # as if it were the same query
+    shutil.copy(kept.hdfs / "metadata", location / "metadata")  # makes it look like the same query
     (location / ".metadata.crc").unlink()
     with pytest.raises(SchemaMismatchError, match=r"operator .*-\d.*store of its own"):
         import_checkpoint(kept.spark, str(location), kept.new_store(store))
@@ -428,10 +428,8 @@ def test_state_that_is_kept_as_bytes_and_was_edited(kept: Kept, tmp_path: Path) 
     assert not (tmp_path / "edited").exists()
 
 
-def test_states_that_are_none_of_the_query_are_not_lost_silently(
-    kept: Kept, tmp_path: Path
-) -> None:
-    """I16: the location would lack them, so the export wants them named."""
+def test_states_outside_the_query_are_not_lost_silently(kept: Kept, tmp_path: Path) -> None:
+    """I16: the location would lack them, so the export requires their names."""
     shutil.copytree(kept.store, tmp_path / "store")
     store = kept.new_store(tmp_path / "store")
     with store.snapshot(parallelism=2) as checkpoint:
@@ -447,7 +445,7 @@ def test_states_that_are_none_of_the_query_are_not_lost_silently(
     assert [one.label for one in done.left_out] == ["mine/notes"]
 
 
-def test_what_a_salvage_lost_is_not_lost_silently(kept: Kept, tmp_path: Path) -> None:
+def test_state_lost_by_a_salvage_is_not_lost_silently(kept: Kept, tmp_path: Path) -> None:
     shutil.copytree(kept.store, tmp_path / "store")
     store = kept.new_store(tmp_path / "store")
     entry = store.manifest().keyed[0]

@@ -1,4 +1,4 @@
-"""States written anew, in as many partitions as wanted, and queries that go on with them."""
+"""States that are rewritten into any number of partitions, and queries that continue with them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sessions(
 
 
 def described(old: Path, new: Path, partitions: int = NEW) -> int:
-    """Make ``new`` a checkpoint without a state and a commit, and return the batch it stops at."""
+    """Make ``new`` a checkpoint without a state and a commit; return its last micro-batch."""
     batch = max(int(path.name) for path in (old / "commits").iterdir() if path.name.isdigit())
     shutil.copytree(old, new, ignore=shutil.ignore_patterns("*.crc", "*.zip", "SSTs", "commits"))
     for path in (new / "offsets").iterdir():
@@ -80,7 +80,7 @@ print(rewrite(spark, location=new, batch=int(batch), frames={(0, "default"): row
 """
 
 
-def test_a_process_that_only_rewrites_ends(
+def test_a_process_that_only_rewrites_exits(
     spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Path
 ) -> None:
     old, new = sessions[0], tmp_path / "new %20 # one"
@@ -94,14 +94,14 @@ def test_a_process_that_only_rewrites_ends(
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
-    new = new.rename(tmp_path / "new")  # Spark's reader takes no folder of such a name
+    new = new.rename(tmp_path / "new")  # Spark's reader accepts no folder with such a name
     shutil.copytree(old / "commits", new / "commits")
     before, after = (state_rows(spark, at) for at in (old, new))
     assert before == after
 
 
 class Refused:
-    """A checkpoint that is to be written, and what is refused about it."""
+    """A checkpoint that the test tries to write."""
 
     def __init__(self, spark: SparkSession, old: Path, new: Path) -> None:
         self.spark, self.new = spark, new
@@ -164,7 +164,7 @@ def test_other_providers_are_refused(refused: Refused, sessions: tuple[Path, Dat
         refused({STORE: sessions[1]})
 
 
-def test_a_folder_that_is_no_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"cannot read the checkpoint {tmp_path}: .*state"):
         rewrite(spark, location=str(tmp_path), batch=1, frames={})
 

@@ -1,4 +1,4 @@
-"""A query goes on from an exported checkpoint as if it had never been stopped."""
+"""A query continues from an exported checkpoint as if it had never been stopped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Provider = Literal["hdfs", "rocksdb"]
 
 HDFS: Provider = "hdfs"
 ROCKS: Provider = "rocksdb"
-# Each query with its first provider, and those that it has after its first
-# and its second move.
+# Each query with its first provider, and its providers after the first and the second move.
 WAYS = [
     ("agg_many", ROCKS, HDFS, ROCKS),
     ("nested", HDFS, ROCKS, HDFS),
@@ -33,7 +32,7 @@ WAYS = [
     ("limit", HDFS, ROCKS, HDFS),
     ("two", ROCKS, ROCKS, HDFS),
 ]
-# Queries whose operators other queries and other tests have in each run.
+# Queries whose operators are covered by other queries and tests in each run.
 LONG = ("nested", "fmgws")
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -49,7 +48,7 @@ class World:
         self.store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
 
     def run(self, location: str, provider: Provider, last: int) -> dict[int, list[str]]:
-        """Run the query until it has read the files before ``last``; return what it emitted."""
+        """Run the query until it has read the files before ``last``; return the emitted rows."""
         source = self.folder / "events"
         events(source, 0, last)
         for later in source.glob("*.json"):
@@ -91,7 +90,7 @@ class World:
         ),
     ],
 )
-def test_a_query_goes_on_at_other_parallelisms(
+def test_a_query_continues_at_other_parallelisms(
     spark: SparkSession,
     tmp_path: Path,
     name: str,
@@ -99,8 +98,8 @@ def test_a_query_goes_on_at_other_parallelisms(
     version: str,
     partitions: tuple[int, ...],
 ) -> None:
-    """After each move it emits what it emits when it is never moved."""
-    # One query has micro-batches without data too, by which a watermark moves on, at each end.
+    """After each move it emits the same rows as without a move."""
+    # One query also has micro-batches without data, which advance a watermark, on each side.
     has_more = name == "aggwin"
     no_data = {NO_DATA_BATCHES: str(has_more).lower()}
     world = World(spark, tmp_path, name, partitions[0], {FORMAT: version, **no_data})

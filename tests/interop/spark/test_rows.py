@@ -1,4 +1,4 @@
-"""Bytes of keys and values, against those that Spark's own state stores hold."""
+"""Bytes of keys and values, compared with those in Spark's own state stores."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def pairs(frame: DataFrame) -> Pairs:
 
 
 def rebuilt(frame: DataFrame) -> DataFrame:
-    """Return ``frame`` made anew of Python's values, so that no byte of a store is left in it."""
+    """Return ``frame`` rebuilt from Python values, so that it contains no byte of a store."""
     rows = frame.collect()
     return frame.sparkSession.createDataFrame(rows, frame.schema, verifySchema=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bytes_are_those_of_the_store(spark: SparkSession, checkpoints: Path, kind: str) -> None:
+def test_bytes_equal_those_of_the_store(spark: SparkSession, checkpoints: Path, kind: str) -> None:
     found = stores(spark, checkpoints / kind)
     assert len(found) == (4 if kind == "join" else 1)
     for store in found:
@@ -84,7 +84,7 @@ def test_bytes_survive_a_table(
 ) -> None:
     for number, store in enumerate(stores(spark, checkpoints / kind)):
         typed = state(spark, checkpoints / kind, store)
-        if "void" in typed.schema.simpleString():  # which no file can hold
+        if "void" in typed.schema.simpleString():  # no file can hold this type
             continue
         names = {part: storable(typed.schema[part].dataType) for part in ("key", "value")}
         path = str(tmp_path / str(number))
@@ -95,7 +95,7 @@ def test_bytes_survive_a_table(
 
 
 def storable(struct: T.DataType) -> T.StructType:
-    """Return the type with one name for each field: values of aggregates have some twice."""
+    """Return the type with unique field names, because aggregate values can repeat a name."""
     assert isinstance(struct, T.StructType)
     fields = enumerate(struct.fields)
     return T.StructType([T.StructField(f"f{n}", field.dataType) for n, field in fields])
@@ -112,7 +112,7 @@ def storable(struct: T.DataType) -> T.StructType:
     ids=["default", "by-row", "interpreted", "not-adaptive"],
 )
 def test_every_type_however_spark_runs(spark: SparkSession, conf: dict[str, str]) -> None:
-    """The bytes of a struct do not depend on the kind of row that it was."""
+    """The bytes of a struct do not depend on the representation of its row."""
     fields = [
         *("id + 1 as a", "cast(id as byte) as b", "null as c", "cast(id as decimal(10, 2)) as d"),
         *("cast(if(id % 2 = 0, null, id) as decimal(30, 5)) as e", "cast(id as string) as f"),
@@ -175,7 +175,7 @@ def test_a_null_struct_stays_null(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("columns", [["key"], ["key", "value", "value"], []])
-def test_key_and_value_are_asked_for(spark: SparkSession, columns: list[str]) -> None:
+def test_key_and_value_are_required(spark: SparkSession, columns: list[str]) -> None:
     frame = spark.range(1).select(*(F.struct("id").alias(name) for name in columns))
     with pytest.raises(InvalidArgumentError, match=r"one column '(key|value)'"):
         encoded(frame)

@@ -1,4 +1,4 @@
-"""Sinks that go by the numbers of micro-batches have each row once, over an export and restarts."""
+"""Sinks that rely on micro-batch ids contain each row once, after an export and restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statestore.interop.spark import export_checkpoint, import_checkpoint
 from statestore.interop.spark.state_files import Provider
 from tests.interop.spark.queries import events, planned_only, settings, stream, texts
 
-# As often, and as little, as can be.
+# As often as possible, and as few entries as possible.
 EAGER = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
@@ -32,7 +32,7 @@ def windowed(rows: DataFrame) -> DataFrame:
 def start(
     spark: SparkSession, source: Path, location: Path, sink: Path | None, form: str
 ) -> list[str]:
-    """Run the query over what is new; without a sink return what it emits."""
+    """Run the query over new files. Without a sink, return the emitted rows."""
     emitted: list[str] = []
     with settings(spark, EAGER):
         query = windowed(stream(spark, source)).writeStream.outputMode("append")
@@ -80,8 +80,8 @@ def rows_of(spark: SparkSession, sink: Path, form: str) -> list[str]:
 
 
 def test_a_sink_that_skips_a_planned_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """It skips the state as well, and Spark says so in the next one: nothing is doubled or lost.
-    Once the old location has done that micro-batch, all goes on.
+    """It also skips the state, and Spark reports that in the next micro-batch, so no row is doubled
+    or lost. After the old location has finished the micro-batch, a new export continues.
     """
     source, sink, first = (tmp_path / name for name in ("events", "sink", "first"))
     store = StateStore.open(str(tmp_path / "store"), spark=spark, layout="auto")

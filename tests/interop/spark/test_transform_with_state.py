@@ -1,4 +1,4 @@
-"""States of a transformWithState: imported, looked at, and exported at other parallelisms."""
+"""States of a transformWithState: imported, shown, and exported at other parallelisms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMATS = {"tws_ttl": "2", "tws_listed": "2"}
 
 
 class Moves:
-    """A query that is moved from place to place, and one that is not; both read the same files."""
+    """A query that moves between locations, and one that stays. Both read the same files."""
 
     def __init__(self, spark: SparkSession, folder: Path, name: str, partitions: int = 2) -> None:
         self.spark, self.folder, self.query = spark, folder, QUERIES[name]
@@ -69,7 +69,9 @@ class Moves:
         return state_rows(self.spark, self.folder / where)
 
     def is_described(self, where: str, partitions: int) -> None:
-        """Schemas are found where the checkpoint is, wherever it was before."""
+        """Assert that the schemas are found in the checkpoint's location, regardless of its
+        history.
+        """
         location = self.folder / where
         described = [*location.glob("state/0/_metadata/v2/*")]
         assert described
@@ -83,10 +85,12 @@ class Moves:
 
 
 @pytest.mark.parametrize("name", ["tws_avro", pytest.param("tws_ttl", marks=pytest.mark.long)])
-def test_a_query_goes_on_at_another_parallelism(
+def test_a_query_continues_at_another_parallelism(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """At 1 and 2; each partition has stores of ten families to open in each micro-batch."""
+    """It runs at 1 and 2. Each partition opens stores of ten column families in each
+    micro-batch.
+    """
     moves = Moves(spark, tmp_path, name, partitions=1)
     events(moves.source, 0, 1)
     moves.run("first")
@@ -107,7 +111,7 @@ def test_a_query_goes_on_at_another_parallelism(
 def test_a_query_that_was_moved_is_moved_again(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """From 2 to 3 to 1; the second import is incremental."""
+    """The partitions change from 2 to 3 to 1, and the second import is incremental."""
     moves = Moves(spark, tmp_path, name)
     events(moves.source, 0, 2)
     moves.run("first")
@@ -126,7 +130,7 @@ def test_a_query_that_was_moved_is_moved_again(
 
 
 class Taken(NamedTuple):
-    """Two imported micro-batches of a query with times to live; the second one changed one key."""
+    """Two imported micro-batches of a query with TTLs. The second one changed one key."""
 
     moves: Moves
     first: ImportedCheckpoint
@@ -137,7 +141,7 @@ class Taken(NamedTuple):
         return [row.asDict() for row in restored.to_spark().drop("key_group").collect()]
 
     def refused(self, state: str, row: dict[str, Any]) -> str:
-        """Edit a row of a state, and return what an export of it says."""
+        """Edit a row of a state, and return the error of an export."""
         store, there = self.moves.store, self.moves.folder / "refused"
         with store.snapshot(parallelism=4) as checkpoint:
             checkpoint.changes(UID, state, upserts=[row])
@@ -150,7 +154,7 @@ class Taken(NamedTuple):
 
 @pytest.fixture(scope="module")
 def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Taken:
-    """The query has a value, a list and a map, all with a time to live, and timers."""
+    """The query has a value, a list and a map, all with a TTL, and timers."""
     folder = tmp_path_factory.mktemp("taken")
     moves = Moves(spark, folder, "tws_ttl")
     events(moves.source, 0, 1)
@@ -163,7 +167,7 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Take
     return Taken(moves, first, second)
 
 
-def test_a_later_micro_batch_is_written_as_what_changed(taken: Taken) -> None:
+def test_a_later_micro_batch_is_written_as_changes(taken: Taken) -> None:
     load = taken.moves.store.manifest
     first, second = (load(one.checkpoint_id).metrics for one in (taken.first, taken.second))
     assert first is not None
@@ -174,7 +178,7 @@ def test_a_later_micro_batch_is_written_as_what_changed(taken: Taken) -> None:
 
 
 def test_variables_are_states_with_columns(taken: Taken) -> None:
-    """A key that had no event keeps the time that its life ends at."""
+    """A key without events keeps its expiration time."""
     old, new = ({row["k"]: row for row in taken.rows("n", at)} for at in (1, 2))
     assert {key for key in new if new[key] != old.get(key)} == {"k1-0"}
     assert new["k1-0"]["n"] == old["k1-0"]["n"] + 1
@@ -195,7 +199,7 @@ def test_variables_are_states_with_columns(taken: Taken) -> None:
     assert {row["k"] for row in taken.rows("timers")} == set(new)
 
 
-def test_positions_are_the_same_however_rows_come(taken: Taken, tmp_path: Path) -> None:
+def test_positions_do_not_depend_on_the_order_of_rows(taken: Taken, tmp_path: Path) -> None:
     moves, (raw, *_) = taken.moves, taken.second.record.stores
     store = StateStore.open(str(tmp_path / "store"), spark=moves.spark, layout="auto")
     with settings(moves.spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "3"}):
@@ -210,8 +214,8 @@ def test_edited_bytes_are_not_exported(taken: Taken) -> None:
     assert f"state 'default' of operator '{UID}' is kept as Spark's bytes" in said
 
 
-def test_families_are_made_of_variables_as_spark_makes_them(taken: Taken) -> None:
-    """Byte for byte, each family, with its times, counts and timers."""
+def test_column_families_are_generated_like_sparks(taken: Taken) -> None:
+    """Each column family is equal byte for byte, with its times, counts and timers."""
     restored = taken.moves.store.restore(checkpoint=taken.second.checkpoint_id)
     made: dict[str, list[tuple[Any, ...]]] = {}
     for part in taken.second.record.stores:
@@ -233,10 +237,8 @@ def test_families_are_made_of_variables_as_spark_makes_them(taken: Taken) -> Non
     assert len(made) == 10
 
 
-def test_changed_variables_are_those_that_spark_goes_on_with(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Values, elements, times and timers that were changed; and a key that was purged."""
+def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: Path) -> None:
+    """Values, elements, times and timers were changed, and a key was purged."""
     moves = Moves(spark, tmp_path, "tws_listed")
     events(moves.source, 0, 1)
     moves.run("spark")
@@ -289,7 +291,7 @@ def test_changed_variables_are_those_that_spark_goes_on_with(
 
 
 def new(key: str) -> tuple[int, int]:
-    """What a new event adds to the list of a key."""
+    """Return the element that a new event adds to the list of a key."""
     return int(key.rpartition("-")[2]), 7
 
 
@@ -325,7 +327,7 @@ def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
-def test_what_is_shown(taken: Taken) -> None:
+def test_the_location_is_shown(taken: Taken) -> None:
     (operator,) = show_location(taken.moves.spark, str(taken.moves.folder / "spark")).operators
     (store,) = operator.stores
     imported = {one.state: one for one in taken.second.record.stores}

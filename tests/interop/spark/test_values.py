@@ -1,4 +1,4 @@
-"""Values of every type, under names that no table can have, keep Spark's bytes on their way."""
+"""Values of every type, under names that no table allows, keep Spark's bytes in a round trip."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def leaf(draw: random.Random) -> Column:
 
 
 def struct(draw: random.Random, depth: int, *, key: bool) -> Column:
-    """Return a struct, null for some rows."""
+    """Return a struct that is null for some rows."""
     names = draw.sample(NAMES, draw.randint(1, 3))
     fields = [made(draw, depth + 1, key=key).alias(name) for name in names]
     whole = F.struct(*fields)
@@ -40,7 +40,7 @@ def struct(draw: random.Random, depth: int, *, key: bool) -> Column:
 
 
 def made(draw: random.Random, depth: int, *, key: bool) -> Column:
-    """Return a value: mostly a leaf; maps and arrays only where it is no key."""
+    """Return a value, mostly a scalar. Maps and arrays are used only outside of keys."""
     kind = draw.random()
     if depth > 2 or kind < 0.5:
         return leaf(draw)

@@ -4,10 +4,10 @@
 ::
 
     python job.py write SAVEPOINT ROWS      # runs for some seconds, stops with a savepoint
-    python job.py read SAVEPOINT ROWS MOST  # goes on from one, with so many key groups
+    python job.py read SAVEPOINT ROWS MOST  # continues from a savepoint, with MOST key groups
 
-Each element that is processed appends what its key's states hold to files beside ROWS, which has
-the last line of each key in the end: what the savepoint has to say.
+Each processed element appends the state of its key to files next to ROWS. At the end ROWS has the
+last line of each key, which is the expected content of the savepoint.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Mean(AggregateFunction):
 
 
 def shown(value):
-    """Return what JSON has for a value: rows as lists behind their kind, others as text."""
+    """Return a value as JSON: rows as lists after their kind, and other values as text."""
     if isinstance(value, Row):
         return {"row": [shown(one) for one in value], "kind": value.get_row_kind().value}
     if isinstance(value, bytes | bytearray):
@@ -133,7 +133,9 @@ def shown(value):
 
 
 class States(KeyedProcessFunction):
-    """Sets each state of a key by the number that came last, and says what they hold."""
+    """Sets each state of a key from its latest number, and writes the states' content to
+    the files.
+    """
 
     def __init__(self, operator: str, rows: str, writes: bool) -> None:
         self.operator, self.rows, self.writes = operator, rows, writes
