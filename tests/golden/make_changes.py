@@ -1,6 +1,6 @@
-"""Write a golden store with incremental checkpoints:
-``python -m tests.golden.make_changes tests/golden/changes_v2``; with ``lists`` behind it each state
-has the list of its files in a document of its own. Old ones are never written again.
+"""Write a golden store with incremental checkpoints: ``python -m tests.golden.make_changes
+tests/golden/changes_v2``. With the argument ``lists`` each state has its file list in a separate
+document. Existing goldens are never rewritten.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["STATES"]
 STATES: dict[int, dict[tuple[str, str | None], int]] = {
     1: {(f"u{i}", m): i for i in range(6) for m in ("x", None)},
 }
-"""What each checkpoint has: value by user and map key."""
+"""The content of each checkpoint: value by user and map key."""
 STATES[2] = {k: v for k, v in STATES[1].items() if k[0] != "u1"} | {("u2", "x"): 20}
 STATES[3] = {k: v for k, v in STATES[2].items() if k != ("u3", None) and k[0] != "u0"} | {
     ("u0", "new"): 1

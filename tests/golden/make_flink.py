@@ -1,7 +1,7 @@
-"""Write golden snapshots of real Flink, and what its own restore finds in them:
-``python -m tests.golden.make_flink tests/golden/flink``. Old ones are never written again.
+"""Write golden snapshots of real Flink and the rows of Flink's own restore: ``python -m
+tests.golden.make_flink tests/golden/flink``. Existing goldens are never rewritten.
 
-``tests/golden/flink/README.md`` says what they hold.
+``tests/golden/flink/README.md`` describes their content.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.servers.flink import VERSIONS, Flink, flink_with_kafka
 from tests.servers.kafka import kafka_broker
 from tests.services.kafka_topics import Topics
 
-# Paths of files are in what Flink writes.
+# Flink's output contains the paths of files, so the folder is fixed.
 FOLDER = Path("/tmp/golden/flink")
 EVENTS = 250
-# Without a place for checkpoints all state goes into the metadata.
+# Without a checkpoint folder the metadata contains all state.
 FILES = {
     "execution.checkpointing.data-inline-threshold": "0b",
     "execution.checkpointing.dir": f"file://{FOLDER}/checkpoints",
@@ -37,7 +37,7 @@ HEAP = {"state.backend.type": "hashmap"}
 
 @dataclass(frozen=True)
 class Case:
-    """A snapshot to write: its name, how, and with which settings."""
+    """A snapshot to write: its name, its kind, and its settings."""
 
     name: str
     what: str
@@ -77,7 +77,7 @@ CASES = (
 
 
 def main() -> None:
-    """Write those that are not there yet, and an index of all."""
+    """Write the missing snapshots, and an index of all."""
     target = Path(sys.argv[1])
     shutil.rmtree(FOLDER, ignore_errors=True)
     index = target / "snapshots.json"
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def _kafka(target: Path) -> dict[str, object]:
-    """Write the savepoint of a job that has read a topic, and one of its partitions not at all."""
+    """Write the savepoint of a job that has read a topic except for one of its partitions."""
     folder = FOLDER / "2.3"
     case = Case("kafka", "savepoint", HEAP, has_results=True)
     with kafka_broker(FOLDER / "broker") as broker:
@@ -123,7 +123,7 @@ def _tables(target: Path) -> None:
 
 
 def _serializers() -> dict[str, list[object]]:
-    """Return what the serializers of each version write, where it is not what the newest does."""
+    """Return each version's serializer output where it differs from the newest version's."""
     said = [Flink(version).java("golden.Serializers", ()).splitlines() for version in VERSIONS]
     return {
         version: [json.loads(line) for line in lines if lines is said[0] or line not in said[0]]
@@ -132,7 +132,7 @@ def _serializers() -> dict[str, list[object]]:
 
 
 def _write(target: Path, version: str) -> dict[str, object]:
-    """Write what is not there of one version of Flink; return its lines of the index."""
+    """Write the missing snapshots of one version of Flink; return its lines of the index."""
     short = version.rpartition(".")[0]
     folder = FOLDER / short
     folder.mkdir(parents=True)
@@ -150,7 +150,7 @@ def _write(target: Path, version: str) -> dict[str, object]:
 
 
 def _keep(target: Path, flink: Flink, case: Case, place: str, folder: Path) -> dict[str, object]:
-    """Pack a snapshot, and what Flink says is in it; return its line of the index."""
+    """Pack a snapshot and the rows that Flink found in it; return its line of the index."""
     name = f"{folder.name}_{case.name}"
     rows = folder / f"{case.name}.jsonl"
     dump = {"do": "dump", "to": str(rows), "parallelism": str(case.parallelism), "from": place}
@@ -177,7 +177,9 @@ def _step(case: Case, folder: Path, written: dict[str, str]) -> dict[str, str]:
 
 
 def _rows(found: Path, target: Path, name: str) -> str:
-    """Keep what a restore found, once where several found the same; return the file's name."""
+    """Store the rows of a restore, once for several restores with equal rows; return the file's
+    name.
+    """
     text = found.read_bytes()
     for kept in sorted(target.glob("*.jsonl.xz")):
         if lzma.decompress(kept.read_bytes()) == text:
@@ -187,7 +189,7 @@ def _rows(found: Path, target: Path, name: str) -> str:
 
 
 def _pack(root: Path, archive: Path) -> None:
-    """Keep the files of a folder, without what tells when and by whom they were written."""
+    """Pack the files of a folder without timestamps and owners."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for path in sorted(each for each in root.rglob("*") if each.is_file()):

@@ -1,6 +1,5 @@
-"""Write a golden store that was imported from a savepoint of Flink:
-``python -m tests.golden.make_flink_import tests/golden/flink_import_v1``. Old ones are never
-written again.
+"""Write a golden store that was imported from a savepoint of Flink: ``python -m
+tests.golden.make_flink_import tests/golden/flink_import_v1``. Existing goldens are never rewritten.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from statestore import StateStore
 from statestore.interop.flink import import_savepoint
 from tests.interop.flink.goldens import Golden
 
-# The place of a savepoint is in what is imported.
+# The import records the savepoint's path, so the folder is fixed.
 FOLDER = Path("/tmp/golden")
 OPERATORS = ("by_long", "by_tuple", "sums", "parts", "numbers")
 

@@ -1,5 +1,5 @@
-"""Write a golden store with ranged files, subtasks and a savepoint:
-``python -m tests.golden.make_kept tests/golden/kept_v1``. Old ones are never written again.
+"""Write a golden store with ranged files, subtasks and a savepoint: ``python -m
+tests.golden.make_kept tests/golden/kept_v1``. Existing goldens are never rewritten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tests.golden.make_store import totals
 
 
 def evolved() -> pa.Table:
-    """Return the rows of the second checkpoint: a column less, a new one."""
+    """Return the rows of the second checkpoint, in which one column was dropped and one
+    was added.
+    """
     rows = totals().drop_columns(["day"])
     return rows.append_column("note", pa.array(["x", None, "", "y", None]))
 
@@ -35,7 +37,7 @@ def write(store: StateStore, rows: pa.Table, **told: Any) -> None:
 
 
 def main() -> None:
-    """Write two checkpoints, the first of them a savepoint."""
+    """Write two checkpoints, the first with a savepoint."""
     with patch("socket.gethostname", return_value="golden"):
         store = StateStore.open(sys.argv[1], table_format="parquet")
         write(store, totals())

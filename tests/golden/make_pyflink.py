@@ -1,5 +1,6 @@
-"""Write the golden savepoint of real PyFlink, and what its states held, into tests/golden/pyflink:
-``python -m tests.golden.make_pyflink``. See tests/servers/pyflink.py for what it needs.
+"""Write the golden savepoint of real PyFlink, and the content of its states, into
+tests/golden/pyflink: ``python -m tests.golden.make_pyflink``. tests/servers/pyflink.py describes
+its requirements.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Write a golden store that was imported from a query of Spark, and what its rows are:
-``python -m tests.golden.make_spark tests/golden/spark_v1``. Old ones are never written again.
+"""Write a golden store that was imported from a Spark query, and its rows: ``python -m
+tests.golden.make_spark tests/golden/spark_v1``. Existing goldens are never rewritten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statestore.interop.spark import import_checkpoint
 from statestore.spark.session import spark_session
 from tests.interop.spark.queries import QUERIES, events, run, state_rows
 
-# Paths of files that a source has read are in what is imported.
+# The import records the paths of source files, so the folder is fixed.
 FOLDER = Path("/tmp/golden")
 
 

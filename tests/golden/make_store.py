@@ -1,6 +1,7 @@
 """Write a golden store: ``python -m tests.golden.make_store tests/golden/store_v1``.
 
-Done once per release that changes the format, into a new folder; old ones are never written again.
+It is run once per release that changes the format, into a new folder. Existing goldens are never
+rewritten.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def write(store: StateStore) -> None:
 
 
 def main() -> None:
-    """Write two checkpoints of the same states: one copied from plain Parquet, one written here."""
+    """Write two checkpoints of the same states: one imported from plain Parquet, and one written
+    directly.
+    """
     directory = sys.argv[1]
     with patch("socket.gethostname", return_value="golden"), TemporaryDirectory() as folder:
         plain = StateStore.open(folder, table_format="parquet")
