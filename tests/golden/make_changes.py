@@ -1,6 +1,9 @@
-"""Write a golden store with incremental checkpoints: ``python -m tests.golden.make_changes
-tests/golden/changes_v2``. With the argument ``lists`` each state has its file list in a separate
-document. Existing goldens are never rewritten.
+"""Write a golden store with incremental checkpoints.
+
+    python -m tests.golden.make_changes tests/golden/changes_v2
+
+With the argument ``lists`` each state has its file list in a separate document. Existing goldens
+are never rewritten.
 """
 
 from __future__ import annotations

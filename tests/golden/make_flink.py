@@ -1,5 +1,8 @@
-"""Write golden snapshots of real Flink and the rows of Flink's own restore: ``python -m
-tests.golden.make_flink tests/golden/flink``. Existing goldens are never rewritten.
+"""Write golden snapshots of real Flink and the rows of Flink's own restore.
+
+    python -m tests.golden.make_flink tests/golden/flink
+
+Existing goldens are never rewritten.
 
 ``tests/golden/flink/README.md`` describes their content.
 """

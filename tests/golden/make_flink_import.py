@@ -1,5 +1,8 @@
-"""Write a golden store that was imported from a savepoint of Flink: ``python -m
-tests.golden.make_flink_import tests/golden/flink_import_v1``. Existing goldens are never rewritten.
+"""Write a golden store that was imported from a savepoint of Flink.
+
+    python -m tests.golden.make_flink_import tests/golden/flink_import_v1
+
+Existing goldens are never rewritten.
 """
 
 from __future__ import annotations

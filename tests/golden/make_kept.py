@@ -1,5 +1,8 @@
-"""Write a golden store with ranged files, subtasks and a savepoint: ``python -m
-tests.golden.make_kept tests/golden/kept_v1``. Existing goldens are never rewritten.
+"""Write a golden store with ranged files, subtasks and a savepoint.
+
+    python -m tests.golden.make_kept tests/golden/kept_v1
+
+Existing goldens are never rewritten.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Record the results of Spark's ``transformWithState`` for each processor of the tests: ``python -m
-tests.golden.make_processors``. Run it again only if the processors or their events change.
+"""Record the results of Spark's ``transformWithState`` for each processor of the tests.
+
+    python -m tests.golden.make_processors
+
+Run it again only if the processors or their events change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Write the golden savepoint of real PyFlink, and the content of its states, into
-tests/golden/pyflink: ``python -m tests.golden.make_pyflink``. tests/servers/pyflink.py describes
-its requirements.
+tests/golden/pyflink.
+
+    python -m tests.golden.make_pyflink
+
+tests/servers/pyflink.py describes its requirements.
 """
 
 from __future__ import annotations

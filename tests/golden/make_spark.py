@@ -1,5 +1,8 @@
-"""Write a golden store that was imported from a Spark query, and its rows: ``python -m
-tests.golden.make_spark tests/golden/spark_v1``. Existing goldens are never rewritten.
+"""Write a golden store that was imported from a Spark query, and its rows.
+
+    python -m tests.golden.make_spark tests/golden/spark_v1
+
+Existing goldens are never rewritten.
 """
 
 from __future__ import annotations

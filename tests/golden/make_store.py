@@ -1,4 +1,6 @@
-"""Write a golden store: ``python -m tests.golden.make_store tests/golden/store_v1``.
+"""Write a golden store.
+
+    python -m tests.golden.make_store tests/golden/store_v1
 
 It is run once per release that changes the format, into a new folder. Existing goldens are never
 rewritten.
