@@ -53,7 +53,7 @@ def commit(catalog: Catalog, *ids: int) -> None:
         catalog.commit(manifest(checkpoint_id))
 
 
-# --- making and opening a store -------------------------------------------------------------------
+# --- creating and opening a store -----------------------------------------------------------------
 
 
 def test_a_store_is_created_once_and_opened_again(storage: Storage) -> None:
