@@ -276,7 +276,7 @@ def test_demo_passes_on_its_status_and_directory(run: Run, monkeypatch: Any) -> 
     assert calls == [("here", "json"), ("statestore-demo", "text")]
 
 
-def test_demo_names_what_to_install(run: Run, monkeypatch: Any) -> None:
+def test_demo_names_the_missing_package(run: Run, monkeypatch: Any) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name="pyspark")
 

@@ -60,7 +60,7 @@ def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     assert "nowhere is no savepoint" in done.stderr
 
 
-def test_a_moved_folder_is_declared_with_both_paths(here: Path, run: Run) -> None:
+def test_an_invalid_moved_option_is_refused(here: Path, run: Run) -> None:
     done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
     assert done.exit_code == 2
     assert "--moved 'x' is not OLD=NEW" in done.stderr

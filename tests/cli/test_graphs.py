@@ -113,7 +113,7 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
         (("--graph", "bad.toml"), "cycle: 'a' -> 'b' -> 'a'"),
     ],
 )
-def test_what_a_plan_refuses(
+def test_arguments_that_a_plan_refuses(
     run: Run, fraud: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "bad.toml").write_text(

@@ -288,7 +288,7 @@ def test_show_prints_the_phases_and_the_json_has_the_figures(run: Run, tmp_path:
     assert document["metrics"]["changed_share"] == 0.1
 
 
-def test_a_checkpoint_without_figures_shows_none(run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> None:
     golden = Path(__file__).parent.parent / "golden" / "store_v1"
     document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
     assert "metrics" not in document
