@@ -134,7 +134,7 @@ def test_a_missing_flights_folder_is_an_error(tmp_path: Path) -> None:
         write_log(read_flights(), tmp_path / "flights", 0)
 
 
-def test_without_the_package_the_error_says_what_to_install(
+def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
