@@ -51,7 +51,7 @@ def stored(
 
 @examples(30)
 @given(st.integers(1, 4).flatmap(element_lists))
-def test_elements_come_back_in_order(
+def test_elements_are_read_back_in_order(
     tmp_path_factory: pytest.TempPathFactory, lists: list[list[dict[str, Any]]]
 ) -> None:
     """Each has its previous subtask and position."""

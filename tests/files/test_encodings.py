@@ -43,7 +43,7 @@ def test_a_column_is_encoded_by_how_its_values_differ(
     assert encodings(pa.table({"c": values})).get("c") == encoding
 
 
-def test_a_name_with_a_dot_is_left_alone() -> None:
+def test_a_name_with_a_dot_keeps_the_default_encoding() -> None:
     assert encodings(pa.table({"a.b": pa.array(_SHUFFLED)})) == {}
 
 
@@ -60,7 +60,7 @@ def test_files_of_a_state_share_encodings_after_enough_rows() -> None:
     assert shared.of(pa.table({"c": [str(number) for number in _SHUFFLED]})) == {}
 
 
-def test_leaf_paths_are_those_of_parquet(tmp_path: Path) -> None:
+def test_leaf_paths_equal_parquets(tmp_path: Path) -> None:
     nested = pa.struct([("x", pa.int64()), ("y", pa.list_(pa.struct([("z", pa.string())])))])
     table = pa.table(
         {

@@ -242,7 +242,7 @@ def test_a_table_that_delta_rs_does_not_support_is_left_to_spark(tmp_path: Path)
         sizes_of(str(tmp_path))
 
 
-def test_a_delta_table_that_delta_rs_would_look_for_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_delta_table_that_delta_rs_would_read_elsewhere_is_refused(tmp_path: Path) -> None:
     delta(tmp_path / "a b", 1_000)
     delta(tmp_path / "other", 10)
     (tmp_path / "other").rename(tmp_path / "a%20b")

@@ -312,7 +312,7 @@ SAID = (
 
 
 @given(st.sampled_from(ELEMENTS), st.sampled_from(SAID), st.sampled_from(["java", "pyflink"]))
-def test_lists_said_as_any_array_are_hashed_or_refused_by_name(
+def test_lists_declared_as_any_array_are_hashed_or_refused_by_name(
     element: pa.DataType, said: str, scheme: str
 ) -> None:
     for kind, name in (

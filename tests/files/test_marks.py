@@ -1,5 +1,5 @@
 """Markers of changes: a file stores how many columns a delete names. In memory a marker also says
-whether the row expired.
+whether the delete clears an identity.
 """
 
 from __future__ import annotations
