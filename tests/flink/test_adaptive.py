@@ -93,7 +93,7 @@ def test_the_vectors_are_there() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
-def test_parallelism_and_ranges_are_flinks(number: int) -> None:
+def test_parallelism_and_ranges_equal_flinks(number: int) -> None:
     case = CASES[number]
     if "error" in case:
         with pytest.raises(InvalidArgumentError):
@@ -145,7 +145,7 @@ def test_partitions_are_shared_by_number_as_a_last_resort() -> None:
     assert [tuple(group.subpartitions) for group in got] == [(0, 1), (2, 3), (0, 1), (2, 3), (0, 3)]
 
 
-# --- what holds for every decision ----------------------------------------------------------------
+# --- properties of every decision -----------------------------------------------------------------
 
 sizes = st.sampled_from([0, 0, 1, 100]) | st.integers(0, 1000) | st.integers(0, 2**40)
 
@@ -203,7 +203,7 @@ def test_everything_is_read_within_the_bounds(vertex: tuple[list[ConsumedInput],
 
 
 @given(vertices())
-def test_what_has_to_stay_together_does(vertex: tuple[list[ConsumedInput], Options]) -> None:
+def test_inputs_that_must_stay_together_do(vertex: tuple[list[ConsumedInput], Options]) -> None:
     inputs, options = vertex
     only = [one for one in inputs if one.intra_correlated and not one.broadcast][:1]
     if not only or only[0].pointwise:
@@ -216,7 +216,7 @@ def test_what_has_to_stay_together_does(vertex: tuple[list[ConsumedInput], Optio
     assert {group.partitions for groups in got.inputs[0] for group in groups} == {whole}
 
 
-# --- the cutting ----------------------------------------------------------------------------------
+# --- cutting --------------------------------------------------------------------------------------
 
 
 class NaiveCutter:
@@ -245,7 +245,7 @@ class NaiveCutter:
     st.integers(1, 50),
     st.integers(0, 50),
 )
-def test_jumping_finds_the_ranges_that_adding_up_finds(
+def test_the_fast_search_finds_the_ranges_of_the_naive_one(
     row: list[int], limit: int, least: int, more: int
 ) -> None:
     fast, slow = SizeCutter(row), NaiveCutter(row)
@@ -297,7 +297,7 @@ def test_key_groups_are_decided_as_one_keyed_input(
     assert len(got.even_range_bytes) == len(even.ranges())
 
 
-def test_a_decision_says_how_it_came_about() -> None:
+def test_a_decision_explains_itself() -> None:
     """480 bytes at 100 per task give 5 tasks, or 6 complete ranges. 4 are allowed, with up to 150
     bytes.
     """
@@ -308,7 +308,7 @@ def test_a_decision_says_how_it_came_about() -> None:
     assert got.even_range_bytes == (180, 60, 150, 90)
 
 
-def test_cutting_by_bytes_evens_out_what_cutting_by_number_does_not() -> None:
+def test_cutting_by_bytes_balances_better_than_cutting_by_number() -> None:
     got = _for_key_groups([300, 300, 10, 10, 10, 10, 10, 10], 300, 1, 128)
     assert got.parallelism == 3
     assert (got.largest_by_bytes, got.largest_by_number) == (300, 610)
@@ -327,7 +327,7 @@ def test_all_key_groups_that_there_can_be_are_decided(least: int, most: int) -> 
     assert least <= got.parallelism <= most
 
 
-# --- bad input ------------------------------------------------------------------------------------
+# --- invalid input --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -368,6 +368,6 @@ def test_all_key_groups_that_there_can_be_are_decided(least: int, most: int) -> 
         ),
     ],
 )
-def test_what_is_wrong_is_named(call: Any, names: str) -> None:
+def test_an_invalid_argument_is_named(call: Any, names: str) -> None:
     with pytest.raises(InvalidArgumentError, match=names):
         call()

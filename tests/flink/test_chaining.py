@@ -144,7 +144,7 @@ def pair(
         (pair({"source": False, "legacy_source": True}), True),
     ],
 )
-def test_a_rule_decides_alone(graph: JobGraph, chains: bool) -> None:
+def test_each_rule_is_independent(graph: JobGraph, chains: bool) -> None:
     assert is_chainable(graph, graph.edges[0]) is chains
     assert len(vertices(graph)) == (1 if chains else 2)
 

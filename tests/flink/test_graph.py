@@ -29,7 +29,7 @@ def nodes(*names: str) -> tuple[Node, ...]:
 # --- Order ----------------------------------------------------------------------------------------
 
 
-def test_edges_come_in_order_of_target_and_keep_the_order_of_inputs() -> None:
+def test_edges_are_ordered_by_target_and_keep_the_order_of_inputs() -> None:
     given_edges = (Edge("a", "c"), Edge("b", "c"), Edge("a", "c"), Edge("a", "b"))
     graph = JobGraph(nodes("a", "b", "c"), given_edges)
     assert graph.edges == (Edge("a", "b"), Edge("a", "c"), Edge("b", "c"), Edge("a", "c"))
@@ -65,7 +65,7 @@ def test_an_edge_without_partitioner_is_forward_or_rebalance() -> None:
     ]
 
 
-# --- What is refused ------------------------------------------------------------------------------
+# --- Invalid input --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,7 @@ def test_a_cycle_is_named(edges: list[tuple[str, str]], path: str) -> None:
         (nodes("a", "b"), [("a", "b")], "Edge, not tuple"),
     ],
 )
-def test_a_graph_that_does_not_fit_together_is_refused(
-    members: Any, edges: Any, message: str
-) -> None:
+def test_an_inconsistent_graph_is_refused(members: Any, edges: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         JobGraph(members, edges)
 
@@ -148,7 +146,7 @@ def test_without_generated_ids_every_operator_needs_a_uid() -> None:
         ({"source": True, "legacy_source": True}, InvalidArgumentError, "choose one"),
     ],
 )
-def test_a_node_that_cannot_be_is_refused(arguments: Any, error: Any, message: str) -> None:
+def test_an_invalid_node_is_refused(arguments: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         Node(**{"name": "n", **arguments})
 
@@ -168,18 +166,18 @@ def test_parallelism_may_be_at_its_bounds(number: int) -> None:
         ({"target": None}, "target of an edge"),
     ],
 )
-def test_an_edge_that_cannot_be_is_refused(arguments: Any, message: str) -> None:
+def test_an_invalid_edge_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Edge(**{"source": "a", "target": "b", **arguments})
 
 
-def test_words_may_be_written_as_people_write_them() -> None:
+def test_values_accept_several_spellings() -> None:
     assert ChainingStrategy("head with-sources") is ChainingStrategy.HEAD_WITH_SOURCES
     assert Node("n", strategy="never").strategy is ChainingStrategy.NEVER  # type: ignore[arg-type]
     assert Node("n", uid_hash="AB" * 16).uid_hash == "ab" * 16
 
 
-def test_a_name_that_is_not_there_is_refused() -> None:
+def test_a_missing_name_is_refused() -> None:
     graph = JobGraph(nodes("totals"))
     for ask in (graph.node, graph.position, graph.in_edges, graph.out_edges):
         with pytest.raises(InvalidArgumentError, match="did you mean 'totals'"):
@@ -325,6 +323,6 @@ def test_a_value_in_a_document_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize("text", [None, b"", 3])
-def test_what_is_not_text_is_refused(text: Any) -> None:
+def test_a_document_that_is_not_text_is_refused(text: Any) -> None:
     with pytest.raises(SettingsError, match="string of TOML"):
         JobGraph.from_toml(text)

@@ -109,17 +109,17 @@ def test_one_stored_operator_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "0" * 31, HASH.upper(), None, HASH + "\n"])
-def test_what_is_no_operator_id_is_refused(wrong: Any) -> None:
+def test_an_invalid_operator_id_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="32 lower-case hex digits"):
         StoredOperator(wrong)
 
 
-def test_a_name_that_is_not_in_the_job_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no operator 'b'"):
         match([], line("a")).node("b")
 
 
-# --- State that nobody claims ---------------------------------------------------------------------
+# --- Unclaimed state ------------------------------------------------------------------------------
 
 
 def test_stored_state_that_nobody_claims_is_refused() -> None:
@@ -253,7 +253,7 @@ def _job(drawn: list[tuple[str, str | None]]) -> JobGraph:
 
 
 @given(nodes, nodes, st.booleans(), st.booleans())
-def test_hints_bring_back_what_they_say_and_lose_nothing(
+def test_hints_recover_the_named_state_and_lose_nothing(
     before: Any, after: Any, names: bool, with_graph: bool
 ) -> None:
     """All hints are followed together, between any two jobs."""
@@ -310,7 +310,7 @@ def test_a_max_parallelism_that_does_not_fit_names_the_operator(node: Node, mess
         check_parallelism(match([of_uid("u", max_parallelism=128)], unchained), unchained)
 
 
-def test_what_an_operator_names_is_what_the_head_of_its_chain_names() -> None:
+def test_an_operator_has_the_max_parallelism_of_its_chains_head() -> None:
     """Flink runs a chain as one vertex; see also ``chaining.py``."""
     graph = line(Node("head", max_parallelism=64), Node("a", uid="u", max_parallelism=128))
     with pytest.raises(ParallelismError, match=r"operator 'a': .* 128 but 64 is configured"):

@@ -19,7 +19,7 @@ def _uid_cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", _uid_cases(), ids=lambda case: ascii(case["in"]["uid"]))
-def test_the_id_of_a_uid_is_flinks(case: Any) -> None:
+def test_the_id_of_a_uid_equals_flinks(case: Any) -> None:
     """Every uid of the vectors hashes to the id that Flink's class returned."""
     assert operator_id(case["in"]["uid"]) == case["out"]
 
@@ -57,7 +57,7 @@ def test_a_pair_of_surrogates_hashes_like_its_character() -> None:
 
 
 @pytest.mark.parametrize("case", GRAPHS)
-def test_the_ids_of_a_graph_are_flinks(case: Any) -> None:
+def test_the_ids_of_a_graph_equal_flinks(case: Any) -> None:
     """These are generated ids and ids of uids, in creation order."""
     names = {str(node["id"]): node["name"] for node in case["out"]["nodes"]}
     expected = {names[node]: found for node, found in case["out"]["hashes"].items()}
@@ -90,7 +90,7 @@ def _line(*names: str, uids: tuple[str, ...] = (), **options: Any) -> dict[str, 
     return operator_ids(JobGraph(nodes, tuple(map(Edge, names, names[1:])), **options))
 
 
-def test_a_generated_id_changes_with_what_comes_before_it() -> None:
+def test_a_generated_id_depends_on_upstream_operators() -> None:
     """A new upstream operator changes the downstream ids, unless they are derived from uids."""
     short, long = _line("src", "a", "b", uids=("b",)), _line("src", "new", "a", "b", uids=("b",))
     assert short["src"] == long["src"]

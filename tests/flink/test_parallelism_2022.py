@@ -35,7 +35,7 @@ def test_the_vectors_are_there() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["in"])[:80])
-def test_the_parallelism_is_flinks(case: dict[str, Any]) -> None:
+def test_the_parallelism_equals_flinks(case: dict[str, Any]) -> None:
     if "error" in case:
         with pytest.raises(InvalidArgumentError):
             _decide(case["in"])
@@ -75,7 +75,7 @@ def test_broadcast_bytes_take_half_of_a_task_at_most() -> None:
         assert decide_2022(both, bytes_per_task=100) == 32
 
 
-def test_one_byte_a_task_leaves_no_room_beside_what_is_broadcast() -> None:
+def test_one_byte_per_task_leaves_no_room_after_broadcast_bytes() -> None:
     """Half of one byte is rounded up to one byte. This avoids a division by zero and leaves no
     other bytes.
     """

@@ -105,7 +105,7 @@ ALL: list[Partitioner] = [
 ]
 
 
-def test_names_are_those_that_flink_prints() -> None:
+def test_names_equal_flinks() -> None:
     """A job graph calls the key-group partitioner HASH."""
     assert [str(each) for each in ALL] == [
         *("GLOBAL", "SHUFFLE", "REBALANCE", "RESCALE", "BROADCAST", "FORWARD", "HASH", "CUSTOM")
@@ -158,7 +158,7 @@ def test_broadcast_is_every_channel_and_no_single_one(channels: int, index: int)
 
 
 @given(channels=st.integers(1, 32_768), seed=st.integers(-(2**63), 2**63 - 1), index=st.integers(0))
-def test_a_shuffle_with_a_seed_is_one_function(channels: int, seed: int, index: int) -> None:
+def test_a_shuffle_with_a_seed_is_deterministic(channels: int, seed: int, index: int) -> None:
     """The channel is always in range, and the same seed and index always give the same one."""
     channel = Shuffle(seed).channel(channels, index=index)
     assert 0 <= channel < channels
@@ -282,7 +282,7 @@ def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "2", None])
-def test_what_is_no_number_is_refused(wrong: Any) -> None:
+def test_a_value_that_is_not_a_number_is_refused(wrong: Any) -> None:
     """2.0 is not a number of channels, and True would silently become 1."""
     with pytest.raises(InvalidArgumentError, match="channels"):
         Global().channel(wrong)
@@ -291,7 +291,7 @@ def test_what_is_no_number_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, 3, 2**40, None, True, 1.0, "1"])
-def test_a_custom_answer_that_is_no_channel_is_refused(answer: Any) -> None:
+def test_an_invalid_channel_of_a_custom_function_is_refused(answer: Any) -> None:
     """The message names the result, the key and the number of channels."""
     with pytest.raises(InvalidArgumentError) as caught:
         Custom(lambda key, channels: answer).channel(3, key="berlin")
@@ -307,7 +307,7 @@ def test_a_custom_function_may_answer_with_any_channel() -> None:
 
 
 @pytest.mark.parametrize("first", [-1, 4, True, 1.0, "0"])
-def test_a_start_that_is_no_channel_is_refused(first: Any) -> None:
+def test_an_invalid_start_channel_is_refused(first: Any) -> None:
     """The check happens where the number of channels is known."""
     for ask in (Rebalance(first).channel, Rebalance(first).started):
         with pytest.raises(InvalidArgumentError, match=r"0\.\.3 with 4 channels"):

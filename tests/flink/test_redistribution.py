@@ -274,7 +274,7 @@ def test_of_two_broadcast_copies_the_own_one_is_restored() -> None:
 
 
 @given(reports, parallelisms, st.sampled_from(RedistributionMode))
-def test_one_subtask_alone_gets_what_it_gets_among_all(
+def test_a_single_subtask_gets_the_same_as_among_all(
     reported: list[list[int] | None], parallelism: int, mode: RedistributionMode
 ) -> None:
     """I11: the result for one subtask does not depend on the other subtasks."""
@@ -367,14 +367,14 @@ def test_an_old_parallelism_out_of_bounds_is_refused(old: list[None]) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, "3", None, True])
-def test_what_is_not_an_element_count_is_refused(count: Any) -> None:
+def test_an_invalid_element_count_is_refused(count: Any) -> None:
     """The message names the state and the old subtask."""
     with pytest.raises(InvalidArgumentError, match="'s' of old subtask 1"):
         redistribute_counts([None, {"s": ("split", count)}], 2)
 
 
 @pytest.mark.parametrize("old", ["a", 3, None, ["s"], [{}, 3], {"s": ("split", [])}])
-def test_what_no_subtasks_reported_is_refused(old: Any) -> None:
+def test_reports_without_subtasks_are_refused(old: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="what the old subtasks reported is a list"):
         redistribute(old, 2)
 

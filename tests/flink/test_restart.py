@@ -56,7 +56,7 @@ def test_the_vectors_are_all_here() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
-def test_a_job_restarts_when_and_after_the_wait_that_flink_says(number: int) -> None:
+def test_restarts_and_waits_equal_flinks(number: int) -> None:
     case = CASES[number]
     if "error" in case:
         with pytest.raises(InvalidArgumentError):
@@ -111,7 +111,7 @@ def test_the_failure_rate_keeps_no_more_failures_than_it_looks_at() -> None:
     st.integers(1, 60),
     st.integers(),
 )
-def test_a_wait_lies_between_the_initial_and_the_largest_one(
+def test_a_wait_is_between_the_initial_and_the_largest_one(
     initial: int, more: int, multiplier: float, jitter: float, failures: int, seed: int
 ) -> None:
     strategy = ExponentialDelay(

@@ -77,7 +77,7 @@ def test_every_option_is_read() -> None:
     )
 
 
-def test_without_a_type_checkpointing_decides() -> None:
+def test_without_a_type_the_default_depends_on_checkpointing() -> None:
     other = {"state.backend.type": "rocksdb", "restart-strategy.fixed-delay.attempts": "3"}
     assert strategy_of({}) == strategy_of() == strategy_of(other) == ExponentialDelay()
     assert strategy_of(other, checkpointing=False) == NoRestart()
@@ -88,7 +88,7 @@ def test_the_newer_name_of_the_type_wins() -> None:
     assert strategy_of(both) == FixedDelay()
 
 
-def test_the_first_settings_with_a_type_decide_alone() -> None:
+def test_only_the_first_settings_with_a_type_apply() -> None:
     job = {"restart-strategy.fixed-delay.attempts": "9"}
     cluster = {"restart-strategy": "fixed-delay", "restart-strategy.fixed-delay.delay": "3 s"}
     assert strategy_of(job, cluster) == FixedDelay(delay_ms=3_000)
@@ -129,7 +129,7 @@ def test_an_unknown_name_is_refused_with_one_that_is_close(settings: Any, messag
         ("exponential-delay.jitter-factor", "nan", "jitter must be a finite number"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused(option: str, value: str, message: str) -> None:
+def test_an_invalid_value_is_refused(option: str, value: str, message: str) -> None:
     kind = option.partition(".")[0]
     with pytest.raises(SettingsError, match=message):
         strategy_of({"restart-strategy.type": kind, f"restart-strategy.{option}": value})

@@ -156,7 +156,7 @@ def test_an_id_that_repeats_is_refused() -> None:
         ("RETAIN_ON_CANCELLATION", "finished"),
     ],
 )
-def test_the_setting_and_the_end_of_the_job_decide_what_is_deleted(
+def test_the_setting_and_the_end_of_the_job_determine_the_deletions(
     setting: str, deletes: str
 ) -> None:
     assert [end for end in JobEnd if deletes_at_end(setting, end)] == deletes.split()
@@ -171,7 +171,7 @@ def test_at_the_end_checkpoints_go_and_savepoints_stay() -> None:
     assert (ids(kept), deleted, mark) == ([2, 3, 4], (), 2)
 
 
-def test_a_job_without_savepoints_leaves_nothing_behind() -> None:
+def test_a_job_without_savepoints_leaves_no_files() -> None:
     ended = after(1, [CHECKPOINT, CHECKPOINT]).end(
         JobEnd.FAILED, ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
     )
@@ -179,7 +179,7 @@ def test_a_job_without_savepoints_leaves_nothing_behind() -> None:
 
 
 @given(kinds, st.integers(1, 5), st.sampled_from(JobEnd), st.sampled_from(ExternalizedRetention))
-def test_what_stays_is_not_deleted_and_is_what_was_kept(
+def test_remaining_snapshots_are_the_kept_ones_and_are_not_deleted(
     kinds: list[SnapshotKind], limit: int, how: JobEnd, setting: ExternalizedRetention
 ) -> None:
     retention = after(limit, kinds)

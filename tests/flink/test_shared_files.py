@@ -44,7 +44,7 @@ def test_files_are_kept_and_deleted_as_flink_does(number: int) -> None:
             assert got == expected
 
 
-def test_an_error_is_of_one_kind_alone() -> None:
+def test_an_error_has_a_single_class() -> None:
     registry = SharedFiles().use(1, {"k": "h1"}).registry
     assert not issubclass(NotFoundError, InvalidArgumentError)
     with pytest.raises(InvalidArgumentError, match="'h2' for 'k', which is 'h1' since checkpoint"):
@@ -131,7 +131,7 @@ def test_an_unknown_claim_mode_is_refused() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [-1, 1.0, "1", True, None])
-def test_what_is_no_checkpoint_id_is_refused(checkpoint: Any) -> None:
+def test_an_invalid_checkpoint_id_is_refused(checkpoint: Any) -> None:
     registry = SharedFiles()
     for ask in (
         lambda: registry.use(checkpoint, {}),

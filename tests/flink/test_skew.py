@@ -96,7 +96,7 @@ def test_every_piece_of_one_side_meets_every_piece_of_the_other() -> None:
     assert [one.size for one in right] == [7, 6, 5, 7, 6, 5]
 
 
-def test_a_range_counts_what_it_reads_again_only_once() -> None:
+def test_a_range_counts_repeated_reads_once() -> None:
     """The left sizes 2, 2, 1, 1, 1, 1 meet the right sizes 10 and 20 in turn. A new range has read
     nothing yet, and then it reads its first pieces.
     """

@@ -124,7 +124,7 @@ def test_a_slot_id_is_an_int(slot: Any) -> None:
 # --- Preferred locations --------------------------------------------------------------------------
 
 
-def test_a_subtask_with_state_prefers_its_last_task_manager_alone() -> None:
+def test_a_subtask_with_state_prefers_only_its_last_task_manager() -> None:
     assert preferred_locations(A1, [ProducerInput((B1, B2))]) == (A1,)
 
 
@@ -167,7 +167,7 @@ demands = st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda d: VertexDe
     st.dictionaries(st.text(max_size=2), st.lists(demands, min_size=1, max_size=4), max_size=5),
     st.integers(0, 40),
 )
-def test_every_group_gets_what_it_needs_and_no_more_than_it_wants(
+def test_every_group_gets_at_least_its_minimum_and_at_most_its_demand(
     groups: dict[str, list[VertexDemand]], extra: int
 ) -> None:
     needs = {g: max(d.minimum for d in each) for g, each in groups.items()}
