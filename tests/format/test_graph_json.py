@@ -70,11 +70,11 @@ def read(value: Any) -> JobGraph:
 
 
 @given(graphs())
-def test_a_graph_comes_back_from_json(graph: JobGraph) -> None:
+def test_a_graph_survives_a_round_trip_through_json(graph: JobGraph) -> None:
     assert read(json.loads(json.dumps(graph_to_json(graph)))) == graph
 
 
-def test_the_graphs_of_the_vectors_come_back_from_json() -> None:
+def test_the_graphs_of_the_vectors_survive_a_round_trip() -> None:
     for case in GRAPHS:
         graph = graph_of(case["out"])
         assert read(json.loads(json.dumps(graph_to_json(graph)))) == graph
@@ -86,7 +86,7 @@ def test_the_value_holds_plain_json_only() -> None:
     assert kinds <= {str, int, bool, type(None)}
 
 
-def test_an_option_comes_back_from_json() -> None:
+def test_an_option_survives_a_round_trip() -> None:
     graph = JobGraph((Node("a", uid="a"),), auto_generate_uids=False)
     assert read(graph_to_json(graph)) == graph
 
@@ -111,7 +111,9 @@ def test_a_text_that_utf8_cannot_hold_is_refused() -> None:
         (["edges"], {}, r"at \$\.graph\.edges: Expected `array`"),
     ],
 )
-def test_a_broken_value_is_named_by_its_place(path: list[Any], value: Any, message: str) -> None:
+def test_an_invalid_value_is_named_with_its_position(
+    path: list[Any], value: Any, message: str
+) -> None:
     document = graph_to_json(JobGraph((Node("a"), Node("b")), (Edge("a", "b"),)))
     place: Any = document
     for step in path[:-1]:

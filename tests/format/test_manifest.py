@@ -245,7 +245,7 @@ def test_another_value_is_refused_or_read_without_a_crash(path: tuple[Any, ...])
         ("operator.schema.fields.0.name", "subtask"),
     ],
 )
-def test_parts_that_do_not_agree_are_malformed(place: str, wrong: Any) -> None:
+def test_inconsistent_parts_are_malformed(place: str, wrong: Any) -> None:
     """I5, I7: a manifest that would restore other rows is refused before a file is opened."""
     with pytest.raises(MalformedManifestError, match=r"^m\.json at \$\.operators"):
         read(change(in_place(place), to=wrong))
@@ -266,7 +266,7 @@ def test_a_newer_manifest_asks_for_an_upgrade() -> None:
 
 @settings(max_examples=30)
 @given(manifests())
-def test_totals_are_those_of_the_files(manifest: Manifest) -> None:
+def test_totals_are_sums_over_the_files(manifest: Manifest) -> None:
     """I7: rows, bytes, files and digest of a state are sums."""
     handles = [handle for entry in manifest.entries for handle in entry.handles]
     assert manifest.rows == sum(handle.rows for handle in handles)

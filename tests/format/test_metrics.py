@@ -35,20 +35,20 @@ def test_metrics_survive_a_round_trip_through_json(given: CheckpointMetrics) -> 
     assert read(metrics_to_json(given)) == given
 
 
-def test_a_phase_that_is_not_named_took_no_time_and_an_unknown_one_is_ignored() -> None:
+def test_a_missing_phase_is_zero_and_an_unknown_one_is_ignored() -> None:
     document = metrics_to_json(CheckpointMetrics(duration_ms=7, phases=PhaseTimes(write_ms=5)))
     document["phases"] = {"write_ms": 5, "added_later_ms": 2}
     assert read(document) == CheckpointMetrics(duration_ms=7, phases=PhaseTimes(write_ms=5))
     assert "put_ms" not in metrics_to_json(read(document))["phases"]
 
 
-def test_phases_have_their_order_and_the_put_only_when_it_is_known() -> None:
+def test_phases_are_ordered_and_the_put_is_optional() -> None:
     names = ["begin", "write", "compaction", "wait", "check", "publish"]
     assert [name for name, _ in PhaseTimes().items()] == names
     assert PhaseTimes(put_ms=3).items()[-1] == ("put", 3)
 
 
-def test_the_slowest_phase_is_one_that_was_waited_for() -> None:
+def test_the_slowest_phase_excludes_background_work() -> None:
     phases = PhaseTimes(write_ms=5, compaction_ms=90, wait_ms=6, put_ms=2)
     assert phases.slowest == ("wait", 6)
     assert replace(phases, put_ms=7).slowest == ("put", 7)
@@ -69,7 +69,7 @@ def test_the_parts_of_the_time_leave_compaction_out() -> None:
     )
 
 
-def test_processes_that_write_at_once_spend_no_more_than_there_was() -> None:
+def test_concurrent_processes_report_at_most_the_elapsed_time() -> None:
     figures = CheckpointMetrics(duration_ms=10, phases=PhaseTimes(write_ms=25, check_ms=2))
     assert dict(figures.spent) == {
         "begin": 0,
@@ -107,7 +107,7 @@ def test_the_changed_share_is_of_the_rows_of_the_bases(
     assert figures.changed_share == share
 
 
-def test_sums_are_those_of_the_states_and_files_those_of_compaction_too() -> None:
+def test_sums_cover_the_states_and_files_include_compaction() -> None:
     figures = CheckpointMetrics(
         duration_ms=0,
         phases=PhaseTimes(),

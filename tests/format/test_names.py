@@ -86,7 +86,7 @@ def test_the_longest_name_is_accepted() -> None:
     assert len(escape("x" * 200)) == len(escape("é" * 33) + "xx") == 200
 
 
-def test_names_that_differ_in_case_differ_in_case_alone() -> None:
+def test_names_that_differ_only_in_case_have_paths_that_do_too() -> None:
     """A documented limit: on a case-insensitive file system such names share a folder.
 
     Data files in that folder still have different names, because each contains a token.
