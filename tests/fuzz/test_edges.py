@@ -33,7 +33,7 @@ def stray(store: StateStore, folder: Path, number: int) -> str | None:
     return None
 
 
-def test_no_error_of_another_library_comes_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_of_another_library_is_raised(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     found = []
     memory = MEMORY if MEMORY.is_dir() else None
