@@ -91,7 +91,7 @@ def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
 
 
 def test_selected_operators(tmp_path: Path) -> None:
-    """The import recorded other operators of the savepoint, and they are not required."""
+    """The import records the savepoint's other operators, and the export does not require them."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])
     assert [one.uid for one in done.operators] == ["kinds"]
     assert {one.reason for one in done.left_out} == {"not asked for"}

@@ -76,7 +76,7 @@ def test_a_number_that_would_take_hours_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [INTEGER, DECIMAL])
-def test_long_numbers_go_through_a_store(tmp_path: Path, kind: Scalar) -> None:
+def test_long_numbers_survive_a_round_trip_through_a_store(tmp_path: Path, kind: Scalar) -> None:
     texts = [LONG_ONE, f"-{LONG_ONE}", "0", "-1", LONG_ONE[:4_300], LONG_ONE[:4_301]]
     keys = pa.array(range(len(texts)), pa.int64())
     source = written_savepoint(

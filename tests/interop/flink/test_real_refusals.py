@@ -36,7 +36,7 @@ def test_asynchronous_state_of_forst(tmp_path: Path) -> None:
     assert (dropped.problem, dropped.states, list(dropped.entries())) == (None, (), [])
 
 
-def test_timers_on_the_heap_beside_rocksdb(tmp_path: Path) -> None:
+def test_timers_on_the_heap_with_rocksdb(tmp_path: Path) -> None:
     """A native savepoint loses these timers, and a checkpoint contains them as raw state."""
     step = {"do": "savepoint", "to": str(tmp_path / "s"), "format": "NATIVE"}
     (place,) = Flink(NEWEST).run([STEP | step | HEAP_TIMERS])

@@ -99,7 +99,7 @@ def test_a_query_continues_at_other_parallelisms(
     partitions: tuple[int, ...],
 ) -> None:
     """After each move it emits the same rows as without a move."""
-    # One query also has micro-batches without data, which advance a watermark, on each side.
+    # One query also has micro-batches without data, which advance a watermark, in both runs.
     has_more = name == "aggwin"
     no_data = {NO_DATA_BATCHES: str(has_more).lower()}
     world = World(spark, tmp_path, name, partitions[0], {FORMAT: version, **no_data})

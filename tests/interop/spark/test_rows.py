@@ -111,7 +111,7 @@ def storable(struct: T.DataType) -> T.StructType:
     ],
     ids=["default", "by-row", "interpreted", "not-adaptive"],
 )
-def test_every_type_however_spark_runs(spark: SparkSession, conf: dict[str, str]) -> None:
+def test_every_type_in_every_spark_mode(spark: SparkSession, conf: dict[str, str]) -> None:
     """The bytes of a struct do not depend on the representation of its row."""
     fields = [
         *("id + 1 as a", "cast(id as byte) as b", "null as c", "cast(id as decimal(10, 2)) as d"),

@@ -14,7 +14,7 @@ from statestore.interop.spark import export_checkpoint, import_checkpoint
 from statestore.interop.spark.state_files import Provider
 from tests.interop.spark.queries import events, planned_only, settings, stream, texts
 
-# As often as possible, and as few entries as possible.
+# State maintenance as often as possible, and as few kept micro-batches as possible.
 EAGER = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
