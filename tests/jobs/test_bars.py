@@ -61,7 +61,7 @@ def test_the_bar_advances_by_state_and_within_a_state_by_task() -> None:
     ]
 
 
-def test_tasks_are_those_of_the_stages_under_way(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_are_counted_over_running_stages(spark: SparkSession, tmp_path: Path) -> None:
     go = str(tmp_path / "go")
 
     def wait(batches: Iterable[object]) -> Iterator[object]:

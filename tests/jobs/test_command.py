@@ -72,7 +72,7 @@ def test_set_replaces_one_setting(tmp_path: Path, override: str, expected: Outer
         ("number=seven", "with --set: number is an integer"),
     ],
 )
-def test_what_set_refuses(tmp_path: Path, override: str, message: str) -> None:
+def test_overrides_that_set_refuses(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load(tmp_path, override)
 

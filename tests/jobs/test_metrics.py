@@ -79,7 +79,7 @@ def test_a_used_port_is_reported_before_anything_is_written(
     assert not (tmp_path / "offsets.json").exists()
 
 
-def test_without_the_client_the_job_says_what_to_install(
+def test_a_missing_client_is_named(
     run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "statestore.prometheus", raising=False)

@@ -272,7 +272,7 @@ def test_exit_signals_and_missing_modules_are_not_recoverable(error: BaseExcepti
         ("ValueError: in statestore.errorsome, File statestore/errors.py", True),
     ],
 )
-def test_an_error_of_a_spark_worker_is_known_by_its_name(raised: str, recoverable: bool) -> None:
+def test_a_spark_workers_error_is_recognized_by_name(raised: str, recoverable: bool) -> None:
     text = (
         f"[PYTHON_EXCEPTION] An exception was thrown\n  File x, line 3\n{raised}\n\tat org.apache"
     )

@@ -115,7 +115,7 @@ def test_each_kind_has_its_columns(given: dict[str, Any], entry: tuple[str, ...]
         ),
     ],
 )
-def test_what_a_snapshot_refuses(old: str, new: str, message: str) -> None:
+def test_invalid_snapshot_settings(old: str, new: str, message: str) -> None:
     assert SNAPSHOT.count(old) == 1
     with pytest.raises(SettingsError, match=message) as refused:
         snapshot(SNAPSHOT.replace(old, new))
@@ -136,7 +136,7 @@ def test_what_a_snapshot_refuses(old: str, new: str, message: str) -> None:
         ({"hash_scheme": "jva"}, "did you mean 'java'"),
     ],
 )
-def test_what_a_keyed_state_refuses(given: dict[str, Any], message: str) -> None:
+def test_invalid_keyed_state_settings(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         keyed(**given)
 
@@ -173,7 +173,7 @@ def test_the_mode_of_operator_state_must_be_given() -> None:
         ('url = "s"', 'url = "s"\ntable_format = "delta"', "no setting 'store.table_format'"),
     ],
 )
-def test_what_a_restore_refuses(old: str, new: str, message: str) -> None:
+def test_invalid_restore_settings(old: str, new: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         from_table(tomllib.loads(RESTORE.replace(old, new)), RestoreSettings, where="f.toml")
 
@@ -193,7 +193,7 @@ def test_two_restored_states_do_not_share_a_target() -> None:
         ('url = "s"', 'url = "s"\n[files]\nper_subtak = "x"', "did you mean 'per_subtask'"),
     ],
 )
-def test_what_redistribute_offsets_refuses(old: str, new: str, message: str) -> None:
+def test_invalid_redistribute_offsets_settings(old: str, new: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         from_table(tomllib.loads(OFFSETS.replace(old, new)), OffsetsSettings, where="f.toml")
 
@@ -223,7 +223,7 @@ def test_a_graph_replaces_the_parallelism() -> None:
     assert restore('graph = "job.toml"', "allow_non_restored_state = true").parallelism is None
 
 
-def test_what_a_checkpoint_is_restored_for() -> None:
+def test_targets_of_a_restore() -> None:
     assert restore().target(None) == RestoreTarget()
     auto = restore('parallelism = "auto"', 'bytes_per_task = "256MiB"')
     assert auto.target(None) == RestoreTarget(parallelism="auto", bytes_per_task=2**28)
@@ -248,7 +248,7 @@ def test_what_a_checkpoint_is_restored_for() -> None:
         (["allow_non_restored_state = true"], "give its graph"),
     ],
 )
-def test_what_a_restore_is_not_for(lines: list[str], message: str) -> None:
+def test_invalid_targets_of_a_restore(lines: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         restore(*lines)
 
