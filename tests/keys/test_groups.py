@@ -77,14 +77,14 @@ def is_past_the_end(question: dict[str, Any]) -> bool:
     return bool(question["op"] == "range" and question["i"] == question["p"] > 0)
 
 
-def test_answers_are_flinks() -> None:
+def test_answers_equal_flinks() -> None:
     """Mixing, groups, ranges and intersections equal those of Flink's classes."""
     known = questions(failing=False)
     assert len(known) > 300
     assert [case for case in known if answer(case["in"]) != case["out"]] == []
 
 
-def test_refusals_are_flinks() -> None:
+def test_refusals_equal_flinks() -> None:
     """Everything that Flink refuses is refused for the same reason, in the same order of checks."""
     bounds = ("invalid_argument", "parallelism_out_of_bounds")
     for case in questions(failing=True):
@@ -93,7 +93,7 @@ def test_refusals_are_flinks() -> None:
             answer(case["in"])
 
 
-def test_the_effective_max_is_flinks() -> None:
+def test_the_effective_max_equals_flinks() -> None:
     """The max parallelism of a restored job equals Flink's, except that operators without state are
     ignored.
     """

@@ -167,7 +167,7 @@ def test_one_column_of_a_sequence_is_a_column(key: int, scheme: str) -> None:
 
 
 @given(LONGS, st.integers(1, 32768))
-def test_the_group_is_that_of_the_hash(key: int, maximum: int) -> None:
+def test_the_group_follows_from_the_hash(key: int, maximum: int) -> None:
     """I1: the key group is the mixed hash modulo max parallelism, in every scheme."""
     for scheme in HASH_SCHEMES:
         expected = key_group_of_hash(key_hash(key, hash_scheme=scheme), maximum)
