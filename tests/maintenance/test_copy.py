@@ -400,7 +400,7 @@ def test_a_copy_that_failed_at_any_call_can_be_run_again(
     assert struck or side == "source"
 
 
-# --- in every form --------------------------------------------------------------------------------
+# --- every form of a state ------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -284,7 +284,7 @@ def test_without_duckdb_the_error_names_the_package(
     assert store.checkpoints() == (1,)
 
 
-# --- in every form --------------------------------------------------------------------------------
+# --- every form of a state ------------------------------------------------------------------------
 
 
 def row(user: str, entry: int, value: int) -> dict[str, Any]:

@@ -334,7 +334,7 @@ def test_a_collection_that_failed_at_any_call_can_be_run_again(
         assert files_in(copy) == files_in(counted)
 
 
-# --- in every form --------------------------------------------------------------------------------
+# --- every form of a state ------------------------------------------------------------------------
 
 
 def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:

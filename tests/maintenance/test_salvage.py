@@ -98,7 +98,7 @@ def groups_of(parts: tuple[LostPart, ...]) -> set[int]:
     return {g for part in parts for g in range(part.first or 0, (part.last or 0) + 1)}
 
 
-# --- what is intact -------------------------------------------------------------------------------
+# --- intact checkpoints ---------------------------------------------------------------------------
 
 
 def test_an_intact_checkpoint_makes_no_new_one(store: StateStore) -> None:
@@ -121,7 +121,7 @@ def test_intact_files_are_reused_and_not_copied(store: StateStore) -> None:
     assert {*data_files(Path(store.url))} - before == {manifest_path(3)}
 
 
-# --- any damage -----------------------------------------------------------------------------------
+# --- damaged files --------------------------------------------------------------------------------
 
 
 def cut(file: Path) -> None:

@@ -74,7 +74,7 @@ def name_in(store: StateStore, file: Path) -> str:
     return file.relative_to(store.url).as_posix()
 
 
-# --- what is intact -------------------------------------------------------------------------------
+# --- intact checkpoints ---------------------------------------------------------------------------
 
 
 @examples(40)
@@ -370,7 +370,7 @@ def exchange(one: Path, other: Path) -> None:
     other.write_bytes(first)
 
 
-# --- in every form --------------------------------------------------------------------------------
+# --- every form of a state ------------------------------------------------------------------------
 
 
 def named(taken: Checkpoints) -> set[str]:
