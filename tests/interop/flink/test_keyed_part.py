@@ -1,4 +1,4 @@
-"""Keyed state of a subtask: each byte is read once for all states, and once for its own state."""
+"""Keyed state of a subtask: each byte is read once for all states, and again for its own state."""
 
 from __future__ import annotations
 
