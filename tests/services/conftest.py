@@ -1,4 +1,4 @@
-"""What tests use for real, one each: object stores, a Kafka broker, a Spark cluster."""
+"""Real services for tests, one of each: object stores, a Kafka broker, a Spark cluster."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.services.kafka_topics import Topics
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """The server of this run; its access key and endpoint serve Spark as well."""
+    """The S3 server of this run; its access key and endpoint also work for Spark."""
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
-    """The server of Azure's protocol of this run."""
+    """The server of Azure's protocol in this run."""
     with azure_server(tmp_path_factory.mktemp("azure")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """The server of Google's protocol of this run."""
+    """The server of Google's protocol in this run."""
     with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
         yield server
 
@@ -55,18 +55,18 @@ def url(s3: S3Server) -> str:
 
 @pytest.fixture
 def storage(s3: S3Server, url: str) -> S3Storage:
-    """The storage of that prefix."""
+    """The storage at that prefix."""
     return S3Storage(url, s3.options)
 
 
 @pytest.fixture
 def real_waits() -> None:
-    """Let retries wait as long as they do for users, also with ``short_waits``."""
+    """Make retries wait as long as for users, even if ``short_waits`` is active."""
 
 
 @pytest.fixture
 def short_waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let retries wait only milliseconds: the tests count the retries."""
+    """Make retries wait only milliseconds: the tests count the retries."""
     if "real_waits" in request.fixturenames:
         return
     monkeypatch.setattr("statestore.storage.requests.WAIT_SECONDS", 0.01)
@@ -85,7 +85,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def cluster(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A master and two workers, which find this package and may use the S3 server."""
+    """A master and two workers that can import this package and use the S3 server."""
     directory = tmp_path_factory.mktemp("spark")
     with spark_cluster(directory, environment=s3_environment(s3)) as cluster:
         yield cluster
@@ -93,5 +93,5 @@ def cluster(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def topics(kafka: KafkaBroker) -> Topics:
-    """What makes topics there, under names that no other test uses."""
+    """Creates topics on the broker, with names that no other test uses."""
     return Topics(kafka.bootstrap)

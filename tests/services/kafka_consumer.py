@@ -1,9 +1,9 @@
-"""One consumer as a process of its own: it reads given partitions, and says how far it is.
+"""A consumer in a process of its own: it reads given partitions and reports its progress.
 
-Commands come over stdin, a line of JSON each, and each is answered by a line on stdout. The first
-is where to start: ``{"bootstrap": …, "offsets": [element, …]}``. ``{"read": n}`` reads n records
-more, or to the end of all partitions, and answers with the next offsets, and how often each record
-was read since the start. When stdin ends it ends. Kafka stores nothing of it: no group commits.
+Commands arrive on stdin, one line of JSON each, and each gets one line on stdout. The first command
+has the start: ``{"bootstrap": …, "offsets": [element, …]}``. ``{"read": n}`` reads n more records,
+or to the end of all partitions. Its response has the next offsets, and how often each record was
+read since the start. The process ends when stdin ends. It commits nothing to Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 
 class Reader:
-    """Partitions, the offsets to read next, and what was read."""
+    """Partitions, their next offsets, and the records read so far."""
 
     def __init__(self, bootstrap: str, offsets: list[dict[str, Any]]) -> None:
         self._consumer = Consumer(
@@ -37,7 +37,7 @@ class Reader:
         )
 
     def read(self, number: int) -> dict[str, Any]:
-        """Read, and return a snapshot."""
+        """Read records; return the response."""
         while number and len(self._at_end) < len(self._elements):
             message = self._consumer.poll(60)
             assert message is not None, "no record, and no end"
@@ -55,7 +55,7 @@ class Reader:
 
 
 def main() -> None:
-    """Follow the commands."""
+    """Execute the commands."""
     reader = Reader(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:
         print(json.dumps(reader.read(json.loads(line)["read"])), flush=True)

@@ -1,14 +1,18 @@
-"""Live queries, one after another, that count the words of a topic, and write the new counts to
-another topic.
+"""Live queries, one after another, that count a topic's words and write the counts to another
+topic.
 
-Commands come over stdin, a line of JSON each, and each is answered by a line on stdout. The first
-says where all is, and is answered when Spark stands. ``{"do": "start", "parallelism": n, "source":
-{…}, "sink": {…}}`` starts the query, with options of Spark's Kafka source and sink. ``{"do":
-"stop"}`` stops it at the topic's end, and ``{"do": "wait"}`` waits until it fails: both answer with
-the error that it ended with, null for none, and with what the package logged as errors since the
-last answer. When stdin ends, this process ends.
+Commands arrive on stdin, one line of JSON each, and each gets one line on stdout. The first command
+has the configuration, and its response means that Spark is running.
 
-While there is a file ``hold``, a micro-batch makes the file ``held``, and waits before its output.
+* ``{"do": "start", "parallelism": n, "source": {…}, "sink": {…}}`` starts the query, with options
+  of Spark's Kafka source and sink.
+* ``{"do": "stop"}`` stops it at the end of the topic.
+* ``{"do": "wait"}`` waits until it fails.
+
+The responses to the last two have the query's error or null, and the errors that the package has
+logged since the previous response. The process ends when stdin ends.
+
+If the file ``hold`` exists, a micro-batch creates the file ``held`` and waits before its output.
 """
 
 from __future__ import annotations
@@ -48,13 +52,13 @@ class Log(logging.Handler):
         self.lines.append(record.getMessage())
 
     def taken(self) -> list[str]:
-        """Return the lines, and forget them."""
+        """Return the lines and clear them."""
         lines, self.lines = self.lines, []
         return lines
 
 
 def main() -> None:
-    """Follow the commands."""
+    """Execute the commands."""
     log = Log()
     logging.getLogger("statestore").addHandler(log)
     spark = kafka_session("kafka-query", 2)
@@ -66,7 +70,7 @@ def main() -> None:
             query, answer = started(spark, given, command), None
         else:
             if command["do"] == "stop":
-                query.processAllAvailable()  # else it is stopped within a micro-batch
+                query.processAllAvailable()  # otherwise it is stopped within a micro-batch
                 query.stop()
             answer = {"error": ended(query), "log": log.taken()}
         print(json.dumps(answer), flush=True)
@@ -107,7 +111,7 @@ def started(
 
 
 def ended(query: StreamingQuery) -> str | None:
-    """Wait until a query ends; return the error with which it did."""
+    """Wait until a query ends; return its error or None."""
     try:
         assert query.awaitTermination(SECONDS), "it neither ends nor fails"
     except StreamingQueryException as error:

@@ -1,4 +1,4 @@
-"""Topics of a real broker for tests: made, filled, cut, deleted; each call ends when all see it."""
+"""Topics of a real broker for tests; each call returns when all clients see its effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60
 
 
 class Topics:
-    """A broker's topics, as those who run it change them."""
+    """A broker's topics, with the operations of its administrators."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -26,7 +26,7 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def make(self, partitions: int, records: int = 0, *, name: str | None = None) -> str:
-        """A new topic, with so many records in each partition."""
+        """Create a topic with this many records in each partition."""
         name = name or f"t-{uuid.uuid4().hex}"
         self._done(lambda: self._admin.create_topics([NewTopic(name, partitions, 1)])[name])
         until(lambda: (live := self.live(name)) and len(live.partitions) == partitions)
@@ -35,8 +35,8 @@ class Topics:
         return name
 
     def fill(self, name: str, values: Mapping[int, Iterable[str]]) -> None:
-        """Write these values into partitions."""
-        # A new one: others may still know the topic as it was before.
+        """Produce these values to partitions."""
+        # a new producer: an older one may have stale metadata
         producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for partition, texts in values.items():
             for text in texts:
@@ -44,7 +44,7 @@ class Topics:
         assert producer.flush(SECONDS) == 0
 
     def extend(self, name: str, partitions: int) -> None:
-        """So many partitions in all."""
+        """Increase the number of partitions to this total."""
         self._done(lambda: self._admin.create_partitions([NewPartitions(name, partitions)])[name])
         until(lambda: (live := self.live(name)) and len(live.partitions) == partitions)
 
@@ -60,7 +60,7 @@ class Topics:
         until(lambda: self.live(name) is None)
 
     def make_anew(self, name: str, partitions: int, records: int = 0) -> None:
-        """Delete a topic, and make another one of its name."""
+        """Delete a topic and create it again with the same name."""
         self.delete(name)
         self.make(partitions, records, name=name)
 
@@ -68,7 +68,7 @@ class Topics:
         return self.cluster.topics([name]).get(name)
 
     def elements(self, name: str, offsets: Sequence[int]) -> list[dict[str, Any]]:
-        """What a consumer of partitions 0, 1, … stores, with the topic's id."""
+        """Return the elements that a consumer of partitions 0, 1, … stores, with the topic's id."""
         live = self.live(name)
         assert live is not None
         return [
@@ -77,7 +77,7 @@ class Topics:
         ]
 
     def _done(self, ask: Callable[[], Any]) -> None:
-        """Ask until it is done: a name is not free at once after its topic was deleted."""
+        """Repeat a request until it succeeds: a deleted topic's name is not free immediately."""
 
         def tried() -> bool:
             try:
@@ -92,7 +92,7 @@ class Topics:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait for a condition."""
+    """Wait until a condition is true."""
     end = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < end, "it does not come about"

@@ -1,7 +1,7 @@
-"""Processes that race to put the same names, many names at a time; readers look on.
+"""Processes that race to put the same names, many names at a time, while readers watch.
 
-The server of the tests makes the loser of a collision wait for whole seconds, idle: names that are
-raced for one after another would take minutes.
+The test server delays the loser of a collision for whole seconds, without using CPU. Names that are
+contended for one after another would take minutes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ LANES = 64
 def race(
     storage: Storage, writers: int, names: list[str], lanes: int = LANES
 ) -> tuple[list[list[str]], list[str]]:
-    """Return which names each writer has won, and whatever a reader has found that is not whole.
+    """Return the names that each writer has won, and each incomplete file that a reader has found.
 
-    The writers wait for each other before each ``lanes`` names, and put these at once.
+    The writers wait for each other before each group of ``lanes`` names, and then put these
+    together.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -55,7 +56,8 @@ def _write(
     try:
         with ThreadPoolExecutor(lanes) as threads:
             for first in range(0, len(names), lanes):
-                # Every second one goes backwards: else the first to start could win all of them.
+                # Every second writer goes backwards; otherwise the first to start could win all
+                # names.
                 some = names[first : first + lanes][:: 1 if number % 2 else -1]
                 barrier.wait(timeout=60)
                 puts = threads.map(partial(_put, storage, number), some)

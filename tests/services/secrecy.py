@@ -1,4 +1,4 @@
-"""What an error shows, to whoever prints it, logs it or carries it to another process."""
+"""Everything that an error shows when it is printed, logged or pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from statestore.errors import StateStoreError
 
 
 def shown(error: BaseException | None) -> str:
-    """Return all that can be seen of an error and its causes: text, notes, pickle; no source."""
+    """Return all that is visible of an error and its causes: text, notes, pickle; not the source
+    code.
+    """
     texts = []
     while error is not None:
         texts += [*traceback.format_exception_only(error), repr(error), repr(vars(error))]
@@ -24,7 +26,7 @@ def shown(error: BaseException | None) -> str:
 
 
 def failure(call: Callable[[], Any], kind: type[StateStoreError], *secrets: str) -> str:
-    """Return the message of the error that a call raises, after looking for secrets."""
+    """Return the message of the error that a call raises, after checking it for secrets."""
     with pytest.raises(kind) as caught:
         call()
     assert type(caught.value) is kind

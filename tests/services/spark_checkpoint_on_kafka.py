@@ -1,4 +1,4 @@
-"""A query of Spark's own over a topic, and what is done with its checkpoints, step by step."""
+"""A Spark query over a topic, and operations on its checkpoints, step by step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UID = "stateStoreSave-0"
 
 
 def main() -> None:
-    """Do the steps."""
+    """Execute the steps."""
     given = json.load(sys.stdin)
     spark = kafka_session("spark-checkpoint-on-kafka", 4)
     found = [_do(spark, given, step) for step in given["steps"]]
@@ -67,7 +67,7 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
 
 
 def records(first: int, last: int) -> dict[int, list[str]]:
-    """Return the values of some records of each of three partitions."""
+    """Return the values of some records in each of three partitions."""
     return {
         number: [f"u{(at + number) % 7}:{at}" for at in range(first, last)] for number in range(3)
     }
@@ -76,7 +76,7 @@ def records(first: int, last: int) -> dict[int, list[str]]:
 def _run(
     spark: SparkSession, given: dict[str, Any], location: str, kill_in: int | None
 ) -> dict[int, list[Any]]:
-    """Run the query to the end of the topic; or be killed within a micro-batch."""
+    """Run the query to the end of the topic, or kill it within a micro-batch."""
     emitted: dict[int, list[Any]] = {}
 
     def keep(batch: DataFrame, number: int) -> None:

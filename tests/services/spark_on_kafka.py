@@ -1,4 +1,4 @@
-"""Spark reads a topic from the job's startingOffsets, in a batch and in a streaming query."""
+"""Spark reads a topic from the job's startingOffsets, as a batch and as a streaming query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.services.spark_process import kafka_session
 
 
 def main() -> None:
-    """Read the topic twice, each from the same starting offsets."""
+    """Read the topic twice, from the same starting offsets."""
     given = json.load(sys.stdin)
     spark = kafka_session("spark-on-kafka", 2)
     options = {

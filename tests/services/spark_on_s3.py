@@ -1,4 +1,4 @@
-"""Spark and Delta on ``s3a://``; for a while Spark says all that it does, at level DEBUG."""
+"""Spark and Delta on ``s3a://``; for some steps, Spark logs at level DEBUG."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
-    """Start a query twice whose checkpoint location is in the bucket, and its store is not."""
+    """Start a query twice, with its checkpoint location in the bucket and its store elsewhere."""
     with TemporaryDirectory() as folder:
         store = StateStore.open(f"{folder}/store", spark=spark, table_format="parquet")
 
@@ -82,7 +82,7 @@ def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
 
 
 def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, Any]:
-    """Return what is the same, by name."""
+    """Return, by name, whether each result is as expected."""
     url = f"{store.url.replace('s3://', 's3a://')}/{TABLE}"
     delta = spark.read.format("delta")
     first, second = rows_of(users), rows_of(users.where("total >= 1000"))
@@ -109,8 +109,10 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
 def _moved(
     spark: SparkSession, url: str, options: dict[str, Any], providers: list[Provider]
 ) -> list[Any]:
-    """Return what a query emits that goes on in the bucket, at first and from the location that is
-    exported for each provider; and what the bucket's folders are said to hold.
+    """Return the output of a query that is imported, exported and continued in the bucket.
+
+    For each provider it is continued from an exported location. The result also has the listings of
+    the bucket's folders.
     """
     store = StateStore.open(f"{url}/store", spark=spark, storage_options=options)
     with TemporaryDirectory() as folder:
@@ -155,7 +157,7 @@ def _refusal(spark: SparkSession) -> str:
 
 
 def _dump(spark: SparkSession) -> str:
-    """Return all that Spark shows of its settings."""
+    """Return all settings that Spark shows."""
     sets = [tuple(row) for row in spark.sql("SET -v").collect()]
     listed = spark.sparkContext.getConf().getAll()
     return repr((sets, listed, spark.conf.getAll))

@@ -1,7 +1,7 @@
-"""A Spark in a process of its own, since jars are fixed when a JVM starts.
+"""Spark in a process of its own, because its jars are fixed when the JVM starts.
 
-What it is to do comes over stdin as JSON, as no argument that others could list, and what it found
-goes to stdout. All that Spark says goes to stderr.
+Its input arrives as JSON on stdin, because other users could list arguments. Its result goes to
+stdout, and all log output to stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["kafka_session", "run_module"]
 
 
 def kafka_session(name: str, partitions: int) -> SparkSession:
-    """Return a session with the Kafka connector, in which a shuffle has so many partitions."""
+    """Return a session with the Kafka connector and this many shuffle partitions."""
     return spark_session(
         app_name=name,
         table_format="parquet",
@@ -35,7 +35,7 @@ def kafka_session(name: str, partitions: int) -> SparkSession:
 
 
 def run_module(name: str, given: dict[str, Any], status: int = 0) -> tuple[Any, str]:
-    """Run a module of this folder to a status; return what it found, and all that it said."""
+    """Run a module of this folder until it exits; return its result and all its output."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.services.{name}"],
         input=json.dumps(given),

@@ -1,4 +1,4 @@
-"""The jobs on a real cluster: master and two workers, a broker, an S3 server; an executor dies."""
+"""The jobs on a real cluster with two workers, a broker and an S3 server; an executor is killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 ORDERS, PARALLELISM, NEW_PARALLELISM = 3_000, 4, 7
 UID, SOURCE = "totals-by-customer", "orders-source"
-BEFORE_THE_KILL = 3  # data files that a task writes before it is held
+BEFORE_THE_KILL = 3  # data files that a task writes before it is blocked
 PATIENCE_S = 300
 
 KAFKA = """
@@ -87,9 +87,9 @@ sink = {{{{format = "json", path = "{{here}}/offsets"}}}}
 
 @dataclass
 class Gate:
-    """Lets the first data files of each task through, and holds the next until it is opened.
+    """Lets the first data files of each task pass, and blocks the next until it is opened.
 
-    A file's token tells the task that writes it.
+    A file's token identifies the task that writes it.
     """
 
     written: Counter[str] = field(default_factory=Counter)
@@ -133,7 +133,7 @@ def token_of(name: str) -> str:
 def submitted(
     cluster: SparkCluster, job: str, settings: str, here: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A job on its way on the cluster; its stdout goes to a file, as does its stderr."""
+    """A running job on the cluster; its stdout and stderr go to files."""
     (here / f"{job}.toml").write_text(settings)
     conf = default_settings("parquet") | {
         "spark.jars": connector_jars(),
@@ -145,7 +145,7 @@ def submitted(
         process = subprocess.Popen(
             [*command, "--conf-file", str(here / f"{job}.toml"), "--output", "json"],
             env=cluster.environment,
-            cwd=here,  # nothing may be found because of where a job starts
+            cwd=here,  # the job must not find files through its working directory
             stdout=out,
             stderr=err,
         )
@@ -179,10 +179,10 @@ def expected_rows(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("by_job", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_snapshot_outlives_an_executor_and_is_restored_at_another_parallelism(
+def test_a_snapshot_survives_an_executor_and_is_restored_at_another_parallelism(
     place: Place, ledger: Ledger, cluster: SparkCluster, s3: S3Server, tmp_path: Path, by_job: bool
 ) -> None:
-    """I4, I7: two tasks write to S3 when one's executor is killed; what it wrote is in no state."""
+    """I4, I7: one executor is killed while two tasks write to S3; its files are in no state."""
     gate = Gate()
     settings = SNAPSHOT.replace("{bootstrap}", place.bootstrap).replace("{topic}", place.topic)
     with (
@@ -272,11 +272,11 @@ def check_offsets(offsets: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.long
-def test_the_demo_of_a_cluster(
+def test_the_cluster_demo(
     s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The first run writes all, the second restores at 7, goes on from the offsets, and writes
-    what changed.
+    """The first run writes everything; the second restores at 7, continues and
+    writes the changes.
     """
     code = run_demo(s3, kafka, cluster, "--runs", "4:1500", "7:60")
     said = capfd.readouterr()
@@ -291,7 +291,7 @@ def test_the_demo_of_a_cluster(
     assert s3.secret_key not in said.out + said.err
 
 
-def test_the_demo_says_when_something_was_lost_or_doubled() -> None:
+def test_the_demo_detects_lost_and_duplicated_records() -> None:
     ledger = Ledger()
     produced = [order for _, order in ledger.more(50)]
     assert [order["id"] for order in produced] == list(range(50))

@@ -1,5 +1,7 @@
-"""After whatever changes a state its Delta table is current, for delta-rs, Polars and DuckDB, on
-disk and on S3; no JVM writes it. Spark reads it in ``tests/files`` and ``tests/spark``.
+"""A state's Delta table is current after every change, for delta-rs, Polars and DuckDB.
+
+The tests run on disk and on S3, and no JVM writes the table. Tests with Spark are in
+``tests/files`` and ``tests/spark``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Place:
-    """A store with one state, and what its options are for whom."""
+    """A store with one state, and the options of each reader."""
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class Place:
         return in_order(pa.concat_tables([state.to_arrow(at).read_all() for at in range(3)]))
 
     def shown(self, version: int | None = None) -> Rows:
-        """Return what Delta readers see in a version of the table, which is the same for all."""
+        """Return the rows of a version of the table, which every Delta reader must return."""
         storage = self.store().parts.storage
         url, options = f"{storage.url}/operators/{UID}/keyed/{NAME}", storage.delta_options()
         table = DeltaTable(url, version=version, storage_options=options)
@@ -87,7 +89,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def test_every_layout_and_every_change_of_columns(place: Place) -> None:
-    """I7: the newest version, and each one before by its number."""
+    """I7: the newest version, and each earlier version by its number."""
     steps: list[tuple[pa.Table, dict[str, Any]]] = [
         (users(range(60), n=int), {"max_parallelism": GROUPS}),
         (users(range(20, 90), n=int), {"layout": Layout.RANGED}),
@@ -106,8 +108,8 @@ def test_every_layout_and_every_change_of_columns(place: Place) -> None:
 
 
 @pytest.mark.parametrize("layout", [*Layout])
-def test_layers_and_what_is_done_to_kept_checkpoints(place: Place, layout: Layout) -> None:
-    """I7: while there are layers the table shows their base; once they are folded, the state."""
+def test_layers_and_changes_of_kept_checkpoints(place: Place, layout: Layout) -> None:
+    """I7: while there are layers, the table has the base; after compaction it has the state."""
     place.take(users(range(60), n=int), max_parallelism=GROUPS, layout=layout)
     base = place.shown()
     assert base == place.restored()
@@ -132,8 +134,8 @@ def test_layers_and_what_is_done_to_kept_checkpoints(place: Place, layout: Layou
     assert place.shown() == place.restored()
 
 
-def test_many_processes_and_salvage(place: Place) -> None:
-    """I7: one that subtasks wrote; and one that is made of what damage has left."""
+def test_subtasks_and_salvage(place: Place) -> None:
+    """I7: a state that subtasks wrote, and a state salvaged from damage."""
     rows = users(range(60), n=int)
     keys = rows["user"].to_pylist()
     with place.store().snapshot(parallelism=2) as checkpoint:

@@ -1,8 +1,7 @@
-"""Three real consumers are stopped, five start from the checkpoint, then two: each record counts
-exactly once.
+"""Stop three real consumers, start five from the checkpoint, then two: each record counts once.
 
-What was read and where to go on are of one checkpoint. Before the consumers are killed they read
-on, and what they read then is in no checkpoint: it must be read again, and count once.
+A checkpoint has both the records read and the next offsets. Before the consumers are killed, they
+read more records that no checkpoint has. These must be read again, and count once.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ALL = 10**9
 
 
 class Group:
-    """Consumers that run, each started from its part of the job's assignment."""
+    """Running consumers, each started with its part of the job's assignment."""
 
     def __init__(self, bootstrap: str, subtasks: list[list[dict[str, Any]]]) -> None:
         command = [sys.executable, "-m", "tests.services.kafka_consumer"]
@@ -45,7 +44,9 @@ class Group:
             self._tell(process, {"bootstrap": bootstrap, "offsets": offsets})
 
     def read(self, number: int) -> list[dict[str, Any]]:
-        """Let each read so many records; return what each says, in order of the subtasks."""
+        """Read this many records with each consumer; return the responses in the order of the
+        subtasks.
+        """
         for process in self._processes:
             self._tell(process, {"read": number})
         return [json.loads(process.stdout.readline()) for process in self._processes]  # type: ignore[union-attr]
@@ -62,7 +63,7 @@ class Group:
 
 
 class Job:
-    """The job that the consumers are subtasks of: its state is what was read, and its offsets."""
+    """The job whose subtasks are the consumers: its state has the records read and the offsets."""
 
     def __init__(self, topics: Topics, folder: Path, mode: str) -> None:
         self.topics, self.folder, self.mode = topics, folder, mode
@@ -70,7 +71,7 @@ class Job:
         self._seen: Counter[str] = Counter()
 
     def checkpoint(self, subtasks: list[dict[str, Any]]) -> None:
-        """Put the offsets, and the counts that this run began with and what was read since."""
+        """Store the offsets, and the restored counts plus the records read since then."""
         seen = sum((Counter(each["seen"]) for each in subtasks), self._seen)
         rows = [{"id": number, "times": times} for number, times in sorted(seen.items())]
         with self.store.snapshot(parallelism=len(subtasks)) as checkpoint:
@@ -80,7 +81,7 @@ class Job:
                 checkpoint.keyed(UID, "seen", rows, key="id", max_parallelism=16)
 
     def counted(self) -> Counter[str]:
-        """How often each record counts, by the newest checkpoint."""
+        """Return how often each record counts in the newest checkpoint."""
         if not self.store.manifest().keyed:
             return Counter()
         rows = self.store.restore(parallelism=1).keyed(UID, "seen").to_arrow(0).read_all()
@@ -88,7 +89,9 @@ class Job:
 
     @contextmanager
     def consumers(self, parallelism: int, topic: str) -> Iterator[Group]:
-        """Consumers that start where the job redistribute_offsets says, and are killed."""
+        """Yield consumers that start where the job redistribute_offsets says; kill
+        them at the end.
+        """
         assigned = self.folder / "assigned.json"
         settings = {
             "store.url": self.store.url,
@@ -115,7 +118,7 @@ class Job:
 @pytest.mark.parametrize("mode", ["union", "split"])
 def test_three_consumers_then_five_then_two(topics: Topics, tmp_path: Path, mode: str) -> None:
     topic = topics.make(PARTITIONS)
-    # Partition 0 stays idle: its offset is carried along all the same.
+    # Partition 0 stays idle, but its offset is carried along.
     produced = {n: [f"{n}-{at}" for at in range(RECORDS)] for n in range(1, PARTITIONS)}
     topics.fill(topic, produced)
     job = Job(topics, tmp_path, mode)
@@ -126,7 +129,7 @@ def test_three_consumers_then_five_then_two(topics: Topics, tmp_path: Path, mode
         assert sum(job.counted().values()) == 90
         lost = three.read(25)
         assert sum(sum(each["seen"].values()) for each in lost) == 3 * 55
-    # The job goes on with two partitions more, and new records.
+    # The job continues with two more partitions and new records.
     topics.extend(topic, PARTITIONS + 2)
     later = {n: [f"{n}-{at}" for at in range(RECORDS, 2 * RECORDS)] for n in range(3, 9)}
     topics.fill(topic, later)

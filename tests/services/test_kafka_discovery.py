@@ -1,4 +1,4 @@
-"""Stored offsets against a real broker: each policy, and brokers and groups that are not there."""
+"""Stored offsets against a real broker: each policy, and missing brokers and groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAIL: dict[str, Any] = {"new_partitions": "fail"}
 
 
 def offsets(topics: Topics, name: str, stored: list[Any], **policies: Any) -> list[int]:
-    """Where the partitions of a topic go on; IncompatibleStateError where a policy refuses."""
+    """Return the reconciled next offsets of a topic; IncompatibleStateError if a policy refuses."""
     found = reconcile(stored, topics.cluster.topics([name]), Policies(**policies))
     assert all(each.topic_id for each in found.offsets)
     return [each.offset for each in found.offsets]
@@ -40,7 +40,7 @@ def group() -> str:
     return f"g-{uuid.uuid4().hex}"
 
 
-def test_what_topics_hold(topics: Topics) -> None:
+def test_live_ranges_of_topics(topics: Topics) -> None:
     name = topics.make(3)
     topics.fill(name, {1: "abcde"})
     topics.cut(name, 1, 2)
@@ -80,8 +80,10 @@ def test_a_removed_topic(topics: Topics) -> None:
     assert [each.decision for each in found.report if each.topic == name] == ["retired"] * 2
 
 
-def test_a_topic_made_anew(topics: Topics) -> None:
-    """Its id tells, where every offset would still fit; without the id it cannot be told."""
+def test_a_recreated_topic(topics: Topics) -> None:
+    """The topic's id shows it although every offset would fit; without an id it is
+    not detectable.
+    """
     name = topics.make(2, 4)
     stored = topics.elements(name, [2, 3])
     topics.make_anew(name, 1, 5)
@@ -103,12 +105,12 @@ def test_a_gap(topics: Topics) -> None:
     with pytest.raises(IncompatibleStateError, match="4 records deleted before they were read"):
         offsets(topics, name, stored)
     assert offsets(topics, name, stored, gap="earliest") == [7, 7]
-    topics.cut(name, 1, 7)  # just to the stored one: nothing is lost
+    topics.cut(name, 1, 7)  # exactly to the stored offset: nothing is lost
     assert offsets(topics, name, stored[1:], gap="fail") == [7, 7]
 
 
 def test_a_rewind(topics: Topics) -> None:
-    """As after an unclean leader election: what was read is not there."""
+    """As after an unclean leader election: records that were read are lost."""
     name = topics.make(1, 10)
     topics.cut(name, 0, 4)
     stored = topics.elements(name, [12])
@@ -120,7 +122,7 @@ def test_a_rewind(topics: Topics) -> None:
     assert found.case is Case.REWIND
 
 
-def test_a_broker_that_is_gone_is_named_in_time() -> None:
+def test_a_stopped_broker_is_named_within_the_time_limit() -> None:
     bootstrap = f"127.0.0.1:{free_ports(1)[0]}"
     cluster = KafkaCluster(bootstrap, seconds=0.5)
     for ask in (
@@ -135,7 +137,7 @@ def test_a_broker_that_is_gone_is_named_in_time() -> None:
         assert time.monotonic() - begun < 30
 
 
-def test_options_that_do_not_fit() -> None:
+def test_invalid_options() -> None:
     with pytest.raises(InvalidArgumentError, match=r'"security\.protocl"'):
         KafkaCluster("localhost:1", {"security.protocl": "SSL"})
     with pytest.raises(InvalidArgumentError, match="bootstrap is empty"):
@@ -149,7 +151,7 @@ def test_without_the_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch
         KafkaCluster("localhost:1")
 
 
-def test_a_group_gets_offsets_and_says_what_it_had(topics: Topics, group: str) -> None:
+def test_a_commit_for_a_group_returns_its_previous_offsets(topics: Topics, group: str) -> None:
     name = topics.make(2, 10)
     assert topics.cluster.committed(group) == {}
     assert topics.cluster.commit(group, topics.elements(name, [3])) == {}
@@ -172,7 +174,7 @@ def test_a_group_with_members_is_refused(topics: Topics, group: str) -> None:
     until(lambda: consumer.poll(0.05) is None and consumer.assignment())
     with pytest.raises(CommitConflictError, match=r"1 live member \(rdkafka@127"):
         topics.cluster.commit(group, topics.elements(name, [1]))
-    # Kafka itself refuses, should one come between the question and the commit.
+    # Kafka itself also refuses, in case a member joins between the check and the commit.
     with pytest.raises(CommitConflictError, match="has live members"):
         topics.cluster._alter(group, {(name, 0): 1})
     assert topics.cluster.committed(group) == {}
@@ -180,7 +182,7 @@ def test_a_group_with_members_is_refused(topics: Topics, group: str) -> None:
     assert topics.cluster.commit(group, topics.elements(name, [1])) == {}
 
 
-def test_when_kafka_refuses_one_partition_the_others_get_back_what_they_had(
+def test_if_kafka_refuses_one_partition_the_others_get_their_previous_offsets(
     topics: Topics, group: str
 ) -> None:
     name = topics.make(2, 9)

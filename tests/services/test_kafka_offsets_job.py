@@ -1,4 +1,4 @@
-"""The job redistribute_offsets with a real broker: it checks, says what it will do, and does it."""
+"""The job redistribute_offsets with a real broker: it checks offsets, reports them and commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(topics: Topics, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the job with further settings of [kafka]: exit code, stdout, stderr."""
+    """Run the job with these settings of [kafka]; return its exit code, stdout and stderr."""
 
     def job(kafka: dict[str, Any], *arguments: str) -> tuple[int, str, str]:
         text = SETTINGS.replace("{here}", str(tmp_path)).replace("{bootstrap}", topics.bootstrap)
@@ -51,7 +51,7 @@ def run(topics: Topics, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Ru
 
 @pytest.fixture
 def name(topics: Topics, tmp_path: Path) -> str:
-    """A topic of which partition 0 goes on, 1 is idle, 2 has a gap and 3 was not known."""
+    """A topic: partition 0 continues, 1 is idle, 2 has a gap and 3 is new."""
     name = topics.make(3, 10)
     elements = topics.elements(name, [3, 10, 2])
     take(tmp_path, [elements[:2], elements[2:]])
@@ -72,7 +72,7 @@ def written(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [["--dry-run"], ["--set", "check_only=true"]])
-def test_a_dry_run_says_what_would_be_done(
+def test_a_dry_run_reports_its_effect(
     run: Run, name: str, topics: Topics, tmp_path: Path, arguments: list[str]
 ) -> None:
     group = uuid.uuid4().hex
@@ -92,9 +92,7 @@ def test_a_dry_run_says_what_would_be_done(
     assert topics.cluster.committed(group) == {}
 
 
-def test_a_refusal_comes_before_anything_is_written(
-    run: Run, name: str, topics: Topics, tmp_path: Path
-) -> None:
+def test_a_refusal_precedes_any_write(run: Run, name: str, topics: Topics, tmp_path: Path) -> None:
     group = uuid.uuid4().hex
     code, out, err = run({"group": group})
     assert (code, out) == (12, "")
@@ -120,11 +118,11 @@ def test_files_and_the_group_get_every_live_partition(
     assert start == {name: {str(number): offset for number, offset in expected.items()}}
     subtasks = json.loads((tmp_path / "all.json").read_text())["subtasks"]
     of = topics.elements(name, [3, 10, 6, 0])
-    # The new partition joined the shorter list, of the second subtask.
+    # The new partition joined the shorter list, which belongs to the second subtask.
     assert [each["offsets"] for each in subtasks] == [of[:2], of[2:]]
     committed = {(name, number): offset for number, offset in expected.items()}
     assert topics.cluster.committed(group) == committed
-    # Another time changes nothing, and says what was there.
+    # A second run changes nothing, and returns the previous offsets.
     code, out, _ = run({"gap": "earliest", "group": group}, "--output", "json")
     report = json.loads(out)
     assert report["commit"]["before"] == [
@@ -136,7 +134,7 @@ def test_files_and_the_group_get_every_live_partition(
     assert topics.cluster.committed(group) == committed
 
 
-def test_a_group_with_members_is_refused_before_anything_is_written(
+def test_a_group_with_members_is_refused_before_any_write(
     run: Run, name: str, topics: Topics, tmp_path: Path
 ) -> None:
     group = uuid.uuid4().hex
@@ -150,7 +148,7 @@ def test_a_group_with_members_is_refused_before_anything_is_written(
     assert run({"gap": "earliest", "group": group})[0] == 0
 
 
-def test_further_topics_are_read_from_now_on(run: Run, name: str, topics: Topics) -> None:
+def test_additional_topics_are_read(run: Run, name: str, topics: Topics) -> None:
     other = topics.make(2, 3)
     code, out, _ = run({"gap": "earliest", "topics": [other]}, "--output", "json")
     assert code == 0
@@ -159,7 +157,7 @@ def test_further_topics_are_read_from_now_on(run: Run, name: str, topics: Topics
     assert "commit" not in json.loads(out)
 
 
-def test_a_topic_that_is_gone_is_retired_line_by_line(run: Run, name: str, topics: Topics) -> None:
+def test_a_removed_topic_is_retired_line_by_line(run: Run, name: str, topics: Topics) -> None:
     topics.delete(name)
     code, out, _ = run({"removed_partitions": "retire"}, "--dry-run")
     assert code == 0
@@ -167,7 +165,7 @@ def test_a_topic_that_is_gone_is_retired_line_by_line(run: Run, name: str, topic
     assert ["retired" in line for line in gone] == [True, True, True]
 
 
-def test_what_is_not_there(run: Run, name: str) -> None:
+def test_missing_topics_and_brokers(run: Run, name: str) -> None:
     code, out, err = run({"topics": ["no-such-topic"]})
     assert (code, out) == (10, "")
     assert "has no topic 'no-such-topic', which kafka.topics names" in err

@@ -1,4 +1,4 @@
-"""A live query on a topic, whose broker is killed and started again: each record counts once."""
+"""A live query on a topic whose broker is killed and restarted: each record counts once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 PARTITIONS = 3
 AWAY_SECONDS = 3
 LOG = "job.log"
-# So that what waits for the broker gives up after a second or two, and not after minutes.
+# Clients then give up waiting for the broker after a second or two, instead of minutes.
 SINK = {
     "kafka.max.block.ms": "2000",
     "kafka.request.timeout.ms": "1000",
@@ -42,7 +42,7 @@ SOURCE = {
 
 
 class Job:
-    """The process with the query, and what it has to count."""
+    """The process with the query, and the expected counts."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Job:
         self._process = process
 
     def ask(self, **command: Any) -> Any:
-        """Give it a command, and return the answer."""
+        """Send a command and return the response."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
@@ -61,7 +61,7 @@ class Job:
         return json.loads(line)
 
     def told(self) -> str:
-        """Wait until the query fails; return why, which is told in one line."""
+        """Wait until the query fails; return its reason, which is logged in one line."""
         ended = self.ask(do="wait")
         (line,) = ended["log"]
         where, _, why = line.partition(" is not committed: ")
@@ -76,7 +76,7 @@ class Job:
         self.ask(do="start", parallelism=parallelism, **{"source": {}, "sink": {}, **options})
 
     def produce(self, topics: Topics, records: int) -> None:
-        """Produce so many records more, which the query has to count."""
+        """Produce this many more records, which the query has to count."""
         first = self.expected.total()
         words = [f"w{at * at % 11}" for at in range(first, first + records)]
         topics.fill(self.topic, {each: words[each::PARTITIONS] for each in range(PARTITIONS)})
@@ -92,21 +92,21 @@ class Job:
         return {row["word"]: row["n"] for row in state.to_arrow(0).read_all().to_pylist()}
 
     def until_counted(self) -> None:
-        """Wait until the counts are those of all records; they are never more."""
+        """Wait until all records are counted; no count may ever be too high."""
         until(lambda: sum(self.counts().values()) >= self.expected.total())
         assert self.counts() == self.expected
 
     def until_held(self) -> None:
-        """Wait until a micro-batch is at work, and waits before its output."""
+        """Wait until a micro-batch is blocked before its output."""
         until((self.folder / HELD).exists)
 
     def hold(self) -> None:
-        """Let the next micro-batch wait."""
+        """Block the next micro-batch."""
         (self.folder / HELD).unlink(missing_ok=True)
         (self.folder / HOLD).touch()
 
     def release(self) -> None:
-        """Let it go on."""
+        """Unblock the micro-batch."""
         (self.folder / HOLD).unlink()
 
 
@@ -131,7 +131,7 @@ def running_job(folder: Path) -> Iterator[Job]:
 
 
 def written(bootstrap: str, topic: str) -> list[tuple[str, int]]:
-    """Return the words and counts of a topic of one partition, in their order."""
+    """Return the words and counts in a topic with one partition, in order."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
     consumer = Consumer(settings)
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0))
@@ -147,8 +147,8 @@ def written(bootstrap: str, topic: str) -> list[tuple[str, int]]:
     return found
 
 
-def test_each_record_counts_once_though_the_broker_is_away(tmp_path: Path) -> None:
-    """A query waits for it; one that has given up goes on when it is started again."""
+def test_each_record_counts_once_despite_an_outage_of_the_broker(tmp_path: Path) -> None:
+    """A query waits for the broker. If it has given up, it continues after a restart."""
     directory = tmp_path / "broker"
     with running_job(tmp_path) as job:
         with kafka_broker(directory) as broker:

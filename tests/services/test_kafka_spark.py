@@ -1,5 +1,5 @@
-"""Spark's Kafka source takes the file that the job writes, and reads each record once from it; and
-what a query yields goes to a topic.
+"""Spark's Kafka source reads each record once from the job's file, and a query
+writes to a topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> None:
-    """A partition that goes on, an idle one, one with a gap, and one that is new."""
+    """A partition that continues, an idle one, one with a gap, and a new one."""
     topic = topics.make(3, 10)
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:

@@ -1,4 +1,4 @@
-"""A checkpoint from a disk to a bucket and back, and changed there."""
+"""Copy a checkpoint from disk to a bucket and back, and change it there."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_from_disk_to_a_bucket_and_back(
     assert source.maintenance.copy("before", bucket).found
 
 
-def test_a_copy_to_a_bucket_goes_on_where_it_failed(
+def test_a_copy_to_a_bucket_resumes_after_a_failure(
     tmp_path: Path, s3: S3Server, storage: S3Storage, bucket: StateStore
 ) -> None:
-    """I10: no half object is seen, and what is there whole is not copied again."""
+    """I10: no partial object is visible, and complete files are not copied again."""
     source = fill(tmp_path / "source")
     counted = S3Storage(f"{storage.url}-counted", s3.options)
     calls = calls_of(counted, lambda each: source.maintenance.copy(1, StateStore.over(each)))
@@ -54,7 +54,7 @@ def test_a_copy_to_a_bucket_goes_on_where_it_failed(
             source.maintenance.copy(1, StateStore.over(faulty, table_format="parquet"))
     left = {name for name in storage.list("operators") if name.endswith(".parquet")}
     sizes = {name: storage.size(name) for name in left}
-    # The second attempt has given what it found there names of its own.
+    # The second attempt has given new names to the files that it found there.
     there = sum({storage.read(name): size for name, size in sizes.items()}.values())
     assert there > 0
     done = source.maintenance.copy(1, bucket)

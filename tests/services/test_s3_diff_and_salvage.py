@@ -1,4 +1,4 @@
-"""A checkpoint on S3 and one on disk are compared, and a damaged one on S3 is salvaged."""
+"""Compare a checkpoint on S3 with one on disk, and salvage a damaged one on S3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a bucket is a StorageError that names the URL and what to do, no secret."""
+"""Failures of a bucket are StorageErrors that name the URL and a remedy, but no secret."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 Options = dict[str, Any]
 
-# Once, not ten times over many seconds.
+# one attempt instead of ten over many seconds
 IMPATIENT = {"retries": {"total_max_attempts": 1}, "proxies": {}}
 
 CALLS: dict[str, Callable[[S3Storage], Any]] = {
@@ -95,14 +95,14 @@ def test_no_credentials_at_all(
         ({"endpoint_url": "127.0.0.1:80"}, "Invalid endpoint.*check the storage options"),
     ],
 )
-def test_options_that_do_not_fit(s3: S3Server, url: str, wrong: Options, advice: str) -> None:
+def test_invalid_options(s3: S3Server, url: str, wrong: Options, advice: str) -> None:
     storage = S3Storage(url, s3.options | wrong)
     with pytest.raises(StorageError, match=f"cannot read {url}/a: .*{advice}") as caught:
         storage.read("a")
     assert s3.secret_key not in shown(caught.value)
 
 
-def test_a_name_that_no_bucket_can_have(s3: S3Server) -> None:
+def test_an_invalid_bucket_name(s3: S3Server) -> None:
     message = failure(S3Storage("s3://No Bucket!/x", s3.options).is_empty, StorageError)
     assert "\n" not in message
     assert 'Invalid bucket name "No Bucket!"' in message
@@ -123,14 +123,16 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str, options: Op
     assert "credentials do not belong in a URL" in message
 
 
-def test_a_bucket_without_a_store_is_not_one(s3: S3Server, url: str) -> None:
+def test_a_bucket_without_a_store(s3: S3Server, url: str) -> None:
     S3Storage(url, s3.options).put_if_absent("something/else", b"x")
     store = StateStore.open(url, storage_options=s3.options)
     message = failure(store.checkpoints, StoreNotFoundError, s3.secret_key)
     assert f"no store at {url} (no statestore.json)" in message
 
 
-def test_nobody_listens(s3: S3Server, url: str, call: Callable[[S3Storage], Any]) -> None:
+def test_a_server_that_does_not_listen(
+    s3: S3Server, url: str, call: Callable[[S3Storage], Any]
+) -> None:
     endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
     options = s3.options | {"endpoint_url": endpoint, "config_kwargs": IMPATIENT}
     message = failure(lambda: call(S3Storage(url, options)), StorageError, s3.secret_key)
@@ -150,7 +152,7 @@ with s3_server(pathlib.Path(sys.argv[1])) as server:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[tuple[Options, subprocess.Popen[str]]]:
-    """A server of another process, which may be killed."""
+    """A server of another process, which the test can kill."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVES, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -159,10 +161,12 @@ def mortal(tmp_path: Path) -> Iterator[tuple[Options, subprocess.Popen[str]]]:
         process.kill()
 
 
-def test_the_server_goes_while_it_is_used(
+def test_the_server_stops_while_it_is_used(
     mortal: tuple[Options, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """It goes with whoever started it, even when that is killed; then every call says so."""
+    """The server dies with the process that started it, even a killed one; then
+    every call fails.
+    """
     options, process = mortal
     storage = S3Storage("s3://statestore-tests/x", options | {"config_kwargs": IMPATIENT})
     with storage.open_write("big") as file:

@@ -1,4 +1,4 @@
-"""What is peculiar to S3 when a network fails: its uploads, its settings, its conditions."""
+"""Tests specific to S3 when a network fails: its uploads, its settings, its conditions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def proxy(s3: S3Server) -> Iterator[FlakyProxy]:
 
 @pytest.fixture
 def options(s3: S3Server, proxy: FlakyProxy) -> dict[str, Any]:
-    """Through the proxy; half a second of silence is enough here."""
+    """The storage options for the proxy; half a second of silence is enough here."""
     config = s3.options["config_kwargs"] | {"read_timeout": 0.5}
     return s3.options | {"endpoint_url": proxy.endpoint, "config_kwargs": config}
 
@@ -46,8 +46,10 @@ def flaky(options: dict[str, Any], storage: S3Storage, url: str) -> S3Storage:
     return S3Storage(url, options)
 
 
-def test_only_the_last_answer_of_a_large_file_is_lost(flaky: S3Storage, proxy: FlakyProxy) -> None:
-    """What is complete is no upload any more: asking again to complete it says it is not there."""
+def test_only_the_last_response_of_a_large_file_is_lost(
+    flaky: S3Storage, proxy: FlakyProxy
+) -> None:
+    """A completed upload no longer exists, so a retried completion gets a not-found response."""
     file = flaky.open_write("big")
     file.write(bytes(9 * MIB))
     proxy.fail(Fault.LOST, times=2, methods=("POST",))
@@ -56,7 +58,7 @@ def test_only_the_last_answer_of_a_large_file_is_lost(flaky: S3Storage, proxy: F
     assert flaky.read("big") == bytes(9 * MIB)
 
 
-def test_each_setting_can_be_replaced() -> None:
+def test_each_setting_can_be_overridden() -> None:
     given = patient({"key": "k", "config_kwargs": {"read_timeout": 60}})
     assert given["config_kwargs"]["read_timeout"] == 60
     assert (given["key"], attempts_of(given)) == ("k", ATTEMPTS)
@@ -67,11 +69,13 @@ def test_each_setting_can_be_replaced() -> None:
 
 
 def test_a_server_without_conditional_put_is_refused(s3: S3Server, url: str) -> None:
-    """I4: a real server behind a proxy that drops the condition, as servers do that know none."""
+    """I4: a proxy drops the condition, which makes a real server look like one
+    without conditions.
+    """
     signer = S3SigV4Auth(Credentials(s3.access_key, s3.secret_key), "s3", s3.region)
 
     def unconditional(method: str, path: str, headers: Headers, body: bytes) -> Headers:
-        """Drop the condition, and sign what is left."""
+        """Drop the condition and sign the remaining headers."""
         kept = {name: value for name, value in headers if name.lower() != "if-none-match"}
         if len(kept) == len(headers):
             return headers

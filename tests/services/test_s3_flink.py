@@ -1,4 +1,4 @@
-"""Savepoints and checkpoints of Flink in a bucket: shown, imported, exported and repacked there."""
+"""Flink savepoints and checkpoints in a bucket: show, import, export and repack."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def put(s3: S3Server, url: str, folder: Path) -> str:
-    """Put a folder's files into the bucket."""
+    """Put the files of a folder into the bucket."""
     files = S3Storage(url, s3.options)
     for path in folder.rglob("*"):
         if path.is_file():
@@ -44,7 +44,7 @@ def put(s3: S3Server, url: str, folder: Path) -> str:
 
 
 def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -> Counter[str]:
-    """Return how many rows there are of each state, by key group."""
+    """Return the number of rows of each state, by key group."""
     options = None if s3 is None else s3.options
     savepoint = open_savepoint(place, options=options, moved=moved)
     found: Counter[str] = Counter()
@@ -55,13 +55,13 @@ def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3p"])
-def test_it_is_shown(s3: S3Server, url: str, local: Path, scheme: str) -> None:
+def test_show(s3: S3Server, url: str, local: Path, scheme: str) -> None:
     place = f"{scheme}{put(s3, url, local).removeprefix('s3')}/_metadata"
     found = show_savepoint(place, options=s3.options)
     assert found.operators == show_savepoint(str(local)).operators
 
 
-def test_it_is_imported_exported_and_repacked_there(s3: S3Server, url: str, local: Path) -> None:
+def test_import_export_and_repack(s3: S3Server, url: str, local: Path) -> None:
     place = put(s3, f"{url}/savepoint", local)
     store = StateStore.open(f"{url}/store", table_format="parquet", storage_options=s3.options)
     done = import_savepoint(place, store, operators=SOME, options=s3.options)
@@ -95,7 +95,7 @@ def test_the_command_takes_urls(
     assert run.invoke(cli, words).exit_code == 0
 
 
-def test_paths_of_a_checkpoint_lie_in_a_bucket(s3: S3Server, url: str, tmp_path: Path) -> None:
+def test_paths_in_a_checkpoint_can_be_in_a_bucket(s3: S3Server, url: str, tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_incremental")
     place = golden.unpack(tmp_path)
     put(s3, url, tmp_path)
@@ -104,7 +104,7 @@ def test_paths_of_a_checkpoint_lie_in_a_bucket(s3: S3Server, url: str, tmp_path:
     assert rows(there, s3, {before: url}) == rows(str(place), None, {before: str(tmp_path)})
 
 
-def test_what_is_gone_or_cut_there_is_said(s3: S3Server, url: str, local: Path) -> None:
+def test_a_missing_or_truncated_object_is_named(s3: S3Server, url: str, local: Path) -> None:
     place = put(s3, url, local)
     files = S3Storage(url, s3.options)
     path = max(local.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)

@@ -1,8 +1,9 @@
-"""Commands that delete and replace, killed at random moments on a real S3 server: I5, I9, I10.
+"""Kill commands that delete and replace files at random moments, on a real S3 server: I5, I9, I10.
 
-``kill -9`` of a process of its own, while requests are under way. After each kill the newest
-checkpoint restores equal, every kept file is whole, and the same command run again finishes. The
-store goes on from there: what one death has left, the next command meets.
+Each command runs in a process of its own, which ``kill -9`` ends while requests are in flight.
+After each kill the newest checkpoint restores equal, every kept file is complete, and the same
+command succeeds when it is run again. All commands use the same store, so each starts with the
+leftovers of the previous kill.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-# Not forked from here: neither Arrow's threads nor delta-rs survive that.
+# Not forked from this process: neither Arrow's threads nor delta-rs survive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["deltalake", "s3fs", "statestore.store", __name__])
 PATIENCE_S = 120
@@ -55,7 +56,7 @@ def work(
     begins: Event,
 ) -> None:
     store = opened(*place)
-    store.checkpoints()  # the connection stands
+    store.checkpoints()  # the connection is open
     begins.set()
     command(store)
 
@@ -64,7 +65,7 @@ def work(
 class Killing:
     """A store whose commands are killed; the rows of its newest checkpoint and of a savepoint.
 
-    ``seconds`` is how long each command takes, so that a kill lands in it.
+    ``seconds`` is the duration of each command, so that the kill occurs while it runs.
     """
 
     place: tuple[str, dict[str, Any], str]
@@ -76,11 +77,11 @@ class Killing:
 
     @property
     def store(self) -> StateStore:
-        """The store as another process opens it: who was killed may have claimed it."""
+        """The store as a new process opens it: the killed one may have claimed it."""
         return opened(*self.place)
 
     def fill(self) -> None:
-        """Take a checkpoint in full and two with changes, keep one, and expire older ones."""
+        """Take a full checkpoint and two with changes, keep one, and expire older ones."""
         store, first = self.store, self.rounds + 1
         self.rows |= {f"key-{n}": first for n in range(ROWS)} | {"subject": first}
         for self.rounds in range(first, first + 3):
@@ -101,7 +102,7 @@ class Killing:
         store.maintenance.expire(retain=1)
 
     def kill(self, command: Callable[[StateStore], None]) -> bool:
-        """Kill a command at a random moment; return whether it had not ended by then."""
+        """Kill a command at a random moment; return True if it was still running."""
         begins = PROCESSES.Event()
         process = PROCESSES.Process(target=work, args=(self.place, command, begins))
         process.start()
@@ -118,7 +119,7 @@ class Killing:
         return was_killed
 
     def finish(self, command: Callable[[StateStore], None]) -> None:
-        """See that everything kept is whole, run the command again, and see that it is done."""
+        """Check all kept files, run the command again, and check its result."""
         self.check(may_be_purged=command is purge)
         begun = time.monotonic()
         command(self.store)
@@ -141,8 +142,10 @@ class Killing:
             self.check(may_be_purged=False)
 
     def check(self, *, may_be_purged: bool) -> None:
-        """See that the newest checkpoint and the savepoint have their rows, and that every kept
-        file is whole. A purge that was killed may have removed the subject from some.
+        """Check the rows of the newest checkpoint and the savepoint, and that all kept files are
+        complete.
+
+        A killed purge may have removed the subject from some of them.
         """
         for checkpoint, rows in (("latest", self.rows), ("kept", self.kept)):
             found = self.restored(checkpoint)
@@ -164,7 +167,7 @@ class Killing:
         pytest.param("delta", 150, marks=pytest.mark.long),
     ],
 )
-def test_a_command_that_is_killed_is_run_again(
+def test_a_killed_command_can_be_run_again(
     s3: S3Server, url: str, table_format: str, count: int
 ) -> None:
     killing = Killing((url, s3.options, table_format), random.Random(count))

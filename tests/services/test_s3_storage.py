@@ -1,4 +1,4 @@
-"""S3Storage on a real server: what is peculiar to S3 and to s3fs."""
+"""S3Storage on a real server: tests specific to S3 and to s3fs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 @pytest.fixture
 def requests(storage: S3Storage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """What is asked of the server, as it is asked: method and byte range."""
+    """The requests to the server, recorded as method and byte range."""
     asked: list[tuple[str, Any]] = []
     filesystem = storage._fs
     call = type(filesystem)._call_s3
@@ -41,7 +41,7 @@ def _wait(filesystem: Any, call: Callable[..., Any], *given: Any, **arguments: A
     return sync(filesystem.loop, call, filesystem, *given, **arguments)
 
 
-def test_the_bucket_itself_can_hold_a_store(s3: S3Server) -> None:
+def test_a_store_can_be_at_the_root_of_the_bucket(s3: S3Server) -> None:
     s3.make_bucket("whole-bucket")
     storage = S3Storage("s3a://whole-bucket/", s3.options)
     assert storage.is_empty()
@@ -53,7 +53,7 @@ def test_the_bucket_itself_can_hold_a_store(s3: S3Server) -> None:
 def test_a_large_file_is_written_in_parts_and_read_by_ranges(
     storage: S3Storage, requests: list[tuple[str, Any]]
 ) -> None:
-    """However large a file is, a few parts of it are in memory."""
+    """Only a few parts of a file are in memory, however large it is."""
     with storage.open_write("big") as file:
         for number in range(20):
             file.write(bytes([number]) * MIB)
@@ -71,7 +71,7 @@ def test_a_large_file_is_written_in_parts_and_read_by_ranges(
 
 
 def test_few_requests_are_made(storage: S3Storage, requests: list[tuple[str, Any]]) -> None:
-    """Each is paid for, in time and money."""
+    """Each request costs time and money."""
     for action, expected in (
         (lambda: storage.put_if_absent("a", b"x"), ["put_object"]),
         (lambda: storage.read("a"), ["get_object"]),
@@ -113,10 +113,10 @@ def test_a_failed_large_write_leaves_neither_object_nor_parts(
     assert uploads.get("Uploads", []) == []
 
 
-def test_uploads_that_nobody_may_list_are_not_seen(
+def test_uploads_that_may_not_be_listed_are_ignored(
     storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I9: all else is listed, and collected, as before; their pages are read to the end."""
+    """I9: all other files are listed and collected as before, and all pages are read."""
     storage.put_if_absent("a/1", b"x")
     files = [storage.open_write(f"a/b c%2F-{number}") for number in range(3)]
     for file in files:
@@ -124,7 +124,7 @@ def test_uploads_that_nobody_may_list_are_not_seen(
     call = storage._fs.call_s3
 
     def paged(method: str, **arguments: Any) -> Any:
-        """Show them one by one, as a server that pages."""
+        """Return them one by one, like a server with pages."""
         if method != "list_multipart_uploads":
             return call(method, **arguments)
         after = arguments.pop("KeyMarker", ""), arguments.pop("UploadIdMarker", "")
@@ -161,10 +161,8 @@ def _answer(code: str) -> Exception:
     return error
 
 
-def test_markers_of_folders_and_hidden_files_are_no_files_of_a_store(
-    storage: S3Storage, s3: S3Server
-) -> None:
-    """Spark's s3a and consoles make the one, desktops the other."""
+def test_folder_markers_and_hidden_files_are_ignored(storage: S3Storage, s3: S3Server) -> None:
+    """Spark's s3a and consoles create folder markers, and desktops create hidden files."""
     prefix = storage.url.rpartition("/")[2]
     for name in ("", "a/", "a/.hidden", ".desktop/file"):
         storage._fs.call_s3("put_object", Bucket=s3.bucket, Key=f"{prefix}/{name}", Body=b"")
@@ -176,10 +174,10 @@ def test_markers_of_folders_and_hidden_files_are_no_files_of_a_store(
         storage.size("a")
 
 
-def test_a_put_whose_answer_was_lost_has_won(
+def test_a_put_whose_response_was_lost_has_succeeded(
     storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: botocore sends it again, and the second is refused because of the first."""
+    """I4: botocore sends it again, and the first request makes the second one fail."""
     call = storage._fs.call_s3
 
     def twice(method: str, **arguments: Any) -> Any:
@@ -193,10 +191,10 @@ def test_a_put_whose_answer_was_lost_has_won(
 
 
 @pytest.mark.parametrize(("conflicts", "wins"), [(2, True), (5, False)])
-def test_a_put_that_met_another_is_sent_again(
+def test_a_put_that_collided_is_sent_again(
     storage: S3Storage, monkeypatch: pytest.MonkeyPatch, conflicts: int, wins: bool
 ) -> None:
-    """Amazon's S3 answers 409 while it cannot tell yet who was first."""
+    """Amazon's S3 responds with 409 while it cannot decide which request was first."""
     answer = {"Error": {"Code": "ConditionalRequestConflict", "Message": "conflict"}}
     left, call = [None] * conflicts, storage._fs.call_s3
 
@@ -226,6 +224,8 @@ def test_a_put_that_met_another_is_sent_again(
         ("s3://b/x", {"max_concurrency": 0}, "storage options do not fit: max_concurrency"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused(url: str, options: dict[str, Any], message: str) -> None:
+def test_an_invalid_url_or_option_is_refused(
+    url: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         S3Storage(url, options)

@@ -1,4 +1,4 @@
-"""A store in a bucket through the front door, without Spark: Arrow in, Arrow out."""
+"""A store in a bucket through the public API, without Spark: Arrow in, Arrow out."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 16])
-def test_what_was_taken_is_restored_at_every_parallelism(
-    store: StateStore, parallelism: int
-) -> None:
+def test_a_snapshot_is_restored_at_every_parallelism(store: StateStore, parallelism: int) -> None:
     """I7."""
     assert take(store) == 1
     restored = store.restore(parallelism=parallelism)
@@ -61,7 +59,7 @@ def test_what_was_taken_is_restored_at_every_parallelism(
     assert keyed.get("nobody") == []
 
 
-def test_checkpoints_are_listed_and_kept_apart(store: StateStore) -> None:
+def test_checkpoints_are_listed_and_independent(store: StateStore) -> None:
     more = pa.table({"user": ["user-007", "user-new"], "total": [8, 1]})
     assert [take(store), take(store, more)] == [1, 2]
     assert store.checkpoints() == (1, 2)
@@ -72,10 +70,10 @@ def test_checkpoints_are_listed_and_kept_apart(store: StateStore) -> None:
         store.restore(checkpoint=3)
 
 
-def test_of_two_writers_one_is_told_and_leaves_nothing(
+def test_one_of_two_writers_gets_a_conflict_and_leaves_no_files(
     store: StateStore, storage: S3Storage
 ) -> None:
-    """I4: the loser's files go, and the next attempt gets the next id."""
+    """I4: the loser's files are deleted, and the next attempt gets the next id."""
     take(store)
     late = store.snapshot(parallelism=2).__enter__()
     late.keyed("totals", "total", USERS, key="user", max_parallelism=16)
@@ -90,7 +88,7 @@ def test_of_two_writers_one_is_told_and_leaves_nothing(
     assert take(store) == 3
 
 
-def test_rows_that_cannot_be_stored_leave_nothing(store: StateStore, storage: S3Storage) -> None:
+def test_rows_that_cannot_be_stored_leave_no_files(store: StateStore, storage: S3Storage) -> None:
     bad = pa.table({"user": ["a", "b", None], "total": [1, 2, 3]})
     with pytest.raises(NullKeyError):
         take(store, bad)
@@ -99,7 +97,7 @@ def test_rows_that_cannot_be_stored_leave_nothing(store: StateStore, storage: S3
 
 
 def test_a_missing_and_a_replaced_file_are_named(store: StateStore, storage: S3Storage) -> None:
-    """I7: damage is corruption, not a failing network."""
+    """I7: damage is reported as corruption and not as a network failure."""
     take(store)
     entry = store.manifest().keyed[0]
     name = f"{entry.table.path}/{entry.handles[0].path}"

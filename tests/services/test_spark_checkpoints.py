@@ -1,4 +1,6 @@
-"""One whole story: a query on a topic is killed, looked at, corrected and rescaled, and goes on."""
+"""A complete scenario: a query on a topic is killed, inspected, corrected, rescaled
+and continued.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ AGAIN: tuple[dict[str, Any], ...] = (
 
 
 class Job:
-    """A query over a topic, a store, and what is done to them, each time in a new process."""
+    """A query over a topic, a store, and operations on them, each in a new process."""
 
     def __init__(self, topics: Topics, folder: Path) -> None:
         self.topics, self.folder = topics, folder
@@ -52,7 +54,7 @@ class Job:
 
 
 def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:
-    """Return what was emitted, with so much less for the key that was corrected."""
+    """Return the output with this amount subtracted for the corrected key."""
     return {
         batch: [[user, n, total - more * (user == WHO)] for user, n, total in rows]
         for batch, rows in emitted.items()
@@ -60,10 +62,10 @@ def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_query_that_was_killed_goes_on_corrected_and_rescaled(
+def test_a_killed_query_continues_corrected_and_rescaled(
     topics: Topics, tmp_path: Path, again: bool
 ) -> None:
-    """4 partitions and HDFS; killed in micro-batch 2; 7 and RocksDB; if again, 3 and HDFS."""
+    """4 partitions and HDFS; killed in micro-batch 2; 7 and RocksDB; with ``again``, 3 and HDFS."""
     job = Job(topics, tmp_path)
     job.fill(0, 60)
     job.do({"do": "run", "location": "at-4", "kill_in": 2}, status=-signal.SIGKILL)

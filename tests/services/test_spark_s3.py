@@ -31,7 +31,7 @@ PROVIDERS = ["rocksdb", "hdfs"]
     ids=["one provider", "both"],
 )
 def taken(request: pytest.FixtureRequest, s3: S3Server) -> tuple[str, dict[str, Any], str]:
-    """A store that a Spark of its own has written: where, what was found, all that was said."""
+    """A store that a separate Spark process has written: its place, its result and its output."""
     url = s3.url(uuid.uuid4().hex)
     given = {"url": url, "options": s3.options, "providers": request.param}
     return url, *run_module("spark_on_s3", given)
@@ -47,7 +47,7 @@ def test_spark_and_delta_write_and_read_a_bucket(taken: tuple[str, dict[str, Any
 def test_what_spark_wrote_is_read_without_it(
     s3: S3Server, taken: tuple[str, dict[str, Any], str]
 ) -> None:
-    """I7: the same rows and digests by way of s3fs, in a process that has no JVM for it."""
+    """I7: s3fs reads the same rows and digests, in a process without a JVM."""
     url, found, _ = taken
     store = StateStore.open(url, storage_options=s3.options)
     assert [store.manifest(number).keyed[0].digest for number in (1, 2)] == found["digests"]
@@ -56,7 +56,7 @@ def test_what_spark_wrote_is_read_without_it(
     assert sorted(rows["user"].to_pylist()) == found["rows"]
     offsets = store.restore(parallelism=3).operator("source", "offsets")
     assert [element["partition"] for element in offsets.subtask(2)] == [0, 1]
-    # Arrow hashes and writes the same rows to the same digest.
+    # Arrow hashes and writes the same rows and gets the same digest.
     other = StateStore.open(f"{url}-arrow", table_format="parquet", storage_options=s3.options)
     with other.snapshot(parallelism=3) as checkpoint:
         checkpoint.keyed(
@@ -65,8 +65,10 @@ def test_what_spark_wrote_is_read_without_it(
     assert other.manifest().keyed[0].digest == found["digests"][0]
 
 
-def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, Any], str]) -> None:
-    """Neither at level DEBUG, nor among Spark's settings, nor in any object of the store."""
+def test_no_secret_is_logged_or_stored(
+    s3: S3Server, taken: tuple[str, dict[str, Any], str]
+) -> None:
+    """Not at level DEBUG, not in Spark's settings, and not in any object of the store."""
     url, found, said = taken
     assert "DEBUG" in said, "Spark's log was looked at"
     assert "s3a.S3AFileSystem" in said or "fs.s3a" in said
@@ -79,8 +81,8 @@ def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, A
     assert not any(s3.secret_key.encode() in storage.read(name) for name in names)
 
 
-def test_a_query_goes_on_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
-    """Shown, imported and exported, from one location to others."""
+def test_a_query_continues_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
+    """It is shown, imported and exported, from one location to others."""
     (first, *others), shown = taken[1]["moved"]
     assert list(first) == ["2"]
     assert others == [first] * len(others)
@@ -90,7 +92,7 @@ def test_a_query_goes_on_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -
 
 
 def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
-    """Nor ``s3a``: the log lies in the bucket, whoever reads it."""
+    """It needs no ``s3a`` either: the log is in the bucket, whichever program reads it."""
     store = StateStore.open(url, storage_options=s3.options)
     for number in (1, 2):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -106,7 +108,7 @@ def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
         assert {row["n"] for row in found} == {version + 1}
 
 
-def test_every_setting_has_its_reason_and_none_a_secret() -> None:
+def test_every_setting_has_a_reason_and_no_secret() -> None:
     text = CONF.read_text()
     settings = [part for part in text.split("\n\n") if "\nspark." in part]
     assert all(part.startswith("# ") for part in settings)
@@ -115,8 +117,10 @@ def test_every_setting_has_its_reason_and_none_a_secret() -> None:
     assert not any(word in line.split()[0] for line in lines for word in ("secret", "key", "token"))
 
 
-def test_options_in_the_words_of_s3a(s3: S3Server) -> None:
-    """For this bucket alone, and who asks is said too, or keys of the environment would mix."""
+def test_options_for_s3a(s3: S3Server) -> None:
+    """Only for this bucket, with a credentials provider; otherwise environment keys
+    would mix in.
+    """
     given = {
         "key": "k",
         "secret": "s",
@@ -148,8 +152,8 @@ def test_options_in_the_words_of_s3a(s3: S3Server) -> None:
     assert s3a_settings("b", {}) == LocalStorage("x").hadoop_settings() == {}
 
 
-def test_options_in_the_words_of_delta_rs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Who asks is found as s3fs finds it, and a commit is a conditional put."""
+def test_options_for_delta_rs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The credentials are found as in s3fs, and a commit is a conditional put."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     given = {"key": "k", "secret": "s", "token": "t", "endpoint_url": "http://127.0.0.1:1"}

@@ -1,4 +1,4 @@
-"""Every object store in turn: what holds on one of them holds on each."""
+"""Run each test on every object store: they must all behave alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Server: TypeAlias = S3Server | AzureServer | GcsServer | HdfsServer
 
 @pytest.fixture(params=["s3", "azure", "gcs", "hdfs"], scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
-    """The server of this run of one service."""
+    """The server of one service in this run."""
     found: Server = request.getfixturevalue(request.param)
     return found
 
@@ -32,7 +32,7 @@ def url(server: Server) -> str:
 
 @pytest.fixture
 def storage(server: Server, url: str) -> ObjectStorage:
-    """The storage of that prefix."""
+    """The storage at that prefix."""
     found = open_storage(url, server.options)
     assert isinstance(found, ObjectStorage)
     return found

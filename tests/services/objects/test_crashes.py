@@ -1,7 +1,6 @@
-"""Commands interrupted at any call, and processes killed there, on real servers of each
-service: I4, I5, I10.
+"""Interrupt commits at any call, and kill processes there, on real servers: I4, I5, I10.
 
-One store is used for all of it: what one interrupted run has left, the next one meets.
+One store is used for all runs, so each run starts with the leftovers of the previous one.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from tests.faults.test_snapshot import commit_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-# These faults are injected above the storage, which other tests check on each service. A kill is
-# real: it leaves what each service makes of an upload that nobody completes.
+# These faults are injected above the storage, which other tests check on each service. The kills
+# are real, so each service handles an upload that is never completed.
 injected = pytest.mark.parametrize(
     "server",
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
@@ -37,16 +36,18 @@ injected = pytest.mark.parametrize(
 
 @pytest.fixture
 def calls(storage: ObjectStorage) -> tuple[Call, ...]:
-    """The calls that another checkpoint makes, but for those of which another one in the row is
-    left. The store has 1 and 2 then.
+    """The calls of one checkpoint, without equivalent neighbours; the store has checkpoints 1 and
+    2.
     """
     take(over(storage), 1)
     return that_differ(calls_of(storage, lambda counted: take(over(counted), 2)))
 
 
 def that_leave_more(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return the calls at which a death leaves what none before them does: the first, and each
-    after one that puts an object. One that is written is there once it is closed.
+    """Return the calls at which a kill leaves more behind than at any earlier call.
+
+    These are the first call, and each call after one that puts an object. A written object exists
+    once it is closed.
     """
     pairs = zip((None, *calls), calls, strict=False)
     puts = ("close", "put_if_absent")
@@ -54,7 +55,7 @@ def that_leave_more(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 
 
 def check(storage: Storage, newest: int) -> None:
-    """Assert that the checkpoints up to this one are visible, and it is whole."""
+    """Check that all checkpoints up to this one are visible and that it is complete."""
     store = over(storage)
     assert store.checkpoints() == tuple(range(1, newest + 1))
     whole(store, newest)
@@ -64,11 +65,13 @@ def check(storage: Storage, newest: int) -> None:
 @pytest.mark.parametrize(
     "kind", [FaultKind.ERROR, pytest.param(FaultKind.ANSWER_LOST, marks=pytest.mark.long)]
 )
-def test_whatever_call_fails_nothing_is_half_visible(
+def test_a_failing_call_never_leaves_a_partial_checkpoint(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
-    """I4, I6, I10: the error is a StorageError; a checkpoint is there, whole, once its put is
-    done, the lost answer to it included.
+    """I4, I6, I10: the error is a StorageError, and a checkpoint is visible and complete after its
+    put.
+
+    This includes a put whose response was lost.
     """
     newest, commit = 2, commit_in(calls)
     for call in calls:
@@ -84,10 +87,10 @@ def test_whatever_call_fails_nothing_is_half_visible(
 @pytest.mark.parametrize(
     "kind", [FaultKind.TRUNCATED, pytest.param(FaultKind.ANSWER_WRONG, marks=pytest.mark.long)]
 )
-def test_bytes_that_never_arrived_are_in_no_checkpoint(
+def test_no_checkpoint_contains_truncated_files(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
-    """I5: neither of a data file nor of the manifest, though the answer was that all is well."""
+    """I5: this holds for data files and for the manifest, even if the response was a success."""
     struck = [call for call in calls if Fault(call.number, kind).strikes(call)]
     for call in (call for call in struck if call.operation != "sync"):
         with pytest.raises(StateStoreError):
@@ -96,21 +99,21 @@ def test_bytes_that_never_arrived_are_in_no_checkpoint(
 
 
 def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> None:
-    """Look at what the run before has left; die at a call of the next checkpoint."""
+    """Check the result of the previous run; then die at a call of the next checkpoint."""
     storage = open_storage(url, options)
     check(storage, newest)
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
 @pytest.mark.parametrize("each_file", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
+def test_a_kill_at_any_call_leaves_complete_checkpoints(
     storage: ObjectStorage, server: Any, calls: tuple[Call, ...], each_file: bool
 ) -> None:
     """I4, I5, I6, I10: SIGKILL after the claim, after the last file, and after the commit."""
     commit, calls = commit_in(calls), that_leave_more(calls)
     if not each_file:
         calls = (calls[1], *calls[-2:])
-    # Who dies after the commit has committed, so the next run finds one more.
+    # A process that dies after the commit has committed, so the next run finds one more.
     late = [call.number for call in calls if call.number > commit]
     newest = {number: 2 + index for index, number in enumerate(late)}
     place = (storage.url, server.options)
@@ -130,10 +133,10 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
     ],
     ids=lambda command: command.__name__,
 )
-def test_a_command_that_fails_can_be_run_again(
+def test_a_failed_command_can_be_run_again(
     storage: ObjectStorage, tmp_path: Path, command: Command
 ) -> None:
-    """I10: any command that reads, at any call; it changes nothing in the bucket."""
+    """I10: any reading command, at any call; it changes nothing in the bucket."""
     take(over(storage), 1)
     before = storage.list("")
     answers: list[Any] = []

@@ -1,8 +1,8 @@
-"""What goes wrong with an object store is a StorageError that names the URL and what to do, and no
-secret; nothing is written then.
+"""Failures of an object store are StorageErrors: they name the URL and a remedy, but no secret.
 
-What a real service answers and a server on this machine does not (permissions, retention, clocks)
-is answered by a proxy, in the words of the service's documentation.
+Nothing is written in these cases. Some responses of real services cannot be produced on this
+machine, such as those about permissions, retention and clocks. A proxy sends them as the service's
+documentation describes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def call(request: pytest.FixtureRequest) -> Callable[[Storage], Any]:
     return CALLS[request.param]
 
 
-# A folder of HDFS is made with its first file.
+# HDFS creates a folder with its first file.
 @pytest.mark.parametrize("server", ["s3", "azure", "gcs"], indirect=True)
 def test_a_missing_bucket(server: Server, call: Callable[[Storage], Any]) -> None:
     url = server.url("store").replace(server.bucket, "no-such-bucket")
@@ -66,7 +66,9 @@ def nobody(server: Server) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", ["read", "open_write", "list"])
-def test_nobody_listens(server: Server, url: str, nobody: dict[str, Any], name: str) -> None:
+def test_a_server_that_does_not_listen(
+    server: Server, url: str, nobody: dict[str, Any], name: str
+) -> None:
     storage = open_storage(url, nobody)
     message = failure(lambda: CALLS[name](storage), StorageError, server.secret_key)
     assert url in message
@@ -158,14 +160,14 @@ SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] 
 @pytest.mark.parametrize(
     ("service", "answer", "methods", "advice"), SAYS, ids=[f"{s[0]}-{s[3][:30]}" for s in SAYS]
 )
-def test_what_a_service_refuses_is_named_before_a_store_is_made(
+def test_a_services_refusal_is_named_before_a_store_is_created(
     request: pytest.FixtureRequest,
     service: str,
     answer: tuple[int, dict[str, str], bytes],
     methods: tuple[str, ...],
     advice: str,
 ) -> None:
-    """The probe finds it: nothing lies there then but, at most, the hidden probe itself."""
+    """The probe detects it. The place is then empty, except for the hidden probe itself."""
     server: Server = request.getfixturevalue(service)
     url = server.url(f"refused-{abs(hash((advice, methods)))}")
     with flaky_proxy(server.endpoint) as proxy:
@@ -180,19 +182,19 @@ def test_what_a_service_refuses_is_named_before_a_store_is_made(
 
 
 class Renewed(google.auth.credentials.Credentials):
-    """Credentials whose token has ended on the server's side, and which can get another."""
+    """Credentials whose token has expired on the server's side, and that can get a new one."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.token, self.renewals = "first", 0
 
     def refresh(self, request: object) -> None:
-        """Get another token."""
+        """Get a new token."""
         self.renewals += 1
         self.token = f"renewed-{self.renewals}"
 
 
-def test_a_token_that_ends_during_a_snapshot_is_renewed(gcs: GcsServer) -> None:
+def test_a_token_that_expires_during_a_snapshot_is_renewed(gcs: GcsServer) -> None:
     credentials = Renewed()
     with flaky_proxy(gcs.endpoint) as proxy:
         options = gcs.through(proxy.endpoint) | {"token": credentials}
@@ -216,7 +218,7 @@ def test_a_token_that_ends_during_a_snapshot_is_renewed(gcs: GcsServer) -> None:
         ("abfss://c@a.dfs.core.windows.net/x@y:z@", {}, "credentials do not belong"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused(
+def test_an_invalid_url_or_option_is_refused(
     monkeypatch: pytest.MonkeyPatch, url: str, options: dict[str, Any], message: str
 ) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
@@ -225,7 +227,7 @@ def test_what_cannot_be_a_store_is_refused(
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_container_and_its_account_are_named_by_one_url() -> None:
+def test_one_url_names_a_container_and_its_account() -> None:
     url = "abfss://container@account.dfs.core.windows.net"
     storage = open_storage(f"{url}/a/b", {"account_key": base64.b64encode(b"key").decode()})
     assert storage.url == f"{url}/a/b"

@@ -1,4 +1,4 @@
-"""A network that fails in passing is waited for; one that fails for good is named, in seconds."""
+"""Transient network failures are retried; permanent ones raise a named error within seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CALLS: dict[str, tuple[Callable[[Storage], Any], Any]] = {
     "write in parts": (lambda storage: _write(storage, bytes(9 * MIB)), ("a", "b")),
     "delete": (lambda storage: storage.delete("a"), None),
 }
-# Faults in the answer's body; the others have a short one, or none.
+# Faults in the response body; the other calls have a short body or none.
 WITH_A_BODY = ("read", "read by ranges", "list")
 # Each fault once and each call once.
 IN_EACH_RUN = {
@@ -52,8 +52,8 @@ def _write(storage: Storage, data: bytes) -> tuple[str, ...]:
     return storage.list("")
 
 
-# Half a second of silence is enough for the faults that are silent. A server on a busy machine may
-# itself be silent for so long.
+# Half a second of silence is enough for the silent faults. A server on a busy machine can itself be
+# silent for that long.
 SILENT = (Fault.STILL, Fault.SILENT)
 IMPATIENT: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"read_timeout": 0.5, "proxies": {}}},
@@ -62,7 +62,7 @@ IMPATIENT: dict[str, dict[str, Any]] = {
 }
 
 
-# Those that answer all requests themselves; HDFS has datanodes, see test_hdfs.py.
+# These servers answer all requests themselves. HDFS also has datanodes, see test_hdfs.py.
 pytestmark = [
     pytest.mark.services,
     pytest.mark.slow,
@@ -79,7 +79,7 @@ def proxy(server: Server) -> Iterator[FlakyProxy]:
 
 @pytest.fixture
 def options(server: Server, proxy: FlakyProxy, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Through the proxy."""
+    """The storage options for the proxy."""
     found = server.through(proxy.endpoint)
     if request.node.callspec.params.get("fault") in SILENT:
         return found | IMPATIENT[server.url("").partition(":")[0]]
@@ -94,7 +94,9 @@ def flaky(options: dict[str, Any], storage: Storage, url: str) -> Storage:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_busy_server_is_asked_again(flaky: Storage, proxy: FlakyProxy, name: str) -> None:
+def test_a_request_to_a_busy_server_is_retried(
+    flaky: Storage, proxy: FlakyProxy, name: str
+) -> None:
     call, expected = CALLS[name]
     times = 3 if name == "put_if_absent" else 1
     proxy.fail(Fault.BUSY, times=times)
@@ -103,8 +105,10 @@ def test_a_busy_server_is_asked_again(flaky: Storage, proxy: FlakyProxy, name: s
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_lost_answer_is_asked_for_again(flaky: Storage, proxy: FlakyProxy, name: str) -> None:
-    """I4: also when the server had done it; a put then recognises its own object."""
+def test_a_request_with_a_lost_response_is_retried(
+    flaky: Storage, proxy: FlakyProxy, name: str
+) -> None:
+    """I4: even if the server executed it; a retried put recognizes its own object."""
     call, expected = CALLS[name]
     proxy.fail(Fault.LOST, times=1)
     assert call(flaky) == expected
@@ -119,7 +123,7 @@ def test_a_lost_answer_is_asked_for_again(flaky: Storage, proxy: FlakyProxy, nam
         for fault in (Fault.RESET, Fault.CUT, Fault.STILL, Fault.SILENT)
     ],
 )
-def test_a_broken_answer_is_asked_for_again(
+def test_a_truncated_response_is_requested_again(
     flaky: Storage, proxy: FlakyProxy, name: str, fault: Fault
 ) -> None:
     call, expected = CALLS[name]
@@ -127,16 +131,16 @@ def test_a_broken_answer_is_asked_for_again(
     assert call(flaky) == expected
 
 
-def test_another_writers_object_is_not_taken_for_ones_own(
+def test_an_object_of_another_writer_is_not_mistaken_for_its_own(
     flaky: Storage, proxy: FlakyProxy
 ) -> None:
-    """I4: the answer is lost, and the object is another's."""
+    """I4: the response is lost, and the object belongs to another writer."""
     proxy.fail(Fault.LOST, times=1)
     assert not flaky.put_if_absent("a", PAYLOAD)
 
 
 @pytest.mark.parametrize("name", ["read", "put_if_absent", "write in parts"])
-def test_a_server_that_stays_busy_is_named(
+def test_a_permanently_busy_server_is_named(
     flaky: Storage, server: Server, url: str, proxy: FlakyProxy, name: str
 ) -> None:
     proxy.fail(Fault.BUSY)
@@ -148,7 +152,7 @@ def test_a_server_that_stays_busy_is_named(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("real_waits")
-def test_a_server_that_stays_busy_is_named_in_seconds(
+def test_a_permanently_busy_server_is_named_within_seconds(
     flaky: Storage, server: Server, proxy: FlakyProxy
 ) -> None:
     proxy.fail(Fault.BUSY)
@@ -167,18 +171,18 @@ def test_a_server_that_stays_busy_is_named_in_seconds(
         (Fault.LOST, "list"),
     ],
 )
-def test_a_connection_that_stays_broken_is_named(
+def test_a_permanently_broken_connection_is_named(
     flaky: Storage, server: Server, url: str, proxy: FlakyProxy, fault: Fault, name: str
 ) -> None:
-    """Tried so often, and no more: two layers that try again would multiply."""
+    """The number of attempts is exact: two layers that both retry would multiply it."""
     proxy.fail(fault, methods=("GET", "PUT"))
     start = time.monotonic()
     message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
     assert time.monotonic() - start < SOON_S
     said = re.search(r"\(tried (?:up to )?(\d) times in ", message)
     assert said is not None
-    # Azure's SDK asks for a body that breaks off three times, and nobody adds to that. On a
-    # connection that was kept open and gives no answer, aiohttp itself opens another, once.
+    # Azure's SDK requests a truncated body three times, and no other layer retries it. On a
+    # kept-alive connection without a response, aiohttp itself opens another connection, once.
     least = 3 if url.startswith("az") and fault not in (Fault.SILENT, Fault.LOST) else ATTEMPTS
     assert int(said[1]) == least
     most = 2 * ATTEMPTS if fault in (Fault.LOST, Fault.SILENT) else least
@@ -187,7 +191,9 @@ def test_a_connection_that_stays_broken_is_named(
     assert "check that the server runs" in message
 
 
-def test_a_snapshot_survives(url: str, options: dict[str, Any], proxy: FlakyProxy) -> None:
+def test_a_snapshot_survives_transient_faults(
+    url: str, options: dict[str, Any], proxy: FlakyProxy
+) -> None:
     """I7: the first request of each step of a snapshot and a restore fails."""
     store = StateStore.open(url, table_format="parquet", storage_options=options)
     rows = pa.table({"user": [f"user-{n}" for n in range(20)], "total": list(range(20))})

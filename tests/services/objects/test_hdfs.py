@@ -1,4 +1,4 @@
-"""What is peculiar to HDFS: two servers that may fail, what they refuse, variables, and URLs."""
+"""Tests specific to HDFS: failures of two servers, refused requests, variables, and URLs."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def hdfs_url(hdfs: HdfsServer, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.LOST])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_namenode_is_asked_again(
+def test_a_request_to_the_namenode_is_retried(
     hdfs: HdfsServer, hdfs_url: str, name: str, fault: Fault
 ) -> None:
-    """I4: whatever answer of each kind is lost; a put recognises the file that it renamed."""
+    """I4: the response to each kind of request is lost; a put recognizes the file
+    that it renamed.
+    """
     call, expected = CALLS[name]
     for kind in ("CREATE", "RENAME", "APPEND", "GETFILESTATUS", "OPEN", "LISTSTATUS", "DELETE"):
         url = f"{hdfs_url}/{kind}"
@@ -70,7 +72,7 @@ def test_a_namenode_is_asked_again(
 
 
 def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) -> None:
-    """Let the first request of an operation fail, or one after it."""
+    """Make the first request of an operation fail, or a later one."""
     take, left = proxy.take, [None] * after + [fault]
 
     def taken(method: str, path: str) -> Fault | None:
@@ -81,8 +83,8 @@ def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_namenode_that_stays_busy_is_named(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
-    """Tried so often, and no more: two layers that try again would multiply."""
+def test_a_permanently_busy_namenode_is_named(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+    """The number of attempts is exact: two layers that both retry would multiply it."""
     with flaky_proxy(hdfs.endpoint) as proxy:
         flaky = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
         proxy.fail(Fault.BUSY)
@@ -92,7 +94,9 @@ def test_a_namenode_that_stays_busy_is_named(hdfs: HdfsServer, hdfs_url: str, na
     assert message.endswith("the server has too much to do; try again later")
 
 
-def test_another_writers_file_is_not_taken_for_ones_own(hdfs: HdfsServer, hdfs_url: str) -> None:
+def test_a_file_of_another_writer_is_not_mistaken_for_its_own(
+    hdfs: HdfsServer, hdfs_url: str
+) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
     storage.put_if_absent("a", b"same")
     with flaky_proxy(hdfs.endpoint) as proxy:
@@ -102,10 +106,10 @@ def test_another_writers_file_is_not_taken_for_ones_own(hdfs: HdfsServer, hdfs_u
     assert [item.name for item in storage.listed("")] == ["a"]
 
 
-def test_a_hidden_file_that_somebody_deleted_was_not_put(
+def test_a_put_fails_if_its_hidden_file_was_deleted(
     hdfs: HdfsServer, hdfs_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: a writer that was stopped for days, and whose file a clean-up took for what was left."""
+    """I4: the writer was suspended for days, and its hidden file was removed as an orphan file."""
     storage = open_storage(hdfs_url, hdfs.options)
     rename = HdfsStorage._rename
 
@@ -119,13 +123,14 @@ def test_a_hidden_file_that_somebody_deleted_was_not_put(
     monkeypatch.undo()
     assert storage.put_if_absent("a", b"y")
     monkeypatch.setattr(HdfsStorage, "_rename", late)
-    failure(lambda: storage.put_if_absent("a", b"y"), StorageError)  # another's, of the same bytes
+    # another writer's, with the same bytes
+    failure(lambda: storage.put_if_absent("a", b"y"), StorageError)
     assert storage.read("a") == b"y"
 
 
 @pytest.mark.parametrize("name", ["put_if_absent", "write in parts", "read"])
-def test_a_datanode_whose_answer_is_lost(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
-    """What it wrote is known again, or written under another name; nothing is appended twice."""
+def test_a_lost_response_of_a_datanode(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+    """The file is recognized, or written again under another name; nothing is appended twice."""
     call, expected = CALLS[name]
     for number in range(3):
         url = f"{hdfs_url}/{number}"
@@ -137,7 +142,9 @@ def test_a_datanode_whose_answer_is_lost(hdfs: HdfsServer, hdfs_url: str, name: 
             assert call(flaky) == expected
 
 
-def test_a_part_that_may_still_come_is_not_appended_again(hdfs: HdfsServer, hdfs_url: str) -> None:
+def test_a_part_that_may_still_arrive_is_not_appended_again(
+    hdfs: HdfsServer, hdfs_url: str
+) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
     with flaky_proxy(hdfs.datanode) as proxy:
         through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
@@ -149,8 +156,8 @@ def test_a_part_that_may_still_come_is_not_appended_again(hdfs: HdfsServer, hdfs
     assert storage.list("") == ()
 
 
-def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
-    """And of whom, where and by which option."""
+def test_a_user_without_permission_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
+    """The error has the user, the URL and the option."""
     open_storage(hdfs_url, hdfs.options).put_if_absent("a", b"x")
     other = open_storage(hdfs_url, hdfs.options | {"user": "somebody"})
     message = failure(lambda: other.put_if_absent("b", b"x"), StorageError)
@@ -160,7 +167,7 @@ def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
     assert other.read("a") == b"x"
 
 
-def test_a_quota_that_is_used_up_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
+def test_an_exceeded_quota_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
     storage.put_if_absent("a", b"x")
     folder = f"{hdfs.endpoint}/webhdfs/v1/{hdfs_url.partition('//')[2].partition('/')[2]}"
@@ -181,10 +188,10 @@ def test_a_quota_that_is_used_up_is_named(hdfs: HdfsServer, hdfs_url: str) -> No
         ("InvalidToken", "token is expired", "check the storage options token and kerberos"),
     ],
 )
-def test_a_namenode_that_refuses_is_named(
+def test_a_refusal_of_the_namenode_is_named(
     hdfs: HdfsServer, hdfs_url: str, name: str, said: str, advice: str
 ) -> None:
-    """In the words that Hadoop documents, through a proxy."""
+    """The proxy sends the errors that Hadoop documents."""
     answer = {"RemoteException": {"exception": name, "javaClassName": name, "message": said}}
     with flaky_proxy(hdfs.endpoint) as proxy:
         storage = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
@@ -195,8 +202,8 @@ def test_a_namenode_that_refuses_is_named(
     assert advice in message
 
 
-def test_a_command_goes_by_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
-    """It takes a URL and no storage options."""
+def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
+    """Its argument is a URL without storage options."""
     store = StateStore.open(hdfs_url, table_format="parquet", storage_options=hdfs.options)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", pa.table({"k": [1, 2, 3]}), key="k")
@@ -221,6 +228,6 @@ def test_a_command_goes_by_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
         ("hdfs://user:secret@namenode/a", "credentials do not belong"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused(url: str, message: str) -> None:
+def test_an_invalid_url_or_option_is_refused(url: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         open_storage(url)

@@ -1,4 +1,4 @@
-"""The conformance suite on real servers of each service, and what is peculiar to object stores."""
+"""The conformance suite on real servers of each service, and tests specific to object stores."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ MIB = 2**20
 
 
 class ObjectStorageSuite(StorageSuite):
-    """The suite; the race is run many names at a time, see racing.py."""
+    """The suite, except that many names are contended for at a time; see racing.py."""
 
     writers = 4
     races = 64
 
-    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
+    def test_one_of_many_writers_wins_and_readers_see_complete_files(
+        self, storage: Storage
+    ) -> None:
         assert isinstance(storage, ObjectStorage)
         names = [f"races/{number:04}" for number in range(self.races)]
         won, problems = race(storage, self.writers, names, lanes=self.races // 4)
@@ -55,7 +57,7 @@ class ObjectStorageSuite(StorageSuite):
 class TestS3(ObjectStorageSuite):
     @pytest.fixture
     def storage(self, s3: S3Server) -> Storage:
-        # A connection for each name that is raced for at a time.
+        # one connection for each name that is contended for at the same time
         config = s3.options["config_kwargs"] | {"max_pool_connections": LANES}
         return open_storage(s3.url(uuid.uuid4().hex), s3.options | {"config_kwargs": config})
 
@@ -73,14 +75,14 @@ class TestGoogle(ObjectStorageSuite):
 
 
 class TestHdfs(ObjectStorageSuite):
-    renews = False  # WebHDFS copies nothing
+    renews = False  # WebHDFS has no copy operation
 
     @pytest.fixture
     def storage(self, hdfs: HdfsServer) -> Storage:
         return open_storage(hdfs.url(uuid.uuid4().hex), hdfs.options)
 
 
-def test_the_bucket_itself_can_hold_a_store(server: Server) -> None:
+def test_a_store_can_be_at_the_root_of_the_bucket(server: Server) -> None:
     name = f"whole-{uuid.uuid4().hex[:8]}"
     server.make_bucket(name)
     url = server.url("x").replace(f"{server.bucket}/x", f"{name}/")
@@ -91,13 +93,13 @@ def test_the_bucket_itself_can_hold_a_store(server: Server) -> None:
 
 
 def test_a_large_file_is_sent_in_parts(storage: ObjectStorage) -> None:
-    """Whatever its length: no part left, one part and a rest, and more parts than are joined at
-    once.
+    """For several lengths: no last part, one part and a rest, and more parts than one compose
+    joins.
     """
     for parts, rest in ((1, 0), (2, 7), (70, 3)):
         storage.part_bytes = 5 * MIB if parts < 10 else 2**18  # type: ignore[misc]
         if storage.scheme == "s3" and parts > 10:
-            continue  # it takes parts of 5 MiB and more
+            continue  # its parts have at least 5 MiB
         size = parts * storage.part_bytes + rest
         data = np.arange(size // 4 + 1, dtype=">u4").tobytes()[:size]
         name = f"big-{parts}"
@@ -113,8 +115,8 @@ def test_a_large_file_is_sent_in_parts(storage: ObjectStorage) -> None:
         storage.delete(name)
 
 
-def test_a_file_that_is_dropped_does_not_appear(storage: ObjectStorage) -> None:
-    """An error left it behind, and nobody closed it."""
+def test_a_file_that_is_not_closed_does_not_appear(storage: ObjectStorage) -> None:
+    """An error left it open."""
     file = storage.open_write("dropped")
     file.write(bytes(9 * MIB))
     del file
@@ -122,10 +124,10 @@ def test_a_file_that_is_dropped_does_not_appear(storage: ObjectStorage) -> None:
     assert storage.list("") == ()
 
 
-def test_a_long_listing_is_read_to_its_end(
+def test_all_pages_of_a_long_listing_are_read(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I9: a page is not the listing."""
+    """I9: one page is not the whole listing."""
     names = tuple(f"a/{number}" for number in range(7))
     for name in names:
         storage.put_if_absent(name, b"x")
@@ -137,7 +139,7 @@ def test_a_long_listing_is_read_to_its_end(
 
 
 def test_threads_share_a_connection(storage: ObjectStorage) -> None:
-    """The same names from eight threads: each is put once."""
+    """Eight threads put the same names: each name is put once."""
     names = [f"a/{number % 25}" for number in range(200)]
     with ThreadPoolExecutor(8) as threads:
         put = list(threads.map(lambda name: storage.put_if_absent(name, name.encode()), names))
@@ -147,7 +149,7 @@ def test_threads_share_a_connection(storage: ObjectStorage) -> None:
 
 
 def test_it_works_in_another_process(storage: ObjectStorage) -> None:
-    """Pickled with its credentials, without its connection."""
+    """It is pickled with its credentials, without its connection."""
     storage.put_if_absent("a", b"from the driver")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(storage.read, ("a",)) == b"from the driver"
@@ -197,13 +199,13 @@ def _run(code: str, storage: ObjectStorage, *options: str) -> tuple[str, str, fl
 
 
 def test_a_forked_process_opens_its_own_connection(storage: ObjectStorage) -> None:
-    """And leaves its parent's as it is, also when it ends."""
-    # A fork beside a running thread, which is fsspec's, is what Python 3.12 warns about.
+    """The parent's connection stays usable, even when the child ends."""
+    # Python 3.12 warns about a fork while fsspec's thread is running.
     assert _run(FORKS, storage, "-W", "ignore")[0] == "done"
 
 
-def test_an_interpreter_ends_in_silence_with_files_open(storage: ObjectStorage) -> None:
-    """No warning from the thread that fsspec keeps, no wait, no half-written object."""
+def test_an_interpreter_exits_silently_with_open_files(storage: ObjectStorage) -> None:
+    """fsspec's thread causes no warning, no delay and no partial object."""
     out, err, seconds = _run(LEAVES, storage, "-W", "error")
     assert (out, err) == ("done", "")
     assert seconds < 60

@@ -1,4 +1,4 @@
-"""A store on each service through the front door: taken and restored, without a connector."""
+"""A store on each service through the public API: snapshot and restore, without a connector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def take(store: StateStore, rows: pa.Table = USERS) -> int:
 
 @pytest.fixture
 def options(server: Server) -> Iterator[dict[str, Any]]:
-    """What a store needs to know that has Delta tables too."""
+    """The options of a store that also has Delta tables."""
     if not isinstance(server, GcsServer):
         yield server.options
         return
@@ -46,8 +46,8 @@ def options(server: Server) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_what_was_taken_is_restored(url: str, options: dict[str, Any], table_format: Any) -> None:
-    """I7; with Delta, the log is written by delta-rs, and of two writers one is told."""
+def test_a_snapshot_is_restored(url: str, options: dict[str, Any], table_format: Any) -> None:
+    """I7; with Delta, delta-rs writes the log, and one of two writers gets a conflict."""
     store = StateStore.open(url, table_format=table_format, storage_options=options)
     assert [take(store), take(store, USERS.slice(50))] == [1, 2]
     for parallelism in (1, 3, 16):
@@ -82,7 +82,7 @@ def test_no_secret_is_stored_or_shown(
     ["s3", *(pytest.param(name, marks=pytest.mark.long) for name in ("azure", "gcs", "hdfs"))],
     indirect=True,
 )
-def test_the_demo_runs_on_it(
+def test_the_demo_runs_on_the_service(
     spark: SparkSession,
     url: str,
     options: dict[str, Any],
