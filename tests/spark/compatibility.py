@@ -1,6 +1,6 @@
 """``python -m tests.spark.compatibility VERSION...`` writes docs/compatibility.md.
 
-Each version's tests have run before, by ``make test-spark``; their results are read from
+``make test-spark`` must have run the tests of each version. Their results are read from
 ``build/spark-VERSION/tests.xml``.
 """
 
@@ -35,9 +35,9 @@ def _line(value: object) -> int:
 
 
 def results(report: Path) -> dict[str, str]:
-    """Return what came of each test of a JUnit report.
+    """Return the result of each test in a JUnit report.
 
-    Raises OSError if there is no report: the tests have not run.
+    Raises OSError if there is no report, because the tests have not run.
     """
     found = {}
     for case in ET.parse(report).getroot().iter("testcase"):
@@ -60,7 +60,7 @@ def table(versions: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def main(versions: Sequence[str]) -> int:
-    """Put the table of some versions into the page; return the exit code."""
+    """Write the table of these versions into the page; return the exit code."""
     found = {
         version: results(ROOT / "build" / f"spark-{version}" / "tests.xml") for version in versions
     }

@@ -1,6 +1,6 @@
-"""PySpark's daemon, with what it and its workers print in the file that ``NOTED`` names.
+"""PySpark's daemon, with its output and its workers' output in the file that ``NOTED`` names.
 
-By itself that goes through the JVM, which may be gone before the last line is passed on.
+By default this output passes through the JVM, which may end before the last line is forwarded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What Spark's cache tells of its rows, and when they are taken from there."""
+"""Small DataFrames in Spark's cache: the number of their rows, and when the driver
+collects them.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ MANY = 2**20
 
 @pytest.fixture
 def frame(spark: SparkSession) -> Iterator[DataFrame]:
-    """Some rows in two Spark partitions, which are to be cached and are not yet."""
+    """Some rows in two Spark partitions, marked for the cache but not computed."""
     rows = spark.range(0, 100, 1, 2).select("id", (F.col("id") % 7).cast("string").alias("text"))
     yield rows.persist()
     rows.unpersist(blocking=True)
 
 
-def test_rows_are_known_and_taken_once_all_are_cached(frame: DataFrame) -> None:
+def test_rows_are_counted_and_collected_once_all_are_cached(frame: DataFrame) -> None:
     assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
     frame.count()
     assert rows_cached(frame) == 100
@@ -47,12 +49,12 @@ def test_rows_are_known_and_taken_once_all_are_cached(frame: DataFrame) -> None:
     assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
 
 
-def test_one_cached_partition_of_two_tells_nothing(frame: DataFrame) -> None:
+def test_one_cached_partition_of_two_is_not_enough(frame: DataFrame) -> None:
     assert frame.take(1)
     assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
 
 
-def test_some_of_the_rows_are_taken_and_their_number_is_not_known(frame: DataFrame) -> None:
+def test_filtered_rows_are_collected_without_a_known_count(frame: DataFrame) -> None:
     frame.count()
     some = frame.alias("all").where("id < 10").select(F.col("id").alias("n"), F.lit(1).alias("one"))
     assert rows_cached(some) is None
@@ -62,8 +64,8 @@ def test_some_of_the_rows_are_taken_and_their_number_is_not_known(frame: DataFra
     assert rows_cached(frame.alias("all").select("text")) == 100
 
 
-def test_what_is_made_of_few_rows_is_taken(spark: SparkSession, frame: DataFrame) -> None:
-    """United with rows of the driver, and added up."""
+def test_results_of_small_inputs_are_collected(spark: SparkSession, frame: DataFrame) -> None:
+    """A union with rows of the driver, and aggregates."""
     compute(frame)
     here = spark.createDataFrame(pa.table({"id": [3, 1000], "text": ["0", "6"]}))
     both = frame.union(here)
@@ -88,8 +90,8 @@ def test_what_is_made_of_few_rows_is_taken(spark: SparkSession, frame: DataFrame
     )
 
 
-def test_what_is_kept_is_computed_once_and_now(spark: SparkSession, frame: DataFrame) -> None:
-    """In one job; what nobody keeps is left alone."""
+def test_a_persisted_frame_is_computed_once(spark: SparkSession, frame: DataFrame) -> None:
+    """It takes one job; a frame that is not persisted is not computed."""
     compute(frame)
     assert rows_cached(frame) == 100
     other = spark.range(7)
@@ -97,8 +99,8 @@ def test_what_is_kept_is_computed_once_and_now(spark: SparkSession, frame: DataF
     assert rows_cached(other) is None
 
 
-def test_what_may_be_more_than_is_cached_is_left(frame: DataFrame) -> None:
-    """By Spark's guess a function of Python returns about as many bytes as it is given."""
+def test_a_result_that_may_exceed_the_cached_rows_is_not_collected(frame: DataFrame) -> None:
+    """Spark estimates that a Python function returns about as many bytes as it receives."""
     frame.count()
     for more in (
         frame.mapInArrow(lambda batches: batches, frame.schema),
@@ -108,18 +110,18 @@ def test_what_may_be_more_than_is_cached_is_left(frame: DataFrame) -> None:
         assert (rows_cached(more), few_cached(more, MANY)) == (None, None)
 
 
-def test_many_bytes_are_left_in_the_cache_or_out_of_it(frame: DataFrame) -> None:
+def test_many_bytes_are_not_collected(frame: DataFrame) -> None:
     frame.count()
     assert few_cached(frame, 1) is None
     numbers = [F.lit(number).alias(f"n{number}") for number in range(300)]
-    wide = frame.select(*numbers)  # 1,200 bytes a row that the cache has not
+    wide = frame.select(*numbers)  # 1,200 bytes a row that are not in the cache
     assert rows_cached(wide) == 100
     assert few_cached(wide, 100_000) is None
     assert few_cached(frame, 100_000) is not None
 
 
-def test_bytes_that_the_cache_does_not_show_are_left_there(frame: DataFrame) -> None:
-    """Long texts or lists that are made of the rows, or texts that the cache has compressed."""
+def test_a_result_that_may_exceed_the_cached_bytes_is_not_collected(frame: DataFrame) -> None:
+    """Long texts or lists computed from the rows, or texts that the cache has compressed."""
     frame.count()
     for made in (
         frame.select("id", F.repeat("text", 10_000).alias("wide")),
@@ -137,8 +139,8 @@ def test_bytes_that_the_cache_does_not_show_are_left_there(frame: DataFrame) -> 
         same.unpersist()
 
 
-def test_what_is_more_than_the_partitions_may_have_is_known_to_be_many(frame: DataFrame) -> None:
-    """Of the columns that were cached those that are asked for count, by what their types take."""
+def test_more_rows_than_the_partitions_may_have_are_known_to_be_many(frame: DataFrame) -> None:
+    """Only the requested columns count, in proportion to the size of their types."""
     assert not many_cached(frame, 1)
     frame.count()
     size = frame._jdf.queryExecution().withCachedData().cacheBuilder().materializedSizeInBytes()
@@ -147,12 +149,10 @@ def test_what_is_more_than_the_partitions_may_have_is_known_to_be_many(frame: Da
     assert not many_cached(frame.select("id"), size // 2 - 1)
     assert many_cached(frame.select("id"), size // 10)
     assert many_cached(frame.withColumn("one", F.lit(1)), size // 2 - 1)
-    assert not many_cached(frame.where("id < 10"), 1)  # it may be none
+    assert not many_cached(frame.where("id < 10"), 1)  # it may have no rows
 
 
-def test_of_many_cached_rows_none_is_looked_at(
-    frame: DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_cached_rows_are_not_read(frame: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> DataFrame:
         raise AssertionError("a Python worker was started")
 
@@ -167,15 +167,17 @@ PLAIN = "id long, `a text` string, raw binary, at timestamp, `b``c` double"
 
 
 def of_rdd(spark: SparkSession, rows: list[Any], schema: str, partitions: int = 1) -> DataFrame:
-    """Return rows as ``foreachBatch`` has them: those of an RDD."""
+    """Return rows as ``foreachBatch`` passes them: from an RDD."""
     frame = spark.createDataFrame(rows, schema).coalesce(partitions).persist()
     found = spark.createDataFrame(frame.rdd, frame.schema)
     frame.unpersist()
     return found
 
 
-def test_few_rows_of_one_partition_come_here_and_go_back_as_they_were(spark: SparkSession) -> None:
-    """In one job; nulls, zeros and what is not a number too."""
+def test_few_rows_of_one_partition_are_collected_and_returned_unchanged(
+    spark: SparkSession,
+) -> None:
+    """In one job; with nulls, zeros and NaN."""
     at = datetime(2026, 1, 2, tzinfo=UTC)
     rows = [(1, "x" * 256, b"\0", at, float("nan")), (2, None, None, None, -0.0)]
     frame = of_rdd(spark, rows, PLAIN)
@@ -188,10 +190,8 @@ def test_few_rows_of_one_partition_come_here_and_go_back_as_they_were(spark: Spa
     assert few_cached(found, MANY) is not None
 
 
-def test_what_is_not_known_to_be_few_stays_where_it_is(spark: SparkSession) -> None:
-    """Many rows or long ones, several partitions, types that Arrow has not as Spark has them, and
-    what is more than an RDD.
-    """
+def test_rows_that_may_be_many_are_not_collected(spark: SparkSession) -> None:
+    """Many or long rows, several partitions, types that differ in Arrow, and plans above an RDD."""
     for frame in (
         of_rdd(spark, [(1, "x" * 257)], "id long, text string"),
         of_rdd(spark, [(1, b"x" * 257)], "id long, raw binary"),
@@ -207,8 +207,8 @@ def test_what_is_not_known_to_be_few_stays_where_it_is(spark: SparkSession) -> N
         assert at_hand(frame) == (frame, None)
 
 
-def test_rows_of_the_driver_say_how_many_they_are(spark: SparkSession) -> None:
-    """Few are in one partition, and brought together without an exchange."""
+def test_rows_from_the_driver_have_a_known_count(spark: SparkSession) -> None:
+    """A few rows are in one partition, and are collected without a shuffle."""
     few = pa.table({"id": [3, 1000], "text": ["0", "6"]})
     here, there = (few_of_driver(frame_of(spark, few)) for _ in range(2))
     assert here is not None
@@ -227,8 +227,8 @@ def test_rows_of_the_driver_say_how_many_they_are(spark: SparkSession) -> None:
     assert none.collect() == []
 
 
-def test_rows_go_to_spark_whatever_its_batches_may_have(spark: SparkSession) -> None:
-    """0 is no limit, and one row a batch would be a Spark partition each."""
+def test_the_arrow_batch_size_does_not_matter(spark: SparkSession) -> None:
+    """0 means no limit, and a limit of one row would make one Spark partition per row."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = str(spark.conf.get(name))
     for most in ("0", "1"):
@@ -242,7 +242,7 @@ def test_rows_go_to_spark_whatever_its_batches_may_have(spark: SparkSession) -> 
         assert sorted(row.id for row in frame.collect()) == [*range(20)]
 
 
-def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
+def test_timestamps_are_utc_in_any_session_time_zone(spark: SparkSession) -> None:
     name = "spark.sql.session.timeZone"
     before = str(spark.conf.get(name))
     frame = spark.range(3).select(F.timestamp_millis(F.col("id")).alias("at")).persist()
@@ -258,7 +258,7 @@ def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> Non
     assert found.sort_by("at")["at"].cast(pa.int64()).to_pylist() == [0, 1000, 2000]
 
 
-def test_a_session_that_shows_no_plans_tells_nothing() -> None:
+def test_without_access_to_query_plans_nothing_is_known() -> None:
     def refuse() -> None:
         raise Py4JError("queryExecution is not allowed")
 

@@ -1,4 +1,4 @@
-"""What stands in for features that older versions of Spark lack."""
+"""Replacements for features that older versions of Spark lack."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MOST = 300
 
 
-def test_stand_ins_fall_into_their_partitions(spark: SparkSession) -> None:
-    """Spark's own hash says so, for each number of partitions up to 300."""
+def test_stand_ins_hash_into_their_partitions(spark: SparkSession) -> None:
+    """Spark's own hash confirms it, for each number of partitions up to 300."""
     rows = [
         (partitions, place, stand_in)
         for partitions in range(1, MOST + 1)
@@ -43,7 +43,7 @@ def test_stand_ins_fall_into_their_partitions(spark: SparkSession) -> None:
 def test_rows_are_in_the_partition_of_their_number(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by_hash: bool
 ) -> None:
-    """A null counts as 0, and another number modulo the number of partitions."""
+    """Null counts as 0, and other numbers are taken modulo the number of partitions."""
     if by_hash:
         monkeypatch.setattr(compat, "HAS_REPARTITION_BY_ID", False)
     number = F.when(F.col("id") == 5, None).otherwise(F.col("id") - 3).cast("int")
@@ -55,7 +55,7 @@ def test_rows_are_in_the_partition_of_their_number(
     }
 
 
-def test_schemas_come_back_as_they_were(spark: SparkSession) -> None:
+def test_schemas_survive_the_conversion(spark: SparkSession) -> None:
     columns = "a timestamp, b timestamp_ntz, c array<timestamp>, d decimal(20, 3), e string"
     schema = spark.sql("SELECT 1").to(spark.createDataFrame([], columns).schema).schema
     assert schema_of_arrow(arrow_schema_of(schema)) == schema
@@ -68,7 +68,7 @@ def test_a_session_of_spark_connect_is_refused() -> None:
     refuse_connect(object(), "anything else")
 
 
-def test_delta_is_there_for_some_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_is_available_for_some_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "INSTALLED", compat.NEWEST_WITH_DELTA)
     assert has_delta()
     monkeypatch.setattr(compat, "INSTALLED", (4, 3))

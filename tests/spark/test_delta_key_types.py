@@ -1,4 +1,4 @@
-"""A Delta table takes every type that tells rows apart: key, map key, namespace."""
+"""A Delta table supports every type that identifies rows: key, map key, namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from statestore import StateStore
 from statestore.format.state import Layout
 
-pytestmark = pytest.mark.usefixtures("uncompiled")  # Spark but reads the tables
+pytestmark = pytest.mark.usefixtures("uncompiled")  # Spark only reads the tables
 
 TYPES = {
     "boolean": pa.array([True, False]),
@@ -32,8 +32,8 @@ TYPES = {
     "layout",
     [Layout.RANGED.value, pytest.param(Layout.PARTITIONED.value, marks=pytest.mark.long)],
 )
-def test_every_type_may_tell_rows_apart(spark: SparkSession, tmp_path: Path, layout: str) -> None:
-    """Delta keeps no bounds of booleans and bytes: a column of these is named in no property."""
+def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """Delta has no bounds for booleans and bytes, so no table property names such a column."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     rows = pa.table({"k": ["x", "y"], **TYPES, "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:

@@ -1,4 +1,4 @@
-"""A Delta table follows the columns of its state: each version has those of its checkpoint."""
+"""Schema evolution of a Delta table: each version has the columns of its checkpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def rows_of(table: Any) -> list[str]:
 def test_versions_and_checkpoints_keep_their_columns(
     spark: SparkSession, tmp_path: Path, layout: Layout, looked_at: set[int]
 ) -> None:
-    """Newest and every restore with Spark, time travel, and a Delta reader without Spark."""
+    """The newest version and every restore with Spark, time travel, and a Delta reader without
+    Spark.
+    """
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     table = f"{store.url}/operators/u/keyed/n"
     options: dict[str, Any] = {"key": "k", "max_parallelism": 4, "layout": layout.value}
@@ -94,10 +96,10 @@ def test_a_refused_change_leaves_table_and_checkpoints(spark: SparkSession, tmp_
     assert [path.name for path in log.glob("*.json")] == [f"{0:020}.json"]
 
 
-def test_a_checkpoint_that_was_never_committed_leaves_no_columns_behind(
+def test_an_uncommitted_checkpoint_leaves_no_columns_behind(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """I10: its table version named other columns; the next checkpoint's has its own."""
+    """I10: its table version had other columns; the next checkpoint has its own."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     table = f"{store.url}/operators/u/keyed/n"
     kept, lost = (frame(spark, columns, rows) for columns, rows, _ in STEPS[:2])

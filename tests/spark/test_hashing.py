@@ -1,4 +1,4 @@
-"""Native Spark columns give Flink's key groups, and those of the other two engines."""
+"""Native Spark columns compute Flink's key groups, and those of Arrow and Python."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PER_QUERY = 20
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Hand a table to Spark, a timestamp without zone as what it is."""
+    """Convert a table to a DataFrame; a timestamp without zone keeps its type."""
     return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
@@ -48,7 +48,7 @@ def schema_of(ddl: str) -> T.StructType:
 
 
 def in_one_frame(spark: SparkSession, sets: list[Vectors]) -> tuple[DataFrame, list[list[str]]]:
-    """Put sets of different lengths side by side, filled up by their last row."""
+    """Join vectors of different lengths as columns; shorter ones repeat their last row."""
     longest = max(len(vectors.groups) for vectors in sets)
     arrays, names = [], []
     for number, vectors in enumerate(sets):
@@ -61,7 +61,7 @@ def in_one_frame(spark: SparkSession, sets: list[Vectors]) -> tuple[DataFrame, l
 
 @pytest.mark.parametrize("start", range(0, len(VECTORS), PER_QUERY))
 def test_vectors(spark: SparkSession, start: int) -> None:
-    """I1: every vector whose type Spark has, also under names with dots, spaces and backticks."""
+    """I1: every vector with a type of Spark, also with dots, spaces and backticks in names."""
     sets = VECTORS[start : start + PER_QUERY]
     df, names = in_one_frame(spark, sets)
     asked: list[Column] = []
@@ -83,7 +83,7 @@ def test_vectors(spark: SparkSession, start: int) -> None:
 
 
 def test_the_vectors_are_many() -> None:
-    """Spark carries what Arrow does, also as whole numbers, except for payloads of NaN."""
+    """Spark supports the same values as Arrow, except NaN payloads."""
     assert sum(len(v.groups) for v in VECTORS) == 6450 + 157
     one_nan = {"NaN of other bits than Java's own, of which Spark keeps one": 1}
     assert refused("spark") == refused("arrow") + Counter(one_nan)
@@ -91,7 +91,7 @@ def test_the_vectors_are_many() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
-    """Rows with every key type of Spark, random and extreme; the same on every run."""
+    """Return rows with every key type of Spark, random and extreme; the same in every run."""
     random = np.random.default_rng(20)
     bits = random.integers(-(2**63), 2**63 - 1, ROWS)
     bits[:4] = [-(2**63), 2**63 - 1, 0, -1]
@@ -135,12 +135,12 @@ def table() -> pa.Table:
 
 
 def with_scale(array: pa.Array, precision: int, scale: int) -> pa.Array:
-    """Read the same unscaled values at another scale."""
+    """Reinterpret the same unscaled values with another scale."""
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(array), array.buffers())
 
 
 def with_nulls(table: pa.Table) -> pa.Table:
-    """Make every third value null, in each column at other rows."""
+    """Make every third value null, in different rows for each column."""
     arrays = []
     for number, column in enumerate(table.columns):
         gone = pa.array((np.arange(len(column)) + number) % 3 == 0)
@@ -188,7 +188,9 @@ def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, 
 
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme: str) -> None:
-    """I1: wide keys agree; a null key column is a null group in java and pyflink, a key in SQL."""
+    """I1: wide keys agree; a null key column has a null group in java and pyflink,
+    but not in SQL.
+    """
     rows = with_nulls(table)
     df = frame(spark, rows)
     key = [name for name in rows.column_names if name != "binary" and allowed(name, scheme)]
@@ -225,7 +227,7 @@ def test_many_sql_columns(spark: SparkSession) -> None:
 
 
 def test_a_struct_with_nulls_inside_is_a_tuple(spark: SparkSession) -> None:
-    """Null fields of a struct, also of one inside another, count 0 as in a Java Tuple."""
+    """Null fields of a struct, also of a nested one, count as 0 as in a Java Tuple."""
     kind = pa.struct(
         [("a", pa.string()), ("b", pa.struct([("c", pa.float64()), ("d", pa.bool_())]))]
     )
@@ -241,7 +243,7 @@ def test_a_struct_with_nulls_inside_is_a_tuple(spark: SparkSession) -> None:
 
 
 def test_a_timestamp_finer_than_its_sql_type_fails(spark: SparkSession) -> None:
-    """A key is never rounded; a null and an exact value pass."""
+    """A key is never rounded; null and exact values are accepted."""
     fine = spark.createDataFrame([(datetime(2020, 1, 1, 0, 0, 0, 1),), (None,)], "t timestamp_ntz")
     column = key_group_column(
         fine.schema, ["t"], max_parallelism=128, hash_scheme="flink-sql", key_types=["TIMESTAMP(3)"]
@@ -252,7 +254,7 @@ def test_a_timestamp_finer_than_its_sql_type_fails(spark: SparkSession) -> None:
 
 
 def test_subtasks(spark: SparkSession) -> None:
-    """I2: the column gives the owner that KeyGroupAssignment gives."""
+    """I2: the column returns the owner in KeyGroupAssignment."""
     for maximum, parallelism in ((128, 7), (32768, 32767), (1, 1), (10, 4)):
         assignment = KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)
         column = owner_column(F.col("id"), max_parallelism=maximum, parallelism=parallelism)
@@ -263,7 +265,7 @@ def test_subtasks(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_names_of_key_types() -> None:
-    """The names are those of the Arrow engine: they pin the hash whoever wrote the state."""
+    """The names are the Arrow engine's: they fix the hash, whichever engine wrote the state."""
     schema = schema_of(
         "s string, i int, d decimal(10,2), t timestamp, n timestamp_ntz, r struct<a:int,b:string>"
     )
@@ -283,8 +285,8 @@ def test_names_of_key_types() -> None:
         ("string collate UTF8_LCASE", "UTF8_BINARY"),
     ],
 )  # fmt: skip
-def test_types_that_are_no_keys_are_refused(spark: SparkSession, ddl: str, advice: str) -> None:
-    """The error says what to do, and which column it is about."""
+def test_types_that_cannot_be_keys_are_refused(spark: SparkSession, ddl: str, advice: str) -> None:
+    """The error has the column and a remedy."""
     schema = schema_of(f"k {ddl}")
     with pytest.raises(UnsupportedTypeError, match=advice) as caught:
         key_group_column(schema, ["k"], max_parallelism=128)

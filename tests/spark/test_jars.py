@@ -1,4 +1,4 @@
-"""Where Spark's packages come from, where they are kept, and what an error says of them."""
+"""Spark's packages: their repository, their folder, and errors about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exception in thread "main" java.lang.RuntimeException: [download failed: io.delt
 """
 
 
-def test_the_reason_is_the_resolvers() -> None:
+def test_the_error_has_the_resolvers_reason() -> None:
     assert resolver_problem(REFUSED) == (
         "unresolved dependency: io.delta: not found, no answer from http://host/delta.pom "
         "(java.net.ConnectException: Connection refused)"
@@ -35,11 +35,13 @@ def test_the_reason_is_the_resolvers() -> None:
     assert resolver_problem(WITHOUT_JAR) == "download failed: io.delta!delta.jar"
 
 
-def test_another_failure_has_no_reason_of_the_resolver() -> None:
+def test_another_failure_has_no_resolver_reason() -> None:
     assert resolver_problem("java.lang.RuntimeException: [nonsense]") is None
 
 
-def test_jars_are_kept_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_are_kept_in_the_python_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     settings = resolver_settings()
     folder = tmp_path / "share" / "statestore" / "ivy"
@@ -49,7 +51,7 @@ def test_jars_are_kept_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     }
 
 
-def test_a_read_only_environment_keeps_none(
+def test_a_read_only_environment_keeps_no_jars(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -58,7 +60,9 @@ def test_a_read_only_environment_keeps_none(
     assert resolver_settings()[IVY] == str(tmp_path / "cache" / "statestore" / "ivy")
 
 
-def test_a_mirror_is_spelled_as_spark_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_mirror_is_passed_as_spark_expects_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
     resolver_settings(tmp_path)
     file = tmp_path / "ivysettings.xml"

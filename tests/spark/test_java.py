@@ -23,7 +23,7 @@ esac
 
 
 def fake_java(home: Path, version: str, module: str = "jdk.incubator.vector") -> Path:
-    """Write a Java of this version that answers the two questions that the search asks."""
+    """Write a fake Java of this version that answers the two queries of the search."""
     return fake_program(home, FAKE.format(home=home, version=version, module=module))
 
 
@@ -46,7 +46,7 @@ def version(answer: JavaHome | JavaProblem) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("numbers", ["17", "17.0.15", "21.0.4", "23.0.1", "25.0.3"])
-def test_takes_what_spark_runs_on(tmp_path: Path, numbers: str) -> None:
+def test_versions_that_spark_supports_are_accepted(tmp_path: Path, numbers: str) -> None:
     home = fake_java(tmp_path / "a jdk", numbers)
     expected = JavaHome(home, tuple(int(part) for part in numbers.split(".")))
     assert find_java({"JAVA_HOME": str(home)}, NOWHERE) == expected
@@ -62,7 +62,9 @@ def test_takes_what_spark_runs_on(tmp_path: Path, numbers: str) -> None:
         ("26.0.1", "Java 26.0.1 in {home} is newer than Spark 4.2 supports"),
     ],
 )
-def test_says_why_a_java_does_not_fit(tmp_path: Path, numbers: str, why: str) -> None:
+def test_the_reason_for_rejecting_a_java_is_reported(
+    tmp_path: Path, numbers: str, why: str
+) -> None:
     home = fake_java(tmp_path / "jdk", numbers)
     assert why.format(home=home) in reason(find_java({"JAVA_HOME": str(home)}, NOWHERE))
 
@@ -73,7 +75,7 @@ def test_a_java_without_the_vector_module_does_not_fit(tmp_path: Path) -> None:
     assert "lacks the module jdk.incubator.vector, which Spark 4.2 needs" in reason(answer)
 
 
-def test_java_home_goes_before_the_path_before_the_rest(tmp_path: Path) -> None:
+def test_java_home_precedes_the_path_and_the_path_precedes_the_rest(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "home", "25.0.3")
     path = fake_java(tmp_path / "path", "21.0.1")
     fake_java(tmp_path / "jvm" / "17", "17.0.9")
@@ -84,14 +86,14 @@ def test_java_home_goes_before_the_path_before_the_rest(tmp_path: Path) -> None:
     assert version(find_java({}, rest)) == (17, 0, 9)
 
 
-def test_a_chosen_java_that_does_not_fit_gives_way(tmp_path: Path) -> None:
+def test_an_unsuitable_java_home_is_skipped(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "home", "11.0.2")
     fake_java(tmp_path / "jvm" / "17", "17.0.9")
     answer = find_java({"JAVA_HOME": str(home)}, (str(tmp_path / "jvm" / "*"),))
     assert version(answer) == (17, 0, 9)
 
 
-def test_of_the_installed_ones_17_and_21_go_before_newer_ones(tmp_path: Path) -> None:
+def test_versions_17_and_21_precede_newer_ones(tmp_path: Path) -> None:
     for numbers in ("25.0.3", "24.0.1", "21.0.1", "17.0.9", "17.0.15", "11.0.1"):
         fake_java(tmp_path / numbers, numbers)
     order = []
@@ -101,7 +103,7 @@ def test_of_the_installed_ones_17_and_21_go_before_newer_ones(tmp_path: Path) ->
     assert order == ["17.0.15", "17.0.9", "21.0.1", "25.0.3", "24.0.1"]
 
 
-def test_links_to_one_java_are_asked_once(tmp_path: Path) -> None:
+def test_links_to_one_java_are_queried_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     home = fake_program(tmp_path / "jvm" / "jdk", f"#!/bin/sh\necho >> '{log}'\nexit 1\n")
     (tmp_path / "jvm" / "default").symlink_to(home)
@@ -109,13 +111,13 @@ def test_links_to_one_java_are_asked_once(tmp_path: Path) -> None:
     assert log.read_text() == "\n"
 
 
-def test_a_java_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_java_that_hangs_is_skipped(tmp_path: Path) -> None:
     home = fake_program(tmp_path / "jdk", "#!/bin/sh\nexec sleep 60\n")
     answer = find_java({"JAVA_HOME": str(home)}, NOWHERE, probe_seconds=0.2)
     assert "does not run" in reason(answer)
 
 
-def test_none_at_all() -> None:
+def test_no_java_at_all() -> None:
     answer = find_java({}, NOWHERE)
     assert reason(answer) == "Spark 4.2 needs Java 17 or newer and there is none here"
     assert "; install Java 17 or 21 with: " in str(answer)
@@ -136,7 +138,7 @@ def test_none_at_all() -> None:
         ("none", ("nixos", "25.05"), 0, "your package manager, or an archive from"),
     ],
 )
-def test_the_command_is_this_systems_own(
+def test_the_install_command_fits_this_system(
     monkeypatch: pytest.MonkeyPatch,
     manager: str,
     release: tuple[str, str],
@@ -152,7 +154,7 @@ def test_the_command_is_this_systems_own(
 
 
 @pytest.mark.parametrize(("platform", "command"), [("darwin", "brew "), ("win32", "winget ")])
-def test_the_command_elsewhere(
+def test_the_install_command_fits_other_systems(
     monkeypatch: pytest.MonkeyPatch, platform: str, command: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -175,8 +177,8 @@ def test_the_script_prints_one_sentence(
 
 
 def test_the_script_runs_before_anything_is_installed() -> None:
-    # -S: without installed packages. A module beside the script that hides one of the standard
-    # library's would show here as well.
+    # -S: without installed packages. This would also detect a module next to the script that
+    # shadows one of the standard library.
     command = [sys.executable, "-S", java.__file__]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()).is_dir()

@@ -1,4 +1,4 @@
-"""A restored DataFrame asks Spark for the hosts with copies, and else is as it was."""
+"""A restored DataFrame asks Spark for the hosts with copies; otherwise it is unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wish as on a cluster, where executors on other hosts may be there, or come."""
+    """Set preferred locations as on a cluster, where other hosts may have executors."""
     monkeypatch.setattr(tasks, "_is_local", lambda spark: False)
 
 
@@ -67,7 +67,7 @@ def restored(
 
 
 def locations(frame: DataFrame) -> list[list[str]]:
-    """Return where Spark's scheduler would like to run each partition of the final plan."""
+    """Return the preferred locations of each partition of the final plan."""
     context: Any = frame.sparkSession.sparkContext
     rdd = frame._jdf.queryExecution().toRdd()
     scheduler = context._jsc.sc().dagScheduler()
@@ -76,7 +76,7 @@ def locations(frame: DataFrame) -> list[list[str]]:
 
 
 def localities(frame: DataFrame) -> list[str]:
-    """Run a DataFrame; return how close to its location Spark ran each partition."""
+    """Run a DataFrame; return the locality level of each partition."""
     context: Any = frame.sparkSession.sparkContext
     group = uuid.uuid4().hex
     context.setJobGroup(group, "localities")
@@ -104,7 +104,7 @@ def contents_by_arrow(state: RestoredKeyedState) -> list[list[tuple[Any, ...]]]:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return how many seconds a call takes."""
+    """Return the duration of a call in seconds."""
     start = time.monotonic()
     work()
     return time.monotonic() - start
@@ -118,10 +118,8 @@ def explained(frame: DataFrame) -> str:
 
 
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
-def test_the_real_host_is_asked_for(folder: Path, spark: SparkSession, parallelism: int) -> None:
-    """End to end: this machine, by the name of Spark's one executor, and the rows of each
-    subtask.
-    """
+def test_the_real_host_is_preferred(folder: Path, spark: SparkSession, parallelism: int) -> None:
+    """This machine, under the name of Spark's only executor, and the rows of each subtask."""
     state = restored(folder, spark, parallelism)
     assert {handle.host for handle in state.entry.handles} == {socket.gethostname()}
     frame = state.to_spark()
@@ -134,10 +132,10 @@ def test_the_real_host_is_asked_for(folder: Path, spark: SparkSession, paralleli
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
 @pytest.mark.parametrize("hosts", [("a", "b"), ("a", "b", "c", "a"), ("c", "", "", "b"), ("a",)])
 @pytest.mark.usefixtures("cluster")
-def test_each_partition_asks_for_the_host_of_its_slot(
+def test_each_partition_prefers_the_host_of_its_slot(
     folder: Path, spark: SparkSession, parallelism: int, hosts: tuple[str, ...]
 ) -> None:
-    """Exactly ``parallelism`` partitions, and no exchange."""
+    """There are exactly ``parallelism`` partitions, and no shuffle."""
     state = restored(folder, spark, parallelism, *hosts)
     frame = state.to_spark()
     assert isinstance(state.assignment, KeyGroupAssignment)
@@ -153,8 +151,8 @@ def test_each_partition_asks_for_the_host_of_its_slot(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rows_and_schema_are_those_of_a_plain_restore(folder: Path, spark: SparkSession) -> None:
-    """On hosts of any name, also when some subtasks have none."""
+def test_rows_and_schema_equal_those_of_a_plain_restore(folder: Path, spark: SparkSession) -> None:
+    """For hosts with any name, and for subtasks without a host."""
     state = restored(folder, spark, 5, "b", "", "a")
     plain = opened(folder, spark, cache=False).restore(parallelism=5).keyed("users", "n")
     frame, wanted = state.to_spark(), plain.to_spark()
@@ -164,8 +162,10 @@ def test_rows_and_schema_are_those_of_a_plain_restore(folder: Path, spark: Spark
 
 
 @pytest.mark.usefixtures("cluster")
-def test_locations_stay_below_narrow_steps(folder: Path, spark: SparkSession) -> None:
-    """A filter, a column and a cached DataFrame: a subtask is still read where its copies lie."""
+def test_narrow_transformations_keep_the_locations(folder: Path, spark: SparkSession) -> None:
+    """With a filter, a projection and a cached DataFrame, a subtask is still read where its copies
+    are.
+    """
     frame = restored(folder, spark, 2, "a", "b").to_spark()
     assert locations(frame.where("n > 10").select("user")) == [["a"], ["b"]]
     cached = frame.cache()
@@ -174,23 +174,23 @@ def test_locations_stay_below_narrow_steps(folder: Path, spark: SparkSession) ->
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_wish_that_cannot_be_met_stops_nothing(folder: Path, spark: SparkSession) -> None:
-    """No executor runs on that host: another reads the rows, and none waits for it."""
+def test_an_unavailable_preferred_host_is_no_error(folder: Path, spark: SparkSession) -> None:
+    """No executor runs on that host: another one reads the rows, without a delay."""
     frame = restored(folder, spark, 2, "gone.invalid").to_spark()
     assert locations(frame) == [["gone.invalid"]] * 2
     assert frame.count() == ROWS.num_rows
-    # Two partitions that waited would wait for spark.locality.wait each, which is 3 s, every time.
+    # Two partitions that wait would take spark.locality.wait (3 s) each, every time.
     assert any(seconds_of(frame.count) < 2 * 3 for _ in range(5))
 
 
-def test_in_local_mode_no_other_host_is_asked_for(folder: Path, spark: SparkSession) -> None:
-    """Spark would wait for ever: nothing offers the task a core while none other ends."""
+def test_in_local_mode_no_other_host_is_preferred(folder: Path, spark: SparkSession) -> None:
+    """Spark would wait forever: no running task ends, so no new offer is made."""
     here = socket.gethostname()
     (name,) = executor_hosts(spark)
     frame = restored(folder, spark, 2, here, "gone.invalid").to_spark()
     assert locations(frame) == [[name], []]
     assert frame.count() == ROWS.num_rows
-    assert localities(frame) == ["NODE_LOCAL", "PROCESS_LOCAL"]  # the latter is no wish at all
+    assert localities(frame) == ["NODE_LOCAL", "PROCESS_LOCAL"]  # the latter means no preference
     other = restored(folder, spark, 2, "gone.invalid").to_spark()
     assert "Range (0, 2" in explained(other)
 
@@ -199,7 +199,7 @@ def test_in_local_mode_no_other_host_is_asked_for(folder: Path, spark: SparkSess
 def test_without_hosts_or_cache_it_is_a_plain_range(
     folder: Path, tmp_path: Path, spark: SparkSession, cache: bool
 ) -> None:
-    """Files written without a cache name no host; copies are of no use without one."""
+    """Files written without a cache have no host, and copies are useless without a cache."""
     if cache:
         folder = tmp_path
         with opened(folder, None, cache=False).snapshot(parallelism=4) as checkpoint:
@@ -217,12 +217,12 @@ def test_without_hosts_or_cache_it_is_a_plain_range(
     assert frame.to_spark().count() == ROWS.num_rows
 
 
-# --- Numbers with places --------------------------------------------------------------------------
+# --- Numbers with preferred locations -------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("cluster")
-def test_number_i_lies_in_partition_i(spark: SparkSession) -> None:
-    """Also where no, or the last partition has no wish, or a name has a line break."""
+def test_number_i_is_in_partition_i(spark: SparkSession) -> None:
+    """Also if no partition or not the last one has a preference, or a name has a line break."""
     for hosts in (["x", "", "x", "ü\ny", ""], ["", "x"], ["x"]):
         frame = numbers(spark, len(hosts), hosts)
         assert contents(frame) == [[(i,)] for i in range(len(hosts))]
@@ -233,17 +233,17 @@ def test_number_i_lies_in_partition_i(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_the_largest_parallelism_is_built_in_few_calls(spark: SparkSession) -> None:
-    """32,768 partitions on 100 hosts: seconds less than a call into the JVM for each would take."""
+    """32,768 partitions on 100 hosts take far less time than a call into the JVM for each."""
     executors = executor_hosts(spark)
     hosts = [executors[0], *(f"10.9.8.{i % 100}" for i in range(32_767))]
     frame = numbers(spark, len(hosts), hosts)
     assert frame.rdd.getNumPartitions() == 32_768
-    # The fastest of five counts: other processes may slow down some of them.
+    # The fastest of five: other processes may slow down some of them.
     assert any(seconds_of(lambda: numbers(spark, len(hosts), hosts)) < 5 for _ in range(5))
 
 
 def test_a_session_without_a_jvm_gets_a_plain_range() -> None:
-    """Spark Connect: its session is no classic one, and has nothing but ``range`` here."""
+    """Spark Connect: its session is not a classic one, and here has only ``range``."""
 
     class Connected:
         def range(self, *numbers: int) -> tuple[int, ...]:
@@ -258,7 +258,7 @@ def test_a_session_without_a_jvm_gets_a_plain_range() -> None:
 def test_a_spark_that_refuses_gets_a_plain_range(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some hosted Sparks forbid calls into the JVM: the restore goes on, and says so."""
+    """Some hosted Sparks forbid calls into the JVM: the restore continues with a log message."""
 
     def refuse(*_: object) -> None:
         raise Py4JError("makeRDD is not allowed\n  at ...")
@@ -296,8 +296,10 @@ def names(hosts: list[str], executors: list[str], driver: str = "") -> list[str]
     return [found[host] for host in hosts]
 
 
-def test_a_host_is_named_as_its_executor_is() -> None:
-    """By the same name, or an address that both have; else as recorded."""
+def test_a_host_gets_the_name_of_its_executor() -> None:
+    """A host and its executor have the same name, or a common address; otherwise it
+    keeps its name.
+    """
     assert names(["one", "two"], ["two", "one"]) == ["one", "two"]
     assert names(["one", "two"], ["10.1.0.2", "one.cluster"]) == ["one.cluster", "10.1.0.2"]
     assert names(["six"], ["[fd00::1]"]) == ["[fd00::1]"]
@@ -307,8 +309,8 @@ def test_a_host_is_named_as_its_executor_is() -> None:
     assert names_for_spark(["", ""], ["one"]) == {}
 
 
-def test_the_first_executor_with_an_address_in_common_is_named() -> None:
-    """The driver's name comes last among the executors', so it is the last that is taken."""
+def test_the_first_executor_with_a_common_address_is_chosen() -> None:
+    """The driver's name is the last in the list of executors, so it is the last choice."""
     assert names(["one.cluster"], ["[fd00::1]", "one"]) == ["[fd00::1]"]
     assert names(["one.cluster"], ["two", "one", "[fd00::1]"]) == ["one"]
 
@@ -321,7 +323,7 @@ def test_this_machine_is_known_by_loopback_and_by_the_drivers_name() -> None:
     assert names(["one"], ["localhost"]) == ["one"]
 
 
-def test_names_are_looked_up_once_and_only_if_they_must_be() -> None:
+def test_names_are_looked_up_once_and_only_if_necessary() -> None:
     asked: list[str] = []
 
     def addresses(name: str) -> frozenset[str]:
@@ -335,8 +337,8 @@ def test_names_are_looked_up_once_and_only_if_they_must_be() -> None:
     assert sorted(asked) == ["a", "b", "x"]
 
 
-def test_the_system_is_asked_for_addresses() -> None:
-    """A real look-up: this machine by name, by number, and a name that nobody has."""
+def test_addresses_come_from_the_operating_system() -> None:
+    """A real lookup: this machine by name and by address, and a name that does not exist."""
     assert names_for_spark(["localhost"], ["127.0.0.1"]) == {"localhost": "127.0.0.1"}
     assert names_for_spark(["localhost"], ["[::1]"]) == {"localhost": "[::1]"}
     odd = ["x" * 70 + ".y", "no.such.host.invalid", "a b"]

@@ -1,4 +1,4 @@
-"""Spark partition i of a partitioned DataFrame holds what Flink's downstream subtask i gets."""
+"""Spark partition i of a partitioned DataFrame has the records of Flink's downstream subtask i."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ COUNTED = [case for case in cases("partitioners", "channels") if "count" in case
 KEYED = [case for case in cases("partitioners", "channels") if "keys" in case["in"]]
 WIRINGS = [(case["in"]["up"], case["in"]["down"]) for case in cases("partitioners", "pointwise")]
 
-ROWS = 7  # of a source partition: enough for a second round, and not a multiple of 2, 3 or 4
-PER_JOB = 8  # plans: each of its tasks carries the counters of all of them
+ROWS = 7  # per source partition: enough for a second round, and not a multiple of 2, 3 or 4
+PER_JOB = 8  # plans per job: each task has the metrics of all of them
 
 KEY_TYPES: dict[str, T.DataType] = {
     "int": T.IntegerType(),
@@ -54,7 +54,7 @@ KEY_TYPES: dict[str, T.DataType] = {
 
 @pytest.fixture
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """A hundred tiny plans run in a fifth of the time when none is compiled or adapted."""
+    """A hundred tiny plans run five times as fast without compilation and adaptive execution."""
     conf = {f"spark.sql.{name}": "false" for name in ("adaptive.enabled", "codegen.wholeStage")}
     conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     before = {name: str(spark.conf.get(name)) for name in conf}
@@ -77,12 +77,12 @@ def _rows(spark: SparkSession, rows: list[tuple[Any, ...]], schema: T.StructType
 
 
 def _where(parts: DataFrame, name: Any, *columns: str | Column) -> DataFrame:
-    """What lies where: the case, the Spark partition and the columns of each record."""
+    """Return the location of each record: the case, the Spark partition and the columns."""
     return parts.select(F.lit(name).alias("name"), F.spark_partition_id().alias("at"), *columns)
 
 
 def _collected(frames: Iterable[DataFrame]) -> dict[Any, dict[Any, int]]:
-    """Per case the Spark partition of each record, some cases a job; no record is twice."""
+    """Return per case the Spark partition of each record, several cases in a job; no duplicates."""
     found: dict[Any, dict[Any, int]] = {}
     left = [*frames]
     while left:
@@ -94,7 +94,7 @@ def _collected(frames: Iterable[DataFrame]) -> dict[Any, dict[Any, int]]:
 
 
 def _contents(parts: DataFrame) -> list[list[Any]]:
-    """The first column of the rows of each Spark partition, in their order."""
+    """Return the first column of the rows of each Spark partition, in order."""
     rows = parts.select(F.spark_partition_id(), parts.columns[0]).collect()
     held: list[list[Any]] = [[] for _ in range(parts.rdd.getNumPartitions())]
     for at, value in rows:
@@ -106,21 +106,21 @@ def _contents(parts: DataFrame) -> list[list[Any]]:
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_records_without_a_key_go_where_flink_sends_them(spark: SparkSession) -> None:
-    """Every counted case, from one source partition, record by record."""
+def test_records_without_a_key_go_to_flinks_channels(spark: SparkSession) -> None:
+    """Every case with a count, from one source partition, record by record."""
     frames, expected = [], {}
     for number, case in enumerate(COUNTED):
         asked = case["in"]
         kinds = {"global": Global, "rescale": Rescale, "broadcast": Broadcast, "forward": Forward}
         made = Rebalance(asked["first"]) if asked["kind"] == "rebalance" else kinds[asked["kind"]]()
-        # Forward and rescale: one source subtask with so many channels, which forward never has.
+        # Forward and rescale have one source subtask with this many channels; forward has only one.
         n = 1 if asked["kind"] == "forward" else asked["channels"]
         parts = partition(_sources(spark, 1, asked["count"]), made, parallelism=n)
-        if "error" in case:  # broadcast has no one channel: it has all
+        if "error" in case:  # broadcast has no single channel: it uses all
             assert _contents(parts) == [[*range(asked["count"])]] * n
             continue
         frames.append(_where(parts, number, "id"))
-        # A pointwise channel is not a subtask yet: the wiring says which one it is.
+        # A pointwise channel is not the index of a subtask; the wiring maps one to the other.
         behind = pointwise(1, n).channels[0] if made.is_pointwise else range(n)
         expected[number] = {index: behind[at] for index, at in enumerate(case["out"])}
     assert len(expected) == 24
@@ -128,8 +128,8 @@ def test_records_without_a_key_go_where_flink_sends_them(spark: SparkSession) ->
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_records_with_a_key_go_where_flink_sends_them(spark: SparkSession) -> None:
-    """Every keyed case, key by key; the types of a case are columns of their own."""
+def test_records_with_a_key_go_to_flinks_channels(spark: SparkSession) -> None:
+    """Every case with keys, key by key; the types of a case are separate columns."""
     frames: list[DataFrame] = []
     expected: dict[int, dict[int, int]] = {}
     for number, case in enumerate(KEYED):
@@ -169,7 +169,7 @@ def _plain(key: Any) -> Any:
 
 @pytest.mark.usefixtures("interpreted")
 def test_pointwise_edges_are_wired_as_in_flink(spark: SparkSession) -> None:
-    """Rescale deals each source partition over its own consumers, for every wiring."""
+    """Rescale distributes each source partition over its own consumers, for every wiring."""
     pairs = [*WIRINGS, (1, 2), (4, 9), (9, 4), (7, 16)]
     frames = [
         _where(partition(_sources(spark, up, 5), Rescale(), parallelism=down), number, "id")
@@ -186,16 +186,16 @@ def test_pointwise_edges_are_wired_as_in_flink(spark: SparkSession) -> None:
 # --- Each partitioner -----------------------------------------------------------------------------
 
 
-def test_rebalance_counts_in_each_source_partition(spark: SparkSession) -> None:
-    """Each begins after ``first`` again, and keeps the order of its records."""
+def test_rebalance_starts_again_in_each_source_partition(spark: SparkSession) -> None:
+    """Each one starts after ``first`` again, and keeps the order of its records."""
     held = _contents(partition(_sources(spark, 3), Rebalance(1), parallelism=3))
     at = {record: subtask for subtask, records in enumerate(held) for record in records}
     assert at == {u * ROWS + i: (2 + i) % 3 for u in range(3) for i in range(ROWS)}
     _assert_order_kept(held)
 
 
-def test_a_start_that_is_not_given_is_drawn_for_each_source_partition(spark: SparkSession) -> None:
-    """Round robin from it, other ones for others, and the same when asked again."""
+def test_without_a_start_each_source_partition_draws_its_own(spark: SparkSession) -> None:
+    """Round robin from a random start, which differs between partitions and is repeatable."""
     parts = partition(_sources(spark, 24), Rebalance(), parallelism=5)
     at = _collected([_where(parts, "first", "id"), _where(parts, "again", "id")])
     assert at["first"] == at["again"]
@@ -207,7 +207,7 @@ def test_a_start_that_is_not_given_is_drawn_for_each_source_partition(spark: Spa
 
 
 def test_a_shuffle_is_even_and_repeats_with_its_seed(spark: SparkSession) -> None:
-    """All partitions get their part; another seed deals otherwise."""
+    """All partitions get a share; another seed distributes differently."""
     df = _sources(spark, 2, 2_000)
     one, same, other, drawn = (
         _contents(partition(df, Shuffle(seed), parallelism=4)) for seed in (7, 7, 8, None)
@@ -220,14 +220,14 @@ def test_a_shuffle_is_even_and_repeats_with_its_seed(spark: SparkSession) -> Non
         _assert_order_kept(held, 2_000)
 
 
-def test_broadcast_puts_everything_everywhere(spark: SparkSession) -> None:
-    """Each record once in each partition."""
+def test_broadcast_puts_every_record_into_every_partition(spark: SparkSession) -> None:
+    """Each partition has each record once."""
     copies = _contents(partition(_sources(spark, 3), Broadcast(), parallelism=4))
     assert [sorted(records) for records in copies] == [[*range(3 * ROWS)]] * 4
 
 
-def test_forward_keeps_the_partitions_and_exchanges_nothing(spark: SparkSession) -> None:
-    """The same rows in the same places; another number is refused."""
+def test_forward_keeps_the_partitions_without_a_shuffle(spark: SparkSession) -> None:
+    """The same rows in the same partitions; another parallelism is refused."""
     df = _sources(spark, 3)
     parts = partition(df, Forward(), parallelism=3)
     assert _contents(parts) == _contents(df)
@@ -238,7 +238,9 @@ def test_forward_keeps_the_partitions_and_exchanges_nothing(spark: SparkSession)
 
 
 @pytest.mark.parametrize("scheme", ["java", "flink-sql", "pyflink"])
-def test_a_key_is_where_its_state_is_restored(spark: SparkSession, scheme: str) -> None:
+def test_a_key_is_in_the_partition_that_restores_its_state(
+    spark: SparkSession, scheme: str
+) -> None:
     """The owner of its key group, for one column and for two; 128 is derived for 7 subtasks."""
     df = spark.range(200, numPartitions=2).select(F.format_string("ü%d", "id").alias("k"), "id")
     for key, maximum in ((("k",), 100), (("k", "id"), None)):
@@ -252,8 +254,8 @@ def test_a_key_is_where_its_state_is_restored(spark: SparkSession, scheme: str) 
             assert at == owners.subtask_of(group)
 
 
-def test_a_custom_column_is_given_the_key_and_the_number(spark: SparkSession) -> None:
-    """One column as it is, several as a struct; any integer type will do."""
+def test_a_custom_column_gets_the_key_and_the_number_of_channels(spark: SparkSession) -> None:
+    """One key column is passed as it is, several as a struct; any integer type is accepted."""
     df = _sources(spark, 2).select("id", (F.col("id") * 3).alias("b c"))
     several = Custom(lambda key, n: (key["b c"] - 2 * key["id"]) % n, ("id", "b c"))
     tiny = Custom(lambda key, n: (key % n).cast("tinyint"), "id")
@@ -263,10 +265,8 @@ def test_a_custom_column_is_given_the_key_and_the_number(spark: SparkSession) ->
 
 
 @pytest.mark.parametrize("answer", ["-1", "3", "null", "4294967296"])
-def test_a_custom_answer_that_is_no_channel_fails_the_query(
-    spark: SparkSession, answer: str
-) -> None:
-    """The message names the answer, the key and the number of channels; no row is lost instead."""
+def test_an_invalid_custom_channel_fails_the_query(spark: SparkSession, answer: str) -> None:
+    """The message has the result, the key and the number of channels; no row is lost instead."""
     wrong = Custom(lambda key, n: F.when(key == 5, F.expr(answer)).otherwise(0), "id")
     parts = partition(_sources(spark, 1), wrong, parallelism=3)
     with pytest.raises(PySparkException, match=rf"answered {answer} for key 5: .* 0\.\.2"):
@@ -287,8 +287,8 @@ EVERY: list[Partitioner] = [
 
 
 @pytest.mark.parametrize("partitioner", EVERY, ids=str)
-def test_columns_and_schema_stay_as_they_are(spark: SparkSession, partitioner: Partitioner) -> None:
-    """Types, nullability, comments, and names that a temporary column might want to have."""
+def test_columns_and_schema_are_unchanged(spark: SparkSession, partitioner: Partitioner) -> None:
+    """Types, nullability, comments, and names that a temporary column could use."""
     key = T.StructType([T.StructField("key", T.IntegerType(), False, {"comment": "the key"})])
     names = ["channel", "CHANNEL_", "_nondeterministic", "a.b`c", "spark_partition_id"]
     schema = reduce(lambda s, name: s.add(name, T.StringType()), names, key)
@@ -302,7 +302,7 @@ def test_columns_and_schema_stay_as_they_are(spark: SparkSession, partitioner: P
 
 @pytest.mark.parametrize("partitioner", EVERY, ids=str)
 def test_the_number_of_partitions_is_exact(spark: SparkSession, partitioner: Partitioner) -> None:
-    """Also with one, with more than rows, and without any row or source partition."""
+    """Also one partition, more partitions than rows, and no rows or source partitions."""
     schema = T.StructType().add("key", T.IntegerType(), False)
     some, none = (_rows(spark, rows, schema) for rows in ([(1,), (2,)], []))
     for df in (some, none, some.repartition(2).where("key > 9")):
@@ -310,8 +310,8 @@ def test_the_number_of_partitions_is_exact(spark: SparkSession, partitioner: Par
             assert partition(df, partitioner, parallelism=n).rdd.getNumPartitions() == n
 
 
-def test_literal_rows_have_the_partitions_that_spark_gives_them(spark: SparkSession) -> None:
-    """The optimizer would count such rows as one partition, and deal them as one."""
+def test_literal_rows_have_sparks_partitions(spark: SparkSession) -> None:
+    """The optimizer would count such rows as one partition, and distribute them as one."""
     df = spark.sql("SELECT * FROM VALUES (0), (1), (2), (3) AS t(id)")
     assert df.rdd.glom().map(len).collect() == [2, 2]
     assert _contents(partition(df, Forward(), parallelism=2)) == [[0, 1], [2, 3]]
@@ -321,7 +321,7 @@ def test_literal_rows_have_the_partitions_that_spark_gives_them(spark: SparkSess
 
 
 def test_the_order_of_a_sorted_partition_is_kept(spark: SparkSession) -> None:
-    """The optimizer would drop the sort: nothing above the exchange seems to need it."""
+    """The optimizer would drop the sort, because no operator above the shuffle needs it."""
     mixed = _sources(spark, 1, 500).orderBy(F.hash("id")).coalesce(1)
     wanted = [row.id for row in mixed.collect()]
     for made in (Global(), KeyGroup(key="id"), Rebalance(0), Broadcast()):
@@ -341,7 +341,7 @@ def test_a_partitioned_dataframe_can_be_partitioned_again(spark: SparkSession) -
 
 
 def test_null_keys_are_refused_and_counted(spark: SparkSession) -> None:
-    """In any key column, and inside a struct; for flink-sql NULL is an ordinary key."""
+    """In any key column, and inside a struct; in flink-sql NULL is an ordinary key."""
     df = spark.createDataFrame(
         [(1, (1, "a")), (None, (2, "b")), (None, (None, "c")), (4, (4, None)), (5, None)],
         "k int, s struct<x int, y string>",
@@ -360,7 +360,7 @@ def test_null_keys_are_refused_and_counted(spark: SparkSession) -> None:
 
 
 def test_null_fields_of_a_row_are_part_of_the_key(spark: SparkSession) -> None:
-    """As in Flink and in a stored state; a null Row is no key, nor is a Tuple with a null."""
+    """As in Flink and in a stored state; a null Row is not a key, nor is a Tuple with a null."""
     values = [(1, "a"), (None, "b"), (None, None)]
     df = spark.createDataFrame([(v,) for v in values], "s struct<x int, y string>")
     key = KeyGroup(key="s", key_types="Row")
@@ -375,8 +375,8 @@ def test_null_fields_of_a_row_are_part_of_the_key(spark: SparkSession) -> None:
         partition(df, KeyGroup(key="s"), parallelism=2)
 
 
-def test_null_keys_that_come_later_fail_the_query(spark: SparkSession) -> None:
-    """The rows may be others when the query runs than when they were counted."""
+def test_null_keys_that_appear_later_fail_the_query(spark: SparkSession) -> None:
+    """The rows can differ between the count and the query."""
     jvm: Any = spark._jvm
     properties = jvm.java.lang.System
     name = "statestore.test.key"
@@ -392,8 +392,8 @@ def test_null_keys_that_come_later_fail_the_query(spark: SparkSession) -> None:
     properties.clearProperty(name)
 
 
-def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
-    """Before a job runs, with what is wrong."""
+def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
+    """Before a job runs, with the reason."""
     df = _sources(spark, 1).withColumn("a", F.make_ym_interval(F.lit(1)))
     with pytest.raises(InvalidArgumentError, match=r"1\.\.32768, not 32769"):
         partition(df, Global(), parallelism=32_769)

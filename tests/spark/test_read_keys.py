@@ -1,4 +1,4 @@
-"""The rows of many keys as a DataFrame: who reads them, and that they are the same."""
+"""The rows of many keys as a DataFrame: the driver or tasks read them, with equal results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = {
     "nested": "struct(CAST(id AS INT) AS a, map('m', id) AS b)",
 }
 KEYS = pa.table({"k": ["k3", "k50", "absent"]})
-CACHE_BYTES = 2**20 + 1  # no other test's cache
+CACHE_BYTES = 2**20 + 1  # different from the cache of any other test
 ZONE = "spark.sql.session.timeZone"
 
 
@@ -50,10 +50,10 @@ def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "_FEW_KEYS_BYTES", 0)
 
 
-def test_the_driver_reads_what_tasks_read(
+def test_the_driver_reads_the_same_rows_as_tasks(
     spark: SparkSession, stored: RestoredKeyedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every column, whatever its type and the zone of the session."""
+    """Every column, for any type and any session time zone."""
     before = str(spark.conf.get(ZONE))
     try:
         spark.conf.set(ZONE, "Europe/Berlin")
@@ -72,7 +72,9 @@ def test_the_driver_reads_what_tasks_read(
     assert sorted(some.collect()) == [(-1, "k50"), (3, "k3")]
 
 
-def test_the_driver_holds_what_it_has_read(stored: RestoredKeyedState, tmp_path: Path) -> None:
+def test_the_driver_caches_the_rows_that_it_reads(
+    stored: RestoredKeyedState, tmp_path: Path
+) -> None:
     first = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES).collect()
     for file in tmp_path.glob("s/operators/**/*.parquet"):
         file.unlink()
@@ -81,10 +83,12 @@ def test_the_driver_holds_what_it_has_read(stored: RestoredKeyedState, tmp_path:
         stored.lookup_in_spark(KEYS)
 
 
-def test_much_is_read_by_tasks(
+def test_large_reads_are_done_by_tasks(
     stored: RestoredKeyedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More bytes than the driver reads; unless it can hold them, or holds them already."""
+    """Tasks read what exceeds the driver's limit, unless the driver's cache has room
+    or the rows.
+    """
     monkeypatch.setattr(read, "_FEW_READ_BYTES", 0)
     assert few_of_driver(stored.lookup_in_spark(KEYS)) is None
     assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=1)) is None

@@ -28,7 +28,7 @@ PACKAGED = Path(session.__file__).with_name("spark-defaults.conf")
 def run(
     code: str, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in an interpreter of its own, because a process starts Spark once."""
+    """Run ``code`` in a separate interpreter, because a process starts Spark only once."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
@@ -39,18 +39,18 @@ def run(
     )
 
 
-def test_the_documented_settings_are_the_ones_in_use() -> None:
+def test_the_documented_settings_are_the_actual_ones() -> None:
     assert (ROOT / "conf" / "spark-defaults.conf").read_bytes() == PACKAGED.read_bytes()
 
 
-def test_every_setting_has_its_reason_above_it() -> None:
+def test_every_setting_has_a_reason_above_it() -> None:
     paragraphs = PACKAGED.read_text().split("\n\n")
     with_settings = [p for p in paragraphs if any(not x.startswith("#") for x in p.splitlines())]
     assert len(with_settings) >= 5
     assert [p for p in with_settings if not p.startswith("# ")] == []
 
 
-def test_parquet_needs_none_of_deltas_classes() -> None:
+def test_parquet_needs_no_classes_of_delta() -> None:
     both, without = default_settings("delta"), default_settings("parquet")
     assert both.keys() - without.keys() == {
         "spark.sql.extensions",
@@ -58,10 +58,10 @@ def test_parquet_needs_none_of_deltas_classes() -> None:
     }
 
 
-def test_sockets_with_long_names_are_done_without(
+def test_sockets_with_long_paths_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path of a socket has a hundred bytes or so."""
+    """The path of a socket can have only about a hundred bytes."""
     sockets = "spark.python.unix.domain.socket.enabled"
     for folder, found in (("/tmp", "true"), (str(tmp_path / ("x" * 60)), None)):
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -79,8 +79,10 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     assert found == [sys.executable]
 
 
-def test_python_looks_into_no_jar_of_a_package(spark: SparkSession) -> None:
-    """Neither here nor in a worker, which lists the contents of each else; Delta is there."""
+def test_python_does_not_search_jars_of_packages(spark: SparkSession) -> None:
+    """Otherwise the driver and each worker would list each jar's contents. Delta is still
+    importable.
+    """
 
     def seen(_: int) -> tuple[list[str], str]:
         import delta.tables
@@ -102,13 +104,13 @@ def test_delta_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.read.format("delta").load(url).count() == 10
 
 
-def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
+def test_a_running_session_is_used_unchanged(spark: SparkSession) -> None:
     again = spark_session(app_name="other", master="local[7]", driver_memory="9g")
     assert again is spark
     assert again.sparkContext.master == "local[2]"
 
 
-def test_there_are_two_table_formats() -> None:
+def test_an_unknown_table_format_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="not 'iceberg'"):
         spark_session(table_format="iceberg")  # type: ignore[arg-type]
 
@@ -139,10 +141,8 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_the_start_is_quiet_and_what_follows_is_not() -> None:
-    """And Python finds a package of the user's, whatever else the jar is: a package may keep Python
-    code there.
-    """
+def test_the_start_is_quiet_and_later_output_is_not() -> None:
+    """Python also finds a user's package in a jar."""
     done = run(WITHOUT_DELTA, version("delta-spark"))
     assert done.returncode == 0, done.stderr
     count, jars, refusal = done.stdout.splitlines()
@@ -200,8 +200,8 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_a_used_machine_does_not_matter(tmp_path: Path) -> None:
-    """Another Spark's variables, and a package whose jar Maven has not, with an offline mirror."""
+def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
+    """Variables of another Spark, an offline mirror, and a package that Maven does not have."""
     name = "delta-spark_4.2_2.13"
     package = Path("io", "delta", name, version("delta-spark"))
     pom = (
@@ -229,7 +229,7 @@ def test_a_used_machine_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_another_failure_keeps_what_spark_said() -> None:
+def test_another_failure_keeps_sparks_message() -> None:
     code = (
         "from statestore.spark.session import spark_session\n"
         "spark_session(master='local[1]', table_format='parquet', driver_memory='nonsense')"

@@ -1,4 +1,4 @@
-"""Many threads take snapshots of one store through one SparkSession: each commits or conflicts."""
+"""Many threads take snapshots of one store in one SparkSession: each commits or conflicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS, ROUNDS, ROWS = 6, 2, 60
 
 
 def rows_of(spark: SparkSession, number: int) -> DataFrame:
-    """All rows of an attempt have its number: rows of two attempts in one checkpoint are seen."""
+    """Return rows that all have this attempt's number, so that mixed attempts are detectable."""
     return spark.range(0, ROWS, 1, 2).select(F.col("id").alias("k"), F.lit(number).alias("n"))
 
 
@@ -33,8 +33,9 @@ def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]
 def test_threads_commit_or_conflict(
     spark: SparkSession, tmp_path: Path, table_format: str, shares: bool
 ) -> None:
-    """I4, I6: who is told that it committed has all its rows in its checkpoint, both states, and
-    no other attempt has a row or a file there.
+    """I4, I6: a committed attempt has all its rows in both states of its checkpoint.
+
+    No other attempt has a row or a file there.
     """
     url = str(tmp_path / "store")
 
@@ -60,7 +61,7 @@ def test_threads_commit_or_conflict(
             done = [one for one in pool.map(attempt, numbers) if one is not None]
         assert done, "nobody committed"
         committed |= {checkpoint_id: number for number, checkpoint_id in done}
-        shared = opened()  # the one that was used may have been replaced
+        shared = opened()  # the current object may have lost its claim
     store = opened()
     assert store.checkpoints() == tuple(sorted(committed))
     assert store.maintenance.verify(deep=True).is_intact
@@ -79,7 +80,7 @@ def test_threads_commit_or_conflict(
 
 
 def take(store: StateStore, rows: DataFrame, *, full: bool) -> int:
-    """Take a checkpoint of two states, in full or as changes of all rows."""
+    """Take a checkpoint of two states, as full rows or as changes of all rows."""
     with store.snapshot(parallelism=2) as checkpoint:
         for name in ("first", "second"):
             write: Callable[..., object] = checkpoint.keyed if full else checkpoint.changes

@@ -1,8 +1,8 @@
 """One short test of each feature that uses Spark, for any supported version of it.
 
-``make test-spark SPARK=4.0.5`` runs them with another version, and ``make compatibility`` writes
-docs/compatibility.md from what they say. A feature that a version lacks must be refused, with the
-version in the message.
+``make test-spark SPARK=4.0.5`` runs them with another version. ``make compatibility`` writes
+docs/compatibility.md from their results. If a version lacks a feature, the call must be refused
+with the version in the message.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_a_query_by_key(spark: SparkSession, tmp_path: Path) -> None:
 
 
 class Total(Base):
-    """A total a key, and a timer that clears it."""
+    """A total per key, and a timer that clears it."""
 
     def init(self, handle: Any) -> None:
         """Declare the total."""
@@ -139,7 +139,7 @@ class Total(Base):
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
-        """Give the total with its sign turned."""
+        """Emit the total with a negative sign."""
         (total,) = self.total.get() or (0,)
         self.total.clear()
         yield Row(user=str(key[0]), total=-total)
@@ -173,7 +173,7 @@ def totals(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Moved:
-    """A query on Spark's own state that has run, and a store that has imported its state."""
+    """A query with Spark's own state, and a store that has imported this state."""
 
     spark: SparkSession
     folder: Path
@@ -188,7 +188,7 @@ class Moved:
         return store
 
     def run(self, where: str) -> dict[int, list[str]]:
-        """Run the query with a checkpoint location; return what each micro-batch emits."""
+        """Run the query with a checkpoint location; return the output of each micro-batch."""
         return run(
             self.spark,
             self.query,
@@ -203,7 +203,7 @@ class Moved:
         export_checkpoint(self.spark, store, str(self.folder / "back"), partitions=5)
 
     def check_both_go_on(self) -> None:
-        """Compare what the exported and the original query emit for further events."""
+        """Compare the output of the exported and the original query for further events."""
         events(self.folder / "events", 2, 3)
         emitted = self.run("back")
         assert any(emitted.values())

@@ -1,4 +1,4 @@
-"""A Python worker that Spark lets go of ends without a word."""
+"""A Python worker that Spark has released ends without output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ time.sleep(1)
 
 @contextmanager
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The two ends of a worker's socket, its own and Spark's."""
+    """The two ends of a worker's socket: the worker's and Spark's."""
     ours, sparks = socket.socketpair()
     with ours, sparks:
         yield ours, sparks
@@ -61,7 +61,7 @@ def test_a_worker_ends_when_its_socket_is_closed(authenticated: bool) -> None:
     assert asked == [(b"task", authenticated)]
 
 
-def test_a_worker_whose_rows_nobody_wants_ends() -> None:
+def test_a_worker_ends_when_its_rows_are_no_longer_read() -> None:
     with pair() as (ours, sparks):
 
         def worker(sock: socket.socket, authenticated: bool) -> int:
@@ -73,7 +73,7 @@ def test_a_worker_whose_rows_nobody_wants_ends() -> None:
         assert until_closed(worker)(ours, True) != 0
 
 
-def test_an_error_of_a_worker_is_its_own() -> None:
+def test_an_error_in_a_worker_is_raised() -> None:
     def worker(sock: socket.socket, authenticated: bool) -> int:
         raise ValueError("a defect")
 
@@ -84,8 +84,8 @@ def test_an_error_of_a_worker_is_its_own() -> None:
 
 
 @pytest.mark.spark
-def test_the_workers_of_a_session_say_nothing(tmp_path: Path) -> None:
-    """They run the store's tasks; the one that looks for data sources is Spark's own."""
+def test_the_workers_of_a_session_print_nothing(tmp_path: Path) -> None:
+    """They run the store's tasks; the worker that looks up data sources is Spark's own."""
     noted = tmp_path / "noted"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],

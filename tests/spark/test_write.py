@@ -1,6 +1,4 @@
-"""Rows of a DataFrame on their way to their subtask: what has no key group is told, and where the
-JVM and Arrow do not agree nothing is stored.
-"""
+"""Write the rows of a DataFrame to their subtasks; refuse null keys and wrong key groups."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def store(spark: SparkSession, tmp_path: Path) -> StateStore:
     return StateStore.open(str(tmp_path / "store"), spark=spark, table_format="parquet")
 
 
-def test_a_value_that_its_key_type_has_not_is_told_as_the_states(
+def test_an_error_about_a_key_type_names_the_state(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:
     rows = spark.createDataFrame([("a", 1), ("bb", 2)], "k string, n long").repartition(2)
@@ -54,7 +52,7 @@ def test_a_value_that_its_key_type_has_not_is_told_as_the_states(
     assert files(tmp_path) == []
 
 
-def test_an_error_of_the_rows_themselves_comes_out_as_spark_raised_it(
+def test_an_error_in_the_rows_is_raised_as_spark_raises_it(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:
     failing = F.when(F.col("id") > 5, F.raise_error(F.lit("no luck"))).otherwise(F.col("id"))
@@ -77,7 +75,7 @@ def test_null_keys_are_counted_over_all_spark_partitions(
 
 
 @pytest.mark.parametrize("other", [3, 4], ids=["out of order", "in another subtask"])
-def test_where_spark_hashes_otherwise_than_arrow_nothing_is_stored(
+def test_if_spark_and_arrow_hash_differently_nothing_is_stored(
     spark: SparkSession,
     store: StateStore,
     tmp_path: Path,
@@ -117,7 +115,7 @@ def few(spark: SparkSession) -> Iterator[DataFrame]:
 def test_few_cached_rows_are_written_by_the_driver(
     few: DataFrame, store: StateStore, tmp_path: Path
 ) -> None:
-    """Their number is known, so that ``auto`` makes one file of them from the first time on."""
+    """Their number is known, so ``auto`` writes one file from the first checkpoint on."""
     snapshot(store, few, layout="auto")
     assert len(files(tmp_path)) == 1
     assert stored(store) == dict.fromkeys(range(40), 1)
@@ -126,9 +124,7 @@ def test_few_cached_rows_are_written_by_the_driver(
     assert stored(store) == dict.fromkeys(range(3), 2) | dict.fromkeys(range(3, 40), 1)
 
 
-def test_who_writes_few_rows_is_not_seen_in_what_is_stored(
-    few: DataFrame, store: StateStore
-) -> None:
+def test_the_driver_and_tasks_store_the_same_rows(few: DataFrame, store: StateStore) -> None:
     snapshot(store, few, layout="ranged")
     snapshot(store, few.unpersist(blocking=True), layout="ranged")
     first, second = (store.manifest(checkpoint).keyed_entry("counts", "n") for checkpoint in (1, 2))
@@ -138,7 +134,7 @@ def test_who_writes_few_rows_is_not_seen_in_what_is_stored(
 
 @pytest.mark.usefixtures("no_tasks")
 @pytest.mark.parametrize("options", [{"layout": "partitioned"}, {"co_located": True}])
-def test_many_files_and_rows_that_are_in_place_are_written_by_tasks(
+def test_many_files_and_co_located_rows_are_written_by_tasks(
     few: DataFrame, store: StateStore, options: dict[str, Any]
 ) -> None:
     with pytest.raises(AssertionError, match="a task of Python is started"):
@@ -146,7 +142,7 @@ def test_many_files_and_rows_that_are_in_place_are_written_by_tasks(
 
 
 @pytest.mark.usefixtures("no_tasks")
-def test_the_driver_refuses_what_a_task_refuses(
+def test_the_driver_refuses_the_same_rows_as_a_task(
     few: DataFrame, store: StateStore, tmp_path: Path
 ) -> None:
     odd = few.select(F.when(F.col("k") % 2 > 0, F.col("k")).alias("k"), "n")
@@ -166,7 +162,7 @@ def test_the_driver_refuses_what_a_task_refuses(
     assert files(tmp_path) == []
 
 
-def test_columns_may_have_any_names(spark: SparkSession, store: StateStore) -> None:
+def test_columns_can_have_any_names(spark: SparkSession, store: StateStore) -> None:
     names = ["k", "c0", "a.b", "k_", "`"]
     rows = spark.range(20).select(*(F.col("id").alias(name) for name in names))
     snapshot(store, rows)
@@ -179,7 +175,7 @@ Parts = list[list[tuple[int, int]]]
 
 
 def parts_of(store: StateStore) -> Parts:
-    """Return the stored rows of both subtasks, as a restore at parallelism 2 leaves them."""
+    """Return the stored rows of both subtasks, as restored at parallelism 2."""
     keyed = store.restore(parallelism=2).keyed("counts", "n")
     tables = (keyed.to_arrow(subtask).read_all() for subtask in range(2))
     return [[(row["k"], row["n"] + 1) for row in table.to_pylist()] for table in tables]
@@ -201,10 +197,12 @@ RIGHT: dict[str, Callable[[list[tuple[int, int]], list[tuple[int, int]]], Parts]
 }
 
 
-def test_rows_that_are_said_to_be_co_located_are_looked_at(
+def test_co_located_rows_are_verified(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:
-    """I7: rows that lie elsewhere are refused, without a trace; all others are stored right."""
+    """I7: rows in the wrong place are refused and nothing is stored; all others are stored
+    correctly.
+    """
     snapshot(store, spark.range(40).select(F.col("id").alias("k"), F.lit(1).alias("n")))
     first, second = parts_of(store)
     before, layouts = files(tmp_path), cycle(("partitioned", "ranged"))
@@ -225,7 +223,7 @@ def test_rows_that_are_said_to_be_co_located_are_looked_at(
         assert stored(store) == dict.fromkeys(range(40), 2), name
         assert store.maintenance.verify(deep=True).is_intact
     everything = pa.table({"k": [k for k, _ in [*second, *first]], "n": [3] * 40})
-    with store.snapshot(parallelism=2) as checkpoint:  # subtasks are cut out of an Arrow table
+    with store.snapshot(parallelism=2) as checkpoint:  # an Arrow table is split into subtasks
         checkpoint.keyed("counts", "n", everything, key="k", co_located=True)
     assert stored(store) == dict.fromkeys(range(40), 3)
     assert store.maintenance.verify(deep=True).is_intact
