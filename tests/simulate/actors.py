@@ -1,8 +1,8 @@
-"""What runs in a world: each actor is a process that does one thing, as a job or a person would.
+"""The actors of a simulated world: each is a process that does one thing, as a job or a user would.
 
-An actor says what it meant before a commit, and what it was told after it. Errors of the store are
-an answer like any other; that it was told the truth is the checker's business. Every other error is
-a defect.
+An actor tells the checker its intent before a commit, and the store's response after it. The
+store's errors are valid responses; the checker decides if they are true. Any other error is a
+defect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UID, NAME = "u", "s"
 
 @dataclass(frozen=True, order=True)
 class Actor:
-    """A command of a plan: when it begins, on a clock that is off, and its arguments."""
+    """A command of a plan: its start time, its clock skew and its arguments."""
 
     verb: str
     name: str
@@ -57,12 +57,12 @@ class Actor:
 
 
 def row(key: str) -> dict[str, Any]:
-    """Return a row, which counts once."""
+    """Return a row, which may count only once."""
     return {KEY: key, COUNT: 1}
 
 
 def graph_of(label: str) -> JobGraph:
-    """Return a job whose stateful operator has no uid: ``label`` is its name alone."""
+    """Return a job graph whose stateful operator has no uid: ``label`` is only its name."""
     return JobGraph.from_toml(
         'job.parallelism=1\noperator=[{name="source", uid="source"},'
         f'{{name="{label}", inputs=[{{from="source", partitioner="hash"}}]}}]'
@@ -70,7 +70,7 @@ def graph_of(label: str) -> JobGraph:
 
 
 def label_of(checkpoint: Checkpoint | None) -> str:
-    """Return the label under which a checkpoint has the state."""
+    """Return the label of the state in a checkpoint."""
     return (checkpoint and checkpoint.label) or UID
 
 
@@ -86,11 +86,12 @@ def take(
     rest: bool = False,
     label: str = UID,
 ) -> str | None:
-    """Take one checkpoint with some more rows than the newest has; return the writer's token.
+    """Take a checkpoint that adds rows to those of the newest one; return the writer's token.
 
-    With ``rest`` it takes over what else the newest has, as a query's progress. With another
-    ``label`` than the uid the state is of an operator without uid, whose name that is. None is
-    returned if the store says that it has the ``batch`` already; then the rows are in the newest.
+    With ``rest`` it carries all other states of the newest, such as a query's progress. If
+    ``label`` differs from the uid, the state belongs to an operator without uid that has this name.
+    Returns None if the store reports that it has the ``batch`` already; the rows are then in the
+    newest checkpoint.
     """
     run.writing += 1
     graph = None if label == UID else graph_of(label)
@@ -116,7 +117,7 @@ def put(
     rest: bool,
     label: str = UID,
 ) -> str | None:
-    """Write a checkpoint that was begun when ``newest`` was the newest; as :func:`take`."""
+    """Write a checkpoint that was begun while ``newest`` was the newest; as :func:`take`."""
     seen, token = run.world.checker.seen(where), None
     rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
     try:
@@ -139,7 +140,7 @@ def put(
             if rest and newest is not None:
                 checkpoint.carry_rest()
     except LateCommitError:
-        raise  # it may be in the newest, and it may not
+        raise  # the newest checkpoint may or may not have the rows
     except CommitConflictError:
         if token is not None:
             run.world.checker.refused(where, token)
@@ -151,16 +152,17 @@ def put(
 
 @dataclass
 class Run:
-    """A world, and the actors in it."""
+    """A world and its actors."""
 
     world: World
     errors: list[str] = field(default_factory=list)
     unfinished: list[Actor] = field(default_factory=list)
-    makers: Counter[str] = field(default_factory=Counter)  # how many made a hold of a name
-    writing: int = 0  # how many checkpoints of jobs are under way
+    # the number of actors that created a hold, by its name
+    makers: Counter[str] = field(default_factory=Counter)
+    writing: int = 0  # the number of jobs' checkpoints that are being taken
 
     def spawn(self, actor: Actor) -> None:
-        """Let an actor begin when its time comes."""
+        """Start an actor at its time."""
         at_ms = EPOCH_MS + int(actor.hours * HOUR_MS)
         tasks: list[Task] = []
         body = lambda: self._act(actor, tasks[0])  # noqa: E731
@@ -169,7 +171,7 @@ class Run:
         )
 
     def _act(self, actor: Actor, task: Task) -> None:
-        from tests.simulate.verbs import VERBS  # they use this module
+        from tests.simulate.verbs import VERBS  # they import this module
 
         task.doing = f"{actor.verb} by {actor.name}"
         if actor.verb in ("purge", "forget"):
@@ -187,8 +189,10 @@ class Run:
             self.errors.append(f"{task.doing}: {error}")
 
     def _refuse_alarm(self, actor: Actor, task: Task, error: StateStoreError) -> None:
-        """See that no intact store is called broken while nothing fails, and that no job is told
-        that its state is missing: an operator keeps its state under every name.
+        """Check that, without faults, no intact store is reported as damaged and no state as
+        missing.
+
+        An operator keeps its state under every name.
         """
         if actor.verb == "job" and isinstance(error, StateNotFoundError | LeftOutStateError):
             self.world.checker.wrong("refused", f"the state of every job is there: {error}")

@@ -1,8 +1,9 @@
-"""A bucket in memory, as ``S3Storage`` asks it: each request is a point.
+"""A bucket in memory that answers the requests of ``S3Storage``; each request is a scheduling
+point.
 
-A put may be conditional; an object appears when its put, or the last request of its parts, is
-done; parts of an upload that was not ended stay. What was done is seen by everyone at once, but for
-a listing that is made stale on purpose.
+A put may be conditional. An object becomes visible when its put, or the last request of its upload,
+is complete. Parts of an unfinished upload remain. Every effect is visible to all actors
+immediately, except in listings that are made stale on purpose.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.simulate.scheduler import Event, Scheduler
 
 __all__ = ["Bucket", "SimulatedS3"]
 
-_PART_BYTES = 200  # so that the data files of the simulator have several
+_PART_BYTES = 200  # so that the simulator's data files have several parts
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Stored:
 
 @dataclass
 class Upload:
-    """Parts of an object that does not exist yet."""
+    """The parts of an object that does not exist yet."""
 
     key: str
     started_ms: int
@@ -39,7 +40,7 @@ class Upload:
 
 
 class RefusedError(OSError):
-    """What S3 answers, by its own name."""
+    """An error response of S3, with its own code."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -47,10 +48,10 @@ class RefusedError(OSError):
 
 
 class Bucket:
-    """All objects, and the requests that there are."""
+    """All objects, and the supported requests."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Begin with nothing."""
+        """Start with an empty bucket."""
         self.objects: dict[str, Stored] = {}
         self.uploads: dict[str, Upload] = {}
         self.changed: Callable[[str], None] = lambda key: None
@@ -65,7 +66,7 @@ class Bucket:
         return bucket, key, None
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of an object, or some of them."""
+        """Return the bytes of an object, or a range of them."""
         key = self.split_path(path)[1]
         event = self._point("read", key)
         if event is not None and event.kind == "fail":

@@ -1,14 +1,15 @@
-"""Whether the promises hold: looked at after every change of a file, from the files alone.
+"""Check the invariants after every change of a file, from the files alone.
 
-* A visible checkpoint, and one that somebody was told is held, is whole: every file is there, with
-  the length and SHA-256 that its manifest says, and its rows are those that its writer meant.
-* What was reported committed is in the newest checkpoint, unless it was purged or lay in a damaged
-  file; no row counts twice.
-* The newest checkpoint never goes back. Only who expires or purges gives a checkpoint up.
-* No writer commits above one that has replaced it.
-* A writer that was told that its checkpoint is not there is right.
-* What was purged or forgotten is in no kept checkpoint, whatever the operator is called in it.
-* A state is there once: a renamed operator has it under its new name alone.
+* A visible or held checkpoint is complete: each file exists with the length and SHA-256 in the
+  manifest, and its rows are the rows that its writer intended. A checkpoint counts as held if an
+  actor was notified of the hold.
+* Rows that were reported as committed are in the newest checkpoint, unless they were purged or were
+  in a damaged file. No row counts twice.
+* The newest checkpoint id never decreases. Only an expiry or a purge removes a checkpoint.
+* No writer commits after a newer writer has replaced it.
+* If a writer is notified that its checkpoint is not visible, this is true.
+* Purged or forgotten rows are in no kept checkpoint, under any name of the operator.
+* A state exists once: a renamed operator has it only under its new name.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ __all__ = ["Checker", "Raw", "Seen"]
 DATA = ("operators/", "files/")
 CHECKPOINT = re.compile(r"checkpoints/([0-9]{10})\.(json|expired)")
 HOLD = re.compile(r"(savepoints|pins)/([^/.][^/]*)\.json")
-COPIED = re.compile(r"-([0-9a-f]{16})-[0-9a-f]{16}\.parquet$")  # how a copy's bytes begin
-MARGIN_MS = 600_000  # clocks differ: so long before its end a lease is not counted on
+# the prefix of the hash in a copy's name
+COPIED = re.compile(r"-([0-9a-f]{16})-[0-9a-f]{16}\.parquet$")
+MARGIN_MS = 600_000  # clocks differ, so a lease is not relied on this long before its end
 GIVES_UP = ("expire", "purge", "forget", "query", "quiet")
 
 
 @dataclass(frozen=True)
 class Raw:
-    """All names, and the bytes of one; KeyError or OSError when there is none."""
+    """The names of all files, and the bytes of one; KeyError or OSError if it is missing."""
 
     names: Callable[[], list[str]]
     read: Callable[[str], bytes]
@@ -54,15 +56,18 @@ class Raw:
 
 @dataclass
 class Seen:
-    """One store: what is in it, and what was promised of it."""
+    """One store: its contents, and the promises that were made about it."""
 
     manifests: dict[int, Checkpoint] = field(default_factory=dict)
-    known: dict[int, Checkpoint] = field(default_factory=dict)  # also those that are gone
+    # including checkpoints that no longer exist
+    known: dict[int, Checkpoint] = field(default_factory=dict)
     tombstones: set[int] = field(default_factory=set)
-    holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: number, until
+    # by name: number, end of the lease
+    holds: dict[str, tuple[int, int]] = field(default_factory=dict)
     meant: dict[str, Rows] = field(default_factory=dict)  # by the writer's token
-    reported: set[str] = field(default_factory=set)  # keys
-    held: dict[str, int] = field(default_factory=dict)  # holds that somebody was told of: when
+    reported: set[str] = field(default_factory=set)  # the keys
+    # holds that an actor was notified of, with the time
+    held: dict[str, int] = field(default_factory=dict)
     purged: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     newest: int = 0
@@ -72,43 +77,45 @@ class Seen:
         return set(self.manifests) - self.tombstones
 
     def kept(self, now_ms: int) -> set[int]:
-        """Return the checkpoints that must be whole."""
+        """Return the checkpoints that must be complete."""
         told = {self.holds[name] for name in self.held if name in self.holds}
         return self.visible | {n for n, until_ms in told if until_ms - MARGIN_MS > now_ms}
 
 
 class Checker:
-    """All stores of a run, and the first thing that is wrong."""
+    """All stores of a run, and the first violation."""
 
     def __init__(self, scheduler: Scheduler, raw: Callable[[], Raw]) -> None:
-        """Know of no store yet."""
+        """Start without any store."""
         self.stores: dict[str, Seen] = {}
         self.wrong_is: tuple[str, str] | None = None
         self._scheduler, self._raw = scheduler, raw
-        self.whole_files = False  # an object appears whole; a file while it is written
-        self._sha256: dict[str, str] = {}  # of data files, by their name in any store
+        # an object becomes visible complete; a file is visible while it is written
+        self.whole_files = False
+        self._sha256: dict[str, str] = {}  # the SHA-256 of data files, by their name in any store
 
     def seen(self, store: str) -> Seen:
-        """Return what is known of a store."""
+        """Return the knowledge about a store."""
         return self.stores.setdefault(store, Seen())
 
     def latest(self, store: str) -> Checkpoint | None:
-        """Return the newest visible checkpoint, with its rows."""
+        """Return the newest visible checkpoint with its rows."""
         seen = self.seen(store)
         return seen.manifests[max(seen.visible)] if seen.visible else None
 
     def wrong(self, kind: str, text: str) -> NoReturn:
-        """Note what is wrong, and end the run."""
+        """Record a violation and end the run."""
         if self.wrong_is is None:
             doing = self._scheduler.current.doing if self._scheduler.current else "nobody"
             self.wrong_is = kind, f"{text} (while: {doing})"
         self._scheduler.stopped = True
         raise Stopped
 
-    # --- what actors say --------------------------------------------------------------------------
+    # --- Reports of actors
+    # ----------------------------------------------------------------------------
 
     def committed(self, store: str, number: int, token: str, key: str) -> None:
-        """A writer was told that its checkpoint, with the row ``key``, is committed."""
+        """Record that a writer was notified of its commit, with the row ``key``."""
         seen = self.seen(store)
         found = seen.known.get(number)
         if found is None or found.token != token:
@@ -117,19 +124,21 @@ class Checker:
         self._buried(store)
 
     def counted(self, store: str, keys: list[str]) -> None:
-        """A query's source goes on behind some events: they are in the newest checkpoint."""
+        """Record that a query's source has advanced: the newest checkpoint must have
+        these events.
+        """
         self.seen(store).reported |= set(keys)
         self._buried(store)
 
     def refused(self, store: str, token: str) -> None:
-        """A writer was told that nothing of its checkpoint is visible."""
+        """Record that a writer was notified that nothing of its checkpoint is visible."""
         seen = self.seen(store)
         for number in seen.visible:
             if seen.manifests[number].token == token:
                 self.wrong("there", f"checkpoint {number} of {store} is visible, said not to be")
 
     def holding(self, store: str, path: str, number: int) -> None:
-        """Somebody was told that a savepoint or pin holds a checkpoint."""
+        """Record that an actor was notified that a savepoint or pin holds a checkpoint."""
         seen = self.seen(store)
         seen.held[path] = self._scheduler.now_ms
         if seen.holds.get(path, (0, 0))[0] != number:
@@ -137,14 +146,15 @@ class Checker:
         self._whole(store, number)
 
     def is_purged(self, store: str, key: str) -> None:
-        """Somebody was told that no kept checkpoint has a key any more."""
+        """Record that an actor was notified that no kept checkpoint has a key any longer."""
         self.seen(store).purged.add(key)
         self._purged(store)
 
-    # --- what changes -----------------------------------------------------------------------------
+    # --- Changes of files
+    # -----------------------------------------------------------------------------
 
     def changed(self, name: str) -> None:
-        """Look at a file that was put, written or deleted."""
+        """Check a file that was put, written or deleted."""
         if self._scheduler.stopped:
             return
         store, _, rest = name.partition("/")
@@ -161,7 +171,7 @@ class Checker:
                     self._whole(store, number)
 
     def _uncut(self, name: str, rest: str) -> None:
-        """See that an object that appears is whole, as far as a manifest or its name tells."""
+        """Check that a new object is complete, as far as a manifest or its name specifies it."""
         said = COPIED.search(rest)
         wanted = self._sha256.get(rest, said[1] if said else "")
         data = self._read(name)
@@ -169,7 +179,7 @@ class Checker:
             self.wrong("cut", f"{name} appeared with other bytes than it is to have")
 
     def look_again(self, *, power_was_lost: bool = False) -> None:
-        """Look at everything: files have come or gone that nobody was told of."""
+        """Check everything again: files have appeared or disappeared without notification."""
         names = sorted(self._raw().names())
         for seen in self.stores.values():
             seen.manifests.clear()
@@ -184,7 +194,7 @@ class Checker:
             self.look(store)
 
     def brought_back(self, store: str) -> None:
-        """Forget what was promised of a store that was replaced by an older copy of it."""
+        """Clear the promises about a store that was replaced with an older copy."""
         seen = self.seen(store)
         reported, seen.reported, seen.newest, seen.known = seen.reported, set(), 0, {}
         self.look_again()
@@ -192,7 +202,7 @@ class Checker:
         seen.reported = reported & set((newest and newest.rows) or {})
 
     def look(self, store: str) -> None:
-        """See that all that must be there is there."""
+        """Check that all required files exist."""
         seen = self.seen(store)
         if seen.visible:
             self._latest(store)
@@ -201,14 +211,16 @@ class Checker:
         self._buried(store)
 
     def files_with(self, store: str, key: str) -> list[str]:
-        """Return the data files of a store, named or not, that have a row of a key or are cut."""
+        """Return the data files of a store, referenced or not, that have a row of a key or are
+        truncated.
+        """
         raw = self._raw()
         names = [name for name in raw.names() if name.startswith(f"{store}/")]
         data = [(name, raw.read(name)) for name in names if name.endswith(".parquet")]
         return sorted(name for name, content in data if key in _keys_in(content, key))
 
     def missing_holds(self, store: str) -> list[str]:
-        """Return holds that somebody was told of, that nobody let go of, and that are gone."""
+        """Return the lost holds: an actor was notified of them, and no actor has removed them."""
         seen = self.seen(store)
         return sorted(name for name in seen.held if name not in seen.holds)
 
@@ -252,7 +264,8 @@ class Checker:
             found = seen.manifests[number]
             self._meant(store, found)
             self._in_order(store, found)
-            if found.origin.get("command") in ("copy", "fork"):  # it is newer than what was there
+            # the result is newer than the previous contents
+            if found.origin.get("command") in ("copy", "fork"):
                 seen.reported &= set(found.rows or ())
         if new or gone:
             self._latest(store)
@@ -262,7 +275,7 @@ class Checker:
             self.wrong("held", f"the manifest of checkpoint {kept} of {store} is gone, and held")
 
     def _unheld(self, seen: Seen, store: str, gone: set[int]) -> None:
-        """See that what expires was held by nobody when the expiry began."""
+        """Check that an expired checkpoint was not held when the expiry began."""
         task = self._scheduler.current
         for name, told_ms in seen.held.items():
             number, until_ms = seen.holds.get(name, (0, 0))
@@ -321,7 +334,7 @@ class Checker:
             self.wrong("twice", f"checkpoint {found.number} of {store} counts {twice[0]} again")
 
     def _in_order(self, store: str, found: Checkpoint) -> None:
-        """See that no writer has committed above one that has replaced it."""
+        """Check that no writer has committed after a newer writer has replaced it."""
         for number in self.seen(store).visible:
             other = self.seen(store).manifests[number]
             below, above = sorted((found, other), key=lambda one: one.number)
@@ -331,7 +344,7 @@ class Checker:
                 self.wrong("fenced", f"{below.number} and {above.number} of {store}: two writers")
 
     def _derived(self, store: str, found: Checkpoint) -> Rows | None:
-        """Return the rows that a checkpoint made of another one must have."""
+        """Return the rows that a derived checkpoint must have."""
         command = found.origin.get("command")
         if command not in ("compact", "rekey", "purge", "forget"):
             return None
@@ -377,7 +390,7 @@ class Checker:
 
 
 def _keys_in(content: bytes, cut: str) -> set[str]:
-    """Return the keys of a data file, none if it has elements; ``cut`` if its end is missing."""
+    """Return the keys in a data file, or none for elements; ``cut`` if its end is missing."""
     try:
         rows = pq.ParquetFile(BytesIO(content)).read(use_threads=False)
     except pa.ArrowInvalid:

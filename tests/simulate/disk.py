@@ -1,9 +1,10 @@
-"""A local disk that loses power: what was synced stays, of the rest some or nothing.
+"""A local disk that can lose power: synced data survive, and other data survive partly or not at
+all.
 
-Stores lie in a folder in memory and are written by ``LocalStorage`` itself. Only the calls of the
-system that matter are looked at on their way, as ``link``, ``unlink`` and ``fsync``. A synced file
-has its bytes, a synced folder its names, as of that moment; a name that was not synced may be gone,
-or back again, with all that lies below it.
+Stores are in a folder in memory, and ``LocalStorage`` itself writes them. Only the relevant system
+calls are intercepted, such as ``link``, ``unlink`` and ``fsync``. A synced file has its bytes, and
+a synced folder its names, as of that moment. A name that was not synced may disappear, or may
+reappear with everything below it.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from tests.simulate.scheduler import Killed, Scheduler
 
 __all__ = ["Disk", "SimulatedLocal"]
 
-Tree = dict[str, Any]  # by name: another tree, or bytes with their time
+Tree = dict[str, Any]  # by name: another tree, or bytes with their modification time
 
 
 class Disk:
-    """The system's calls below one folder, and what of it would survive."""
+    """Intercept the system calls below one folder, and record the data that would survive."""
 
     def __init__(self, root: Path, scheduler: Scheduler) -> None:
-        """Take a folder that is there for good."""
+        """Take a folder whose own existence is durable."""
         self.root, self._scheduler = root, scheduler
         self.changed: Callable[[Path], None] = lambda path: None
-        self.remembers = False  # what is durable; it costs a little
+        self.remembers = False  # whether durable data are recorded, which costs a little
         self._files: dict[int, bytes] = {}
         self._folders: dict[int, dict[str, int]] = {}
         self._inner = 0
 
     @contextmanager
     def calls(self) -> Any:
-        """Look at the system's calls of the actors."""
+        """Intercept the system calls of the actors."""
         names = ("link", "unlink", "rename", "replace", "mkdir", "rmdir")
         real = {name: getattr(os, name) for name in names}
         utime, fsync = os.utime, os.fsync
@@ -70,7 +71,7 @@ class Disk:
             where = str(Path(f"/proc/self/fd/{descriptor}").readlink())
             if not self._ours(where):
                 return fsync(descriptor)
-            if Path(where).name.startswith("."):  # a put under way
+            if Path(where).name.startswith("."):  # a put in progress
                 touched(where)
             self._point("fsync", where)
             return self.sync(descriptor)
@@ -95,7 +96,9 @@ class Disk:
 
     @contextmanager
     def one_call(self) -> Any:
-        """Make what the system is asked meanwhile no points: it is one call of the storage."""
+        """Make the system calls in this block part of one storage call, without
+        scheduling points.
+        """
         self._inner += 1
         try:
             yield
@@ -103,7 +106,7 @@ class Disk:
             self._inner -= 1
 
     def sync(self, descriptor: int) -> None:
-        """Remember a file's bytes, or a folder's names: they are durable now."""
+        """Record a file's bytes, or a folder's names, as durable."""
         if not self.remembers:
             return
         status = os.fstat(descriptor)
@@ -124,7 +127,7 @@ class Disk:
                 os.close(descriptor)
 
     def lose_power(self, draw: int) -> None:
-        """Leave what a loss of power leaves; all that may be gone is gone, unless it is drawn."""
+        """Simulate a power loss; everything that may be lost is lost, unless ``draw`` keeps it."""
         chance = Random(draw)
         known = {one.inode(): one for one in _walk(self.root)}
         inode = self.root.stat().st_ino
@@ -145,7 +148,7 @@ class Disk:
         for name in sorted({*now, *durable}):
             inode = durable.get(name, -1)
             if now.get(name) != inode and (inode < 0 or name in now or stays()):
-                # It is new, another one, or deleted, and nobody made that durable.
+                # It is new, replaced or deleted, and the change was not synced.
                 inode = now.get(name, -1) if stays() else inode
             if inode < 0:
                 continue
@@ -196,10 +199,10 @@ def _grow(folder: Path, tree: Tree) -> None:
 
 
 class SimulatedLocal(LocalStorage):
-    """A folder on the disk; each call is a point, and what is written gets the disk's time."""
+    """A folder on the disk; each call is a scheduling point, and files get the disk's time."""
 
     def __init__(self, url: str, disk: Disk, scheduler: Scheduler) -> None:
-        """Take a folder below the disk's."""
+        """Take a folder below the disk's root."""
         super().__init__(url)
         self._disk, self._scheduler = disk, scheduler
 
@@ -277,12 +280,12 @@ class SimulatedLocal(LocalStorage):
 
     def _now(self, name: str) -> None:
         time_ns = self._scheduler.now_ms * 1_000_000
-        with suppress(FileNotFoundError):  # somebody has deleted it by now
+        with suppress(FileNotFoundError):  # another actor has deleted it
             os.utime(self._root / name, ns=(time_ns, time_ns))
 
 
 class _Written:
-    """A file that is written; of a dead actor's nothing appears, and nothing is removed."""
+    """A file being written; a dead actor's file never appears, and it removes nothing."""
 
     def __init__(self, file: Any, storage: SimulatedLocal, name: str) -> None:
         self._file, self._storage, self._name = file, storage, name

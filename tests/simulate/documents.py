@@ -1,4 +1,4 @@
-"""What lies in a store, read by other means than the product's: JSON, SHA-256 and Parquet alone."""
+"""Read a store without the product's code: only with JSON, SHA-256 and Parquet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY, COUNT, MARK = "k", "n", "__deleted__"
 
 @dataclass
 class Checkpoint:
-    """A manifest: who wrote it, out of what, and the files that it names, with length and hash."""
+    """A manifest: its writer, its parent, and the files that it names, with length and hash."""
 
     number: int
     token: str
@@ -40,7 +40,7 @@ class Checkpoint:
 
 
 def document_of(data: bytes) -> dict[str, Any] | None:
-    """Return a sealed document, None when a byte of it is not as it was."""
+    """Return a sealed document; None if any byte has changed."""
     match = SEAL.fullmatch(data)
     if match is None or hashlib.sha256(match[1]).hexdigest() != match[2].decode():
         return None
@@ -49,7 +49,7 @@ def document_of(data: bytes) -> dict[str, Any] | None:
 
 
 def checkpoint_of(data: bytes, read: Callable[[str], bytes | None]) -> Checkpoint | None:
-    """Return a manifest, None when it is broken; ``read`` returns the bytes of its lists."""
+    """Return a manifest; None if it is damaged; ``read`` returns the bytes of its file lists."""
     document = document_of(data)
     if document is None:
         return None
@@ -76,14 +76,14 @@ def checkpoint_of(data: bytes, read: Callable[[str], bytes | None]) -> Checkpoin
     )
 
 
-# Lists that were whole once, by their SHA-256: what is lost since is known all the same.
+# Lists that were complete once, by SHA-256: their contents stay known after a loss.
 _LISTS: dict[str, dict[str, list[Any]]] = {}
 
 
 def _bring_in(
     part: dict[str, Any], read: Callable[[str], bytes | None], files: dict[str, tuple[int, str]]
 ) -> None:
-    """Put the files of a state or a layer where they would be without a list; note the list."""
+    """Put the files of a state or layer where they would be without a list; record the list."""
     known = part.get("file_list")
     if known is None:
         return
@@ -97,7 +97,9 @@ def _bring_in(
 
 
 def rows_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Rows:
-    """Return the rows of a checkpoint whose files are whole: layers put over the base in order."""
+    """Return the rows of a checkpoint whose files are complete: the base with its
+    layers, in order.
+    """
     found: Rows = {}
     for operator in checkpoint.operators:
         for state in operator["keyed"]:
@@ -134,7 +136,7 @@ def _tables(
 
 @lru_cache(maxsize=4096)
 def _parquet(sha256: str, data: bytes) -> tuple[dict[str, Any], ...]:
-    """Return the rows of a file; many checkpoints name the same one."""
+    """Return the rows of a file; many checkpoints name the same file."""
     return tuple(pq.ParquetFile(BytesIO(data)).read(use_threads=False).to_pylist())
 
 

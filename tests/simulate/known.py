@@ -1,7 +1,7 @@
-"""Defects that the simulator has found, each with the shortest plan that shows it.
+"""Defects that the simulator has found, each with the shortest plan that reproduces it.
 
-All are mended, and must not come back. A change moves the calls of a command, so a plan is tried
-with its events at calls nearby as well.
+All are fixed and must not return. A later change can shift the calls of a command, so each plan is
+also tried with its events at nearby calls.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["KNOWN", "Known", "shown_by"]
 
 @dataclass(frozen=True)
 class Known:
-    """A defect: what the checker calls it, and why it is one.
+    """A defect: the checker's name for it, and the reason.
 
-    ``near`` is by how many calls an event is moved to and fro.
+    ``near`` is the number of calls by which an event may be shifted in both directions.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Known:
 
 
 def shown_by(known: Known) -> Outcome | None:
-    """Return an outcome that shows the defect, None when it is not there."""
+    """Return an outcome that reproduces the defect; None if it does not occur."""
     for plan in _nearby(known):
         outcome = simulate(plan)
         if outcome.wrong is not None and outcome.wrong[0] == known.shows:

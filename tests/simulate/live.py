@@ -1,8 +1,9 @@
-"""A live query, driven as Spark drives it, without a JVM: the micro-batch's logic is the product's.
+"""A live query without Spark or a JVM: the micro-batch's logic is the product's.
 
-Before a micro-batch runs Spark writes where its source ends into ``offsets/``, after it the word
-that it is done into ``commits/``, and syncs neither. Started again it runs the last one once more,
-unless that is done. Each event is a row of its own, and its count says how often it was counted.
+As Spark does, it writes the source's end into ``offsets/`` before a micro-batch runs. After the
+micro-batch it writes a file into ``commits/``. It syncs neither. After a restart it repeats the
+last micro-batch, unless that is in ``commits/``. Each event is a row of its own, whose count is the
+number of times that it was counted.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from tests.simulate.documents import COUNT, KEY
 
 __all__ = ["query"]
 
-PACE = 2  # events of a micro-batch
+PACE = 2  # events per micro-batch
 COLUMNS = StructType([StructField(KEY, StringType()), StructField(COUNT, LongType())])
 SCHEMA = pa.schema([(KEY, pa.string()), (COUNT, pa.int64())])
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What the query takes for a DataFrame."""
+    """The part of a DataFrame that the query uses."""
 
     rows: pa.Table
 
     def persist(self) -> Frame:
-        """Return it: it is computed."""
+        """Return the frame, which is already computed."""
         return self
 
     def unpersist(self) -> None:
@@ -44,7 +45,7 @@ class Frame:
 
 
 class Query(StatefulQuery):
-    """The query, but for what asks Spark: which keys are in the events, and their rows."""
+    """The query, with replacements for the parts that ask Spark for the events' keys and rows."""
 
     def _keys(self, events: Any, rows: Any, batch: Any, *_: Any) -> Any:
         return events.rows
@@ -66,7 +67,7 @@ def _update(events: Any, states: Any, batch: Any) -> Any:
 
 
 def query(run: Run, actor: Actor) -> None:
-    """Process what the source has by now, a micro-batch after another, from where Spark is."""
+    """Process the available events, one micro-batch after another, from Spark's position on."""
     location = run.world.folder / f"location-{actor.store}"
     made = Query(
         store=run.world.store(actor.store),
@@ -106,7 +107,7 @@ def _micro_batch(
     made.process(Frame(events), planned(LocalStorage(str(location)), number))  # type: ignore[arg-type]
     run.world.scheduler.point("spark", f"done with micro-batch {number}")
     (location / "commits" / str(number)).write_text("v1\n{}")
-    # Spark goes on behind these events: nobody will bring them again.
+    # Spark's position is now after these events; they will not be delivered again.
     run.world.checker.counted(actor.store, keys)
     return True
 

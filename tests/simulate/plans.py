@@ -1,4 +1,4 @@
-"""Plans, drawn by a seed: who meets whom, when, and on which storage."""
+"""Plans drawn from a seed: which actors meet, when, and on which storage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _writers(random: Random) -> list[Actor]:
 
 
 def _batches(random: Random) -> list[Actor]:
-    """Attempts of one job, and commands that take ids between its batches."""
+    """Attempts of one job, and commands that use ids between its batches."""
     others = [
         _actor(random, "edit", 1),
         _actor(random, "compact", 1),
@@ -63,7 +63,7 @@ def _batches(random: Random) -> list[Actor]:
 
 
 def _at_once(random: Random) -> list[Actor]:
-    """Two snapshots of one process are open at once."""
+    """Two snapshots of one process are open at the same time."""
     options: dict[str, Any] = {
         "how": random.choice(("full", "changes", "against")),
         "order": random.choice(((0, 1), (1, 0))),
@@ -75,7 +75,7 @@ def _at_once(random: Random) -> list[Actor]:
 
 
 def _brought_back(random: Random) -> list[Actor]:
-    """Jobs that began before a store was brought back from a backup, and one that begins after."""
+    """Some jobs began before a store was restored from a backup, and another begins after that."""
     pauses = (1, 1, 25)
     return [
         _job(random, 1, count=3, pause=random.choice(pauses)),
@@ -90,7 +90,7 @@ def _jobs(random: Random) -> list[Actor]:
 
 
 def _given_up(random: Random) -> list[Actor]:
-    """Somebody builds on a checkpoint whose writer does not know yet that it has committed."""
+    """A job builds on a checkpoint whose writer has not been notified of its commit yet."""
     how = random.choice(("changes", "against"))
     return [
         Actor("job", "job1", 0.0, 0, "a", (("count", 2), ("how", how))),
@@ -110,7 +110,7 @@ def _great_ids(random: Random) -> list[Actor]:
 
 
 def _resumed(random: Random) -> list[Actor]:
-    """What a copy left that was killed a day ago is reused by the next one."""
+    """A copy was killed a day ago; the next copy reuses its leftovers."""
     return [
         Actor("copy", "copy1", 0.0),
         Actor("copy", "copy2", 50.0),
@@ -130,7 +130,7 @@ def _keepers(random: Random) -> list[Actor]:
 
 
 def _holders(random: Random) -> list[Actor]:
-    """A checkpoint expires while somebody begins to hold it."""
+    """A checkpoint expires while an actor begins to hold it."""
     return [
         Actor("savepoint", "savepoint1", 0.0, 0, "a", (("back", random.randint(0, 2)),)),
         Actor("reader", "reader1", 0.0, 0, "a", (("back", 1), ("pause", 30))),
@@ -150,7 +150,7 @@ def _blotted(random: Random) -> list[Actor]:
 
 
 def _repaired(random: Random) -> list[Actor]:
-    """What keeps writers out is damaged while they are at work, and mended by two at once."""
+    """A document that blocks writers is damaged while they are active; two actors repair it."""
     file = random.choice(("store", "claim"))
     return [
         _job(random, 1, how="full"),
@@ -181,7 +181,7 @@ def _forks(random: Random) -> list[Actor]:
 
 
 def _late_forks(random: Random) -> list[Actor]:
-    """What a fork shares was written days ago."""
+    """A fork shares files that were written days ago."""
     return [_job(random, 1), Actor("fork", "fork1", 50.0), Actor("gc", "gc1", 50.0, 0, "b")]
 
 
@@ -203,7 +203,7 @@ def _purges(random: Random) -> list[Actor]:
 
 
 def _late_purges(random: Random) -> list[Actor]:
-    """A job, or another purge, stands still beside a purge, and goes on in its middle."""
+    """A job or another purge stalls while a purge runs, and continues in its middle."""
     how = random.choice(("full", "changes", "against"))
     others = [
         Actor("purge", "purge2", random.choice((0.0, 0.5, 26.0))),
@@ -219,7 +219,7 @@ def _late_purges(random: Random) -> list[Actor]:
 
 
 def _renamed(random: Random) -> list[Actor]:
-    """An operator without uid has other names in newer job graphs; each attempt has one."""
+    """An operator without uid has other names in newer job graphs; each attempt has one of them."""
     how = random.choice(("full", "changes"))
     jobs = [
         _job(random, number, how=how, label=random.choice(("old", "new", "newer")))
@@ -241,7 +241,9 @@ def _renamed(random: Random) -> list[Actor]:
 
 
 def _forgets(random: Random) -> list[Actor]:
-    """A subject is forgotten beside jobs, holds and expiries; by two at once, and by a purge."""
+    """A subject is forgotten while jobs, holds and expiries run; by two at a time,
+    and by a purge.
+    """
     others = [
         _job(random, 1),
         _actor(random, "forget", 2),
@@ -257,7 +259,9 @@ def _forgets(random: Random) -> list[Actor]:
 
 
 def _forgotten_at_once(random: Random) -> list[Actor]:
-    """A subject is forgotten, its files are deleted at once, and another run finishes that."""
+    """A subject is forgotten, its files are deleted immediately, and another run
+    finishes the work.
+    """
     back = (("back", random.randint(0, 2)),)
     return [
         Actor("savepoint", "savepoint1", 0.0, 0, "a", back),
@@ -277,7 +281,7 @@ def _rekeys(random: Random) -> list[Actor]:
 
 
 def _late_rekeys(random: Random) -> list[Actor]:
-    """What a rekey left that was killed days ago is adopted by the next one."""
+    """A rekey was killed days ago; the next one adopts its leftovers."""
     return [Actor("rekey", "rekey1"), Actor("rekey", "rekey2", 50.0), Actor("gc", "gc1", 50.0)]
 
 
@@ -303,7 +307,7 @@ def _first(random: Random) -> list[Actor]:
 
 
 def _made(random: Random) -> list[Actor]:
-    """A store is made by two at once, and collected while one of them stands still."""
+    """Two actors create a store, and its files are collected while one of them stalls."""
     return [
         Actor("job", "job1", 0.0, 0, "a", (("count", 1), ("empty", True))),
         Actor("job", "job2", 0.5, 0, "a", (("count", 1), ("empty", True))),
@@ -332,8 +336,9 @@ def _all(random: Random) -> list[Actor]:
 
 @dataclass(frozen=True)
 class Mix:
-    """How actors are drawn, on which storages, after how many checkpoints; which kinds of events,
-    and how often. ``label`` is the name that an operator without uid begins with.
+    """How to draw actors, storages, the number of checkpoints, and the kinds and rate of events.
+
+    ``label`` is the name that an operator without uid starts with.
     """
 
     actors: Draw
@@ -383,7 +388,7 @@ MIXES = {
 
 
 def drawn(seed: int, mixes: tuple[str, ...] = tuple(MIXES)) -> tuple[str, Plan, Chance]:
-    """Return the plan of a seed, and how its events are drawn; which of ``mixes`` it is of."""
+    """Return the name of a seed's mix, its plan, and the settings for drawing its events."""
     random = Random(seed)
     name = random.choice(mixes)
     mix = MIXES[name]

@@ -1,9 +1,9 @@
-"""Schedules of many actors over one simulated store, until there were so many.
+"""Run many schedules of actors over one simulated store.
 
     python -m tests.simulate.run --steps 100000
 
-Prints a line with counts. Where something is wrong it prints the seed, what is wrong, and the
-shortest plan that shows it; the exit code is 1. ``--seed N --steps 1`` runs one schedule again, and
+Prints one line with counts. For each violation it prints the seed, the violation and the shortest
+plan that reproduces it, and the exit code is 1. ``--seed N --steps 1`` runs one schedule again, and
 ``--trace`` prints its calls.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["main", "run_schedules"]
 def run_schedules(
     seeds: range, mixes: tuple[str, ...], *, most_wrong: int = 1
 ) -> tuple[Counter[str], int, list[tuple[int, str, Outcome]]]:
-    """Return how many schedules there were of each mix, their calls, and what was wrong."""
+    """Return the number of schedules of each mix, the number of calls, and the violations."""
     counts: Counter[str] = Counter()
     calls = 0
     wrong = []
@@ -46,7 +46,7 @@ def run_schedules(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; return the exit code."""
+    """Run the command with these arguments; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulate.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--steps", type=int, default=10_000, help="how many schedules; 10,000")
@@ -80,5 +80,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # who takes over from whom is said thousands of times
+    logging.disable(logging.WARNING)  # without thousands of messages about replaced writers
     raise SystemExit(main())

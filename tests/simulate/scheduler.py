@@ -1,8 +1,7 @@
-"""One thing at a time: actors are threads that hand on a baton, and every call of a storage is a
-point at which it is decided who has it next.
+"""Run one actor at a time: actors are threads that pass a baton, and any storage call may pass it.
 
-Nothing else is left to chance: time is a number that each call moves on by a little, and that jumps
-when everyone waits. So a run is a function of its plan and of what happens at which call.
+Nothing depends on chance: time is a number that each call advances a little, and that jumps when
+all actors wait. A run is therefore a function of its plan and of the events at its calls.
 """
 
 from __future__ import annotations
@@ -14,29 +13,32 @@ from dataclasses import dataclass, field
 
 __all__ = ["EPOCH_MS", "HOUR_MS", "Event", "Killed", "Scheduler", "Stopped", "Task"]
 
-EPOCH_MS = 4_102_444_800_000  # 2100: a file that nobody dated is old, not of the future
+EPOCH_MS = 4_102_444_800_000  # 2100: a file without an assigned time is old and not in the future
 HOUR_MS = 3_600_000
-CALL_MS = 5  # what a call takes
-MOST_CALLS = 4000  # of one actor: more is one that goes round in a circle
+CALL_MS = 5  # the duration of a call
+MOST_CALLS = 4000  # per actor: more calls mean an endless loop
 
 
 class Killed(BaseException):
-    """The process is gone: nothing that it still does has an effect."""
+    """The process is dead: nothing that it still does has an effect."""
 
 
 class Stopped(BaseException):
-    """The run has ended: something is wrong, and it was noted."""
+    """The run has ended because a violation was recorded."""
 
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """What happens to an actor at its call number ``at``.
+    """An event that happens to an actor at its call number ``at``.
 
-    ``wait``: it stands still for ``minutes``; 0 lets those go first who could. ``kill``: it is
-    gone, before the call. ``lost``: the call is done, and reports a failure. ``again``: it is sent
-    twice, as by a client that lost the first answer. ``fail``: it is not done. ``stale``: a listing
-    is that of ``minutes`` ago. ``power``: the machine loses power, and what was not synced may be
-    gone: all of it, unless ``draw`` draws what stays.
+    * ``wait``: the actor stalls for ``minutes``; 0 lets the actors that are ready go first.
+    * ``kill``: the actor dies before the call.
+    * ``lost``: the call is executed and reports a failure.
+    * ``again``: the call is executed twice, as by a client that lost the first response.
+    * ``fail``: the call is not executed.
+    * ``stale``: a listing is ``minutes`` old.
+    * ``power``: the machine loses power, and with it all data that were not synced; ``draw`` may
+      keep some.
     """
 
     task: str
@@ -53,7 +55,7 @@ class Event:
 
 @dataclass(eq=False)
 class Task:
-    """An actor: a process of its own, with a clock that is off by ``skew_ms``."""
+    """An actor: a process of its own, whose clock has the skew ``skew_ms``."""
 
     name: str
     run: Callable[[], None]
@@ -64,16 +66,16 @@ class Task:
     began_ms: int = 0
     ended: bool = False
     dead: bool = False
-    doing: str = ""  # what it was last told to do, in words
-    met: set[str] = field(default_factory=set)  # kinds of events
-    waited: int = 0  # minutes, by events
-    changed: bool = False  # its last call changed something
+    doing: str = ""  # a description of its current step
+    met: set[str] = field(default_factory=set)  # the kinds of events that it met
+    waited: int = 0  # minutes of stalls by events
+    changed: bool = False  # its last call changed a file
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     thread: threading.Thread | None = None
 
     @property
     def writes(self) -> bool:
-        """Whether it makes a checkpoint, or a store."""
+        """Return True if it creates a checkpoint or a store."""
         return not self.doing.startswith(("gc ", "expire ", "savepoint ", "unsave ", "reader "))
 
 
@@ -81,7 +83,9 @@ class Scheduler:
     """All actors of one run, and the time."""
 
     def __init__(self, decide: Callable[[Task, str, str], Event | None]) -> None:
-        """``decide`` says what happens at a call of an actor: its operation and name are given."""
+        """``decide`` returns the event at a call of an actor, from the call's
+        operation and name.
+        """
         self.now_ms = EPOCH_MS
         self.tasks: list[Task] = []
         self.current: Task | None = None
@@ -97,31 +101,29 @@ class Scheduler:
         self._quiet = 0
 
     def spawn(self, name: str, run: Callable[[], None], *, at_ms: int, skew_ms: int = 0) -> Task:
-        """Add an actor that begins at a time."""
+        """Add an actor that starts at a time."""
         task = Task(name, run, at_ms, skew_ms)
         self.tasks.append(task)
         self._queue.append(task)
         return task
 
     def mine(self) -> Task | None:
-        """Return the actor whose thread asks; None for whoever looks on."""
+        """Return the actor of the current thread; None for an observer."""
         task = self.current
         if task is None or self._quiet or task.thread is not threading.current_thread():
             return None
         return task
 
     def host_ms(self) -> int:
-        """Return the time as the actor that asks sees it."""
+        """Return the time on the clock of the current actor."""
         return self.now_ms + (self.current.skew_ms if self.current else 0)
 
     def quietly(self) -> _Quietly:
-        """Return a block in which calls are no points."""
+        """Return a block in which calls are not scheduling points."""
         return _Quietly(self)
 
     def run(self) -> None:
-        """Go on until every actor has ended; what one raised that it should not have is
-        ``crashed``.
-        """
+        """Run until every actor has ended; ``crashed`` gets unexpected errors of actors."""
         while self._queue and not self.stopped:
             ready = [task for task in self._queue if task.wake_ms <= self.now_ms]
             if not ready:
@@ -134,7 +136,7 @@ class Scheduler:
                 event, self._power = self._power, None
                 for task in [one for one in self._queue if one.started]:
                     self._end(task)
-                with suppress(Stopped):  # what is wrong then was noted
+                with suppress(Stopped):  # the violation has been recorded
                     self.power_is_lost(event)
         for task in list(self._queue):
             self._end(task)
@@ -154,7 +156,7 @@ class Scheduler:
             self._queue.append(task)
 
     def _end(self, task: Task) -> None:
-        """Let an actor unwind, without any effect."""
+        """Let an actor unwind its stack, without any effect."""
         task.dead = True
         if task.started and not task.ended:
             self._go(task)
@@ -173,7 +175,7 @@ class Scheduler:
             self._main.release()
 
     def point(self, operation: str, name: str) -> Event | None:
-        """Decide what happens at a call; return what the call itself has to do about it."""
+        """Decide about the event at a call; return the part that the call itself must execute."""
         task = self.mine()
         if task is None:
             return None
@@ -204,7 +206,7 @@ class Scheduler:
         return None
 
     def wait(self, minutes: float) -> None:
-        """Let the others go on; come back when the time has passed."""
+        """Let other actors run; return when the time has passed."""
         task = self.current
         assert task is not None
         task.wake_ms = self.now_ms + int(minutes * 60_000)

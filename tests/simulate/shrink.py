@@ -1,4 +1,6 @@
-"""The shortest plan that still shows what is wrong: fewer actors, fewer events, less time."""
+"""Find the shortest plan that reproduces a violation: fewer actors, fewer events,
+shorter stalls.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ __all__ = ["shrunk"]
 
 
 def shrunk(found: Outcome, *, most_runs: int = 400) -> Outcome:
-    """Return the outcome of a plan with which nothing less shows the same kind of thing."""
+    """Return the outcome of a minimal plan that still has the same kind of violation."""
     assert found.wrong is not None
     kind, runs = found.wrong[0], 0
     best = found

@@ -1,4 +1,4 @@
-"""A plan, run: what happened at which call, and what was wrong, if anything."""
+"""Run a plan: record the event at each call, and the violation if there is one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CHANGING = ("put", "link", "delete", "complete_multipart_upload", "rename", "rep
 LISTING = "list_objects_v2"
 WAITS = (0, 0, 0, 1, 60, 90, 25 * 60, 25 * 60, 49 * 60)
 WRITES_MINUTES = 20 * 60
-DAY_MS = 25 * HOUR_MS  # more than the minimum age
+DAY_MS = 25 * HOUR_MS  # longer than the minimum age
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a run takes place, how many checkpoints there are before, who acts, what happens.
+    """A plan: the storage, the number of earlier checkpoints, the actors and the events.
 
-    ``label`` is the uid of the operator, or the name that an operator without uid begins with.
+    ``label`` is the uid of the operator, or the first name of an operator without uid.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How events are drawn: how often, how many at most, and of which kinds."""
+    """How to draw events: their rate, their maximum number and their kinds."""
 
     random: Random
     rate: float
@@ -56,7 +56,7 @@ class Chance:
 
 @dataclass
 class Outcome:
-    """What came of a plan; ``plan`` has the events that were met."""
+    """The outcome of a plan; ``plan`` includes the events that occurred."""
 
     plan: Plan
     wrong: tuple[str, str] | None
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -> Outcome:
-    """Run a plan: with its events, or with events that are drawn."""
+    """Run a plan with its events, or with drawn events."""
     met: list[Event] = []
     known = {(event.task, event.at): event for event in plan.events}
     begun: list[bool] = []
@@ -122,21 +122,21 @@ def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> E
     if kind in ("lost", "fail", "again") and not changes:
         return None
     if kind == "stale" and not (operation == LISTING and task.doing.startswith("gc")):
-        return None  # whoever writes relies on listings; who collects does not
+        return None  # writers need correct listings; garbage collection must not
     minutes = random.choice(WAITS) if kind in ("wait", "stale") else 0
     if kind == "wait":
-        # Who writes for longer than the minimum age must not run beside a collection.
+        # A stalled writer must not write for longer than the minimum age while files are collected.
         minutes = min(minutes, WRITES_MINUTES - task.waited) if task.writes else minutes
         task.waited += minutes
     draw = random.choice((0, random.randrange(1, 1000))) if kind == "power" else 0
     return Event(task.name, task.calls, kind, minutes, draw)
 
 
-BLOCKS = ("a/statestore.json", "a/writers/")  # damaged, they keep writers out
+BLOCKS = ("a/statestore.json", "a/writers/")  # if damaged, they block writers
 
 
 def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
-    """Do something while nobody else does anything."""
+    """Do something while no other actor runs."""
     scheduler = run.world.scheduler
     task = scheduler.spawn(doing, do, at_ms=scheduler.now_ms)  # type: ignore[arg-type]
     task.doing = f"{doing} by itself"
@@ -147,7 +147,7 @@ _PREPARED: dict[tuple[str, int, str], Image] = {}
 
 
 def _prepare(run: Run, plan: Plan) -> None:
-    """Take the checkpoints that are there before anybody acts; once, and from then on copied."""
+    """Take the checkpoints that exist before the actors start; later runs copy the first result."""
     place = plan.kind, plan.setup, plan.label
     if place in _PREPARED:
         run.world.bring(_PREPARED[place])
@@ -164,7 +164,7 @@ def _set_up(run: Run, number: int, label: str) -> None:
 
 
 def _quiet(run: Run) -> None:
-    """When nobody fails any more, everything goes on, and nothing dead stays."""
+    """Once faults have stopped, check that everything continues and no garbage remains."""
     world, scheduler = run.world, run.world.scheduler
     for actor in list(run.unfinished):
         _alone(run, lambda actor=actor: _once_more(run, actor), "purge again")  # type: ignore[misc]
@@ -183,7 +183,7 @@ def _quiet(run: Run) -> None:
 
 
 def _once_more(run: Run, actor: Actor) -> None:
-    """Run what was interrupted again."""
+    """Run an interrupted command again."""
     try:
         VERBS[actor.verb](run, actor)
     except StateStoreError as error:
@@ -191,7 +191,7 @@ def _once_more(run: Run, actor: Actor) -> None:
 
 
 def _goes_on(run: Run) -> None:
-    """A new writer commits, after a repair where a repair is what it needs."""
+    """Commit with a new writer, after a repair if one is needed."""
     try:
         if any(one.startswith(BLOCKS) for one in run.world.checker.seen("a").lost):
             run.world.store("a").maintenance.repair()
@@ -203,7 +203,7 @@ def _goes_on(run: Run) -> None:
 
 def _swept(run: Run, store: str) -> None:
     if any(seen.lost for seen in run.world.checker.stores.values()):
-        return  # a damaged checkpoint is refused, rightly
+        return  # refusing a damaged checkpoint is correct
     try:
         run.world.store(store).maintenance.gc()
     except StateStoreError as error:
@@ -211,7 +211,7 @@ def _swept(run: Run, store: str) -> None:
 
 
 def _nothing_dead(run: Run, store: str) -> None:
-    """See that what is there is what is kept, and that every hold is there still."""
+    """Check that only kept files exist, and that every hold still exists."""
     world, checker = run.world, run.world.checker
     checker.look(store)
     for name in checker.missing_holds(store):
@@ -236,7 +236,7 @@ def _nothing_dead(run: Run, store: str) -> None:
 
 
 def _searched(run: Run, store: str) -> None:
-    """See that a search says of a key that was purged what the files say."""
+    """Check that a search for a purged key agrees with the files."""
     checker = run.world.checker
     if not checker.seen(store).purged or checker.seen(store).lost:
         return

@@ -1,5 +1,6 @@
-"""A share of the schedules, and the simulator held to account: it finds what is broken on purpose,
-and every defect that was found.
+"""A sample of the schedules, and tests of the simulator.
+
+It finds intentional defects, and every defect that it has found before.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.long)])
-def test_a_share_of_the_schedules(count: int) -> None:
+def test_a_sample_of_the_schedules(count: int) -> None:
     """I4, I5, I6, I9, I10; `make simulate` runs more."""
     counts, calls, wrong = run_schedules(range(count), tuple(MIXES), most_wrong=count)
     assert counts.total() == count
@@ -43,7 +44,7 @@ def test_a_share_of_the_schedules(count: int) -> None:
     assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
 
 
-def test_a_seed_is_one_run() -> None:
+def test_a_seed_always_gives_the_same_run() -> None:
     for seed in range(1, 6):
         _, plan, _ = drawn(seed)
         runs = [simulate(plan, drawn(seed)[2], trace=True) for _ in range(2)]
@@ -54,29 +55,29 @@ def test_a_seed_is_one_run() -> None:
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.name)
-def test_a_known_defect_is_not_there(known: Known) -> None:
+def test_a_known_defect_does_not_occur(known: Known) -> None:
     found = shown_by(known)
     assert found is None, f"{found.wrong}\n{found.plan}"
 
 
 def broken_fence(patch: pytest.MonkeyPatch) -> None:
-    """A writer that was replaced goes on."""
+    """A replaced writer continues."""
     patch.setattr(Fence, "check", lambda self: None)
     patch.setattr(Fence, "check_after_put", lambda self, checkpoint_id: None)
 
 
 def broken_mark(patch: pytest.MonkeyPatch) -> None:
-    """What savepoints and pins hold is not marked."""
+    """Savepoints and pins do not protect their checkpoints."""
     patch.setattr(Holds, "held", lambda self, now_ms, listed=(): {})
 
 
 def broken_ages(patch: pytest.MonkeyPatch) -> None:
-    """Young files of writers at work are collected."""
+    """Young files of active writers are collected."""
     patch.setattr(gc, "is_old", lambda *_: True)
 
 
 def broken_look(patch: pytest.MonkeyPatch) -> None:
-    """Who holds a checkpoint does not look whether it has expired meanwhile."""
+    """An actor that holds a checkpoint does not check whether it has expired meanwhile."""
     patch.setattr(Holds, "_seen", lambda self, path, visible: None)
 
 
@@ -92,20 +93,20 @@ def broken_put(patch: pytest.MonkeyPatch) -> None:
 
 
 def broken_base(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot is committed although the one that it builds on is not the newest any more."""
+    """A snapshot is committed although its base is no longer the newest checkpoint."""
     real = Catalog.refuse_taken
     patch.setattr(Catalog, "refuse_taken", lambda self, number, seen=None: real(self, number))
 
 
 def broken_claim(patch: pytest.MonkeyPatch) -> None:
-    """A writer goes by the number of its claim, and not by its token."""
+    """A writer compares the generation of its claim, but not its token."""
     patch.setattr(
         Fence, "_is_replaced", lambda self, mine: self._claim_at(mine.generation + 1) is not None
     )
 
 
 def broken_batches(patch: pytest.MonkeyPatch) -> None:
-    """The batch of a number counts as done if there is a checkpoint with the next number."""
+    """A batch counts as committed if there is a checkpoint with the next number."""
 
     def done(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
         return catalog.load(batch.number + 1) if batch.number + 1 in visible else None
@@ -114,12 +115,12 @@ def broken_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def broken_purge(patch: pytest.MonkeyPatch) -> None:
-    """A purge goes by the label of the operator, and not by its id."""
+    """A purge identifies the operator by its label instead of its id."""
     patch.setattr(KeySubject, "includes", lambda self, manifest, state: state.uid == self.operator)
 
 
 def broken_forget(patch: pytest.MonkeyPatch) -> None:
-    """A subject is looked for in the newest checkpoint only."""
+    """A subject is searched only in the newest checkpoint."""
     real = ColumnSubject.__init__
 
     def noted(self: ColumnSubject, values: Any, manifests: Sequence[Manifest]) -> None:
@@ -132,19 +133,19 @@ def broken_forget(patch: pytest.MonkeyPatch) -> None:
 
 
 def broken_search(patch: pytest.MonkeyPatch) -> None:
-    """A search reads documents alone."""
+    """A search reads only documents."""
     patch.setattr(search._Search, "_add_rows", lambda self, name: None)
 
 
 def broken_labels(patch: pytest.MonkeyPatch) -> None:
-    """Changes build on the state that has the operator's label, and not on that of its id."""
+    """Changes build on the state with the operator's label, instead of its id."""
     patch.setattr(
         History, "keyed_in", lambda self, manifest, uid, name: manifest.keyed_entry(uid, name)
     )
 
 
 def broken_youth(patch: pytest.MonkeyPatch) -> None:
-    """A shared file is as old in the new store as it is in the other one."""
+    """A shared file has the same age in the new store as in the other one."""
 
     def linked(old: Path, new: Path) -> bool:
         new.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +156,7 @@ def broken_youth(patch: pytest.MonkeyPatch) -> None:
 
 
 def broken_names(patch: pytest.MonkeyPatch) -> None:
-    """A copy, or a rekey, names what another one has left."""
+    """A copy or rekey references the leftovers of another one."""
     for storage in (LocalStorage, SimulatedS3):
         patch.setattr(storage, "renew", lambda self, old, new: True)
     real = FileCopy._renewed
@@ -181,7 +182,7 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
         (broken_labels, "renamed", 1),
     ],
 )
-def test_it_finds(
+def test_each_intentional_defect_is_found(
     break_it: Callable[[pytest.MonkeyPatch], None],
     mix: str,
     seed: int,
@@ -198,10 +199,10 @@ def test_it_finds(
     ("break_it", "who"),
     [(broken_youth, "a fork"), (broken_names, "a copy"), (broken_names, "a rekey")],
 )
-def test_a_plan_that_is_mended_still_meets_its_defect(
+def test_the_plan_of_a_fixed_defect_still_reproduces_it(
     break_it: Callable[[pytest.MonkeyPatch], None], who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mend moves the calls of a command: the plan has to be where it was."""
+    """A fix shifts the calls of a command, so the plan must be adjusted."""
     break_it(monkeypatch)
     name = f"{who} reports a checkpoint whose files a collection took"
     (known,) = (known for known in KNOWN if known.name == name)
@@ -209,14 +210,14 @@ def test_a_plan_that_is_mended_still_meets_its_defect(
 
 
 def _first(seeds: range, mix: str) -> int | None:
-    """Return the first seed that shows something."""
+    """Return the first seed with a violation."""
     for seed in seeds:
         if simulate(*drawn(seed, (mix,))[1:]).wrong is not None:
             return seed
     return None
 
 
-def test_a_plan_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_mark(monkeypatch)
     _, _, ((_, _, found),) = run_schedules(range(1, 400), ("keepers",))
     short = shrunk(found)
@@ -230,8 +231,8 @@ def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 wrong: 3 keepers" in capsys.readouterr().out
 
 
-def test_a_disk_without_power(tmp_path: Path) -> None:
-    """What was synced stays, file and way to it; of the rest nothing."""
+def test_a_power_loss(tmp_path: Path) -> None:
+    """Synced files survive if the folders above them are synced; nothing else does."""
     disk = Disk(tmp_path, Scheduler(lambda *_: None))
     disk.remembers = True
     for name in ("a", "b", "c"):
@@ -247,10 +248,8 @@ def test_a_disk_without_power(tmp_path: Path) -> None:
     assert (tmp_path / "a/file").read_text() == "whole"
 
 
-def test_what_was_put_is_there_without_power(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I5: and so is the way to it, whose folders another process may have made."""
+def test_a_put_survives_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: the folders above it survive too, even if another process has created them."""
     disk = Disk(tmp_path, Scheduler(lambda *_: None))
     disk.remembers = True
     monkeypatch.setattr(os, "fsync", disk.sync)

@@ -1,4 +1,4 @@
-"""The actors, one function each."""
+"""The verbs of actors, one function each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.simulate.live import query
 
 __all__ = ["VERBS"]
 
-ATTEMPTS = 3  # of a job that was replaced, or does not know whether it has committed
+ATTEMPTS = 3  # errors of a job that was replaced or does not know whether it has committed
 
 
 def job(run: Run, actor: Actor) -> None:
-    """Take some checkpoints, each with a row more; start again when another job took over."""
+    """Take some checkpoints, each with one more row; start again when another job took over."""
     pause = actor.option("pause", 0.0)
     how, ids = actor.option("how", "full"), actor.option("ids", 0)
     label = actor.option("label", UID)
@@ -56,7 +56,7 @@ def job(run: Run, actor: Actor) -> None:
 
 
 def batches(run: Run, actor: Actor) -> None:
-    """Write the batches of a job of which several attempts may be at work, from the last one on."""
+    """Write the batches of a job from the last one on; several attempts may run concurrently."""
     store, last = run.world.store(actor.store), run.world.checker.latest(actor.store)
     record = last.batches.get("job") if last else None
     first = record["number"] if record else 0
@@ -73,7 +73,9 @@ def batches(run: Run, actor: Actor) -> None:
 
 
 def twice(run: Run, actor: Actor) -> None:
-    """Have two snapshots of one store open at once: what the first commits, the second keeps."""
+    """Open two snapshots of one store at the same time: the second carries what the
+    first commits.
+    """
     store, latest = run.world.store(actor.store), run.world.checker.latest
     how, rest = actor.option("how", "full"), actor.option("rest", True)
     before = latest(actor.store)
@@ -96,10 +98,10 @@ def twice(run: Run, actor: Actor) -> None:
 
 
 def restored(run: Run, actor: Actor) -> None:
-    """Make a backup, and replace the store by it later, while jobs have the store open."""
+    """Make a backup, and later replace the store with it, while jobs have the store open."""
     backup = run.world.copy_of(actor.store)
     run.world.scheduler.wait(60 * actor.option("pause", 2))
-    while run.writing:  # between its last look and its put a writer cannot be stopped
+    while run.writing:  # a writer cannot be stopped between its last check and its put
         run.world.scheduler.wait(60)
     run.world.bring_back(actor.store, backup)
 
@@ -110,12 +112,12 @@ def gc(run: Run, actor: Actor) -> None:
 
 
 def expire(run: Run, actor: Actor) -> None:
-    """Expire all but the newest."""
+    """Expire all checkpoints except the newest."""
     run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
 
 
 def savepoint(run: Run, actor: Actor) -> None:
-    """Keep the newest, or one before it, under a name."""
+    """Keep the newest checkpoint, or an earlier one, under a name."""
     name = actor.option("name", "keep")
     checker = run.world.checker
     seen = checker.seen(actor.store)
@@ -143,14 +145,14 @@ def savepoint(run: Run, actor: Actor) -> None:
 
 
 def unsave(run: Run, actor: Actor) -> None:
-    """Let go of a savepoint."""
+    """Delete a savepoint."""
     name = actor.option("name", "keep")
     run.world.checker.seen(actor.store).held.pop(savepoint_path(name), None)
     run.world.store(actor.store).maintenance.delete_savepoint(name)
 
 
 def reader(run: Run, actor: Actor) -> None:
-    """Pin a checkpoint, wait, and read it all; the rows are those that it had."""
+    """Pin a checkpoint, wait, and read all of it; the rows must not have changed."""
     store, checker = run.world.store(actor.store), run.world.checker
     pinned = store.maintenance.pin(_which(run, actor), lease_s=100 * 3600)
     path = pin_path(pinned.token)
@@ -168,12 +170,12 @@ def reader(run: Run, actor: Actor) -> None:
 
 
 def compact(run: Run, actor: Actor) -> None:
-    """Fold all changes."""
+    """Fold all layers of changes."""
     run.world.store(actor.store).maintenance.compact(everything=True)
 
 
 def edit(run: Run, actor: Actor) -> None:
-    """Put one row into the newest."""
+    """Put one row into the newest checkpoint."""
     key, label = f"{actor.name}-edit", label_of(run.world.checker.latest(actor.store))
     done = run.world.store(actor.store).maintenance.edit(label, NAME, put=[row(key)])
     assert done.new_id is not None
@@ -181,7 +183,7 @@ def edit(run: Run, actor: Actor) -> None:
 
 
 def purge(run: Run, actor: Actor) -> None:
-    """Remove the key that is to be purged, by the operator's newest label or by its oldest."""
+    """Purge the key of this run, by the operator's newest label or its oldest."""
     known = run.world.checker.seen(actor.store).known
     number = (min if actor.option("by", "newest") == "oldest" else max)(known, default=0)
     store = run.world.store(actor.store)
@@ -190,21 +192,21 @@ def purge(run: Run, actor: Actor) -> None:
 
 
 def forget(run: Run, actor: Actor) -> None:
-    """Remove the key that is to be purged from all operators."""
+    """Forget the key of this run in all operators."""
     maintenance = run.world.store(actor.store).maintenance
     maintenance.forget({KEY: "purged"}, ignore_pins=True, gc=actor.option("gc", False))
     run.world.checker.is_purged(actor.store, "purged")
 
 
 def rekey(run: Run, actor: Actor) -> None:
-    """Put the state over three key groups, with a folder that runs share."""
+    """Rekey the state to three key groups, with a working folder that all runs share."""
     work = Path(run.world.folder, f"work-{actor.store}") if actor.option("work", True) else None
     label = label_of(run.world.checker.latest(actor.store))
     run.world.store(actor.store).maintenance.rekey(label, max_parallelism=3, work=work)
 
 
 def copy(run: Run, actor: Actor) -> None:
-    """Copy the newest to another store; what is there then has its rows."""
+    """Copy the newest checkpoint to another store and compare its rows."""
     target = actor.option("to", "b")
     checkpoint = actor.option("which", "latest")
     source = run.world.store(actor.store)
@@ -221,7 +223,7 @@ def copy(run: Run, actor: Actor) -> None:
 
 
 def fork(run: Run, actor: Actor) -> None:
-    """Make another store that shares the newest checkpoint's files."""
+    """Create another store that shares the newest checkpoint's files."""
     latest = run.world.checker.latest(actor.store)
     if latest is None:
         return
@@ -246,7 +248,7 @@ def clone(run: Run, actor: Actor) -> None:
 
 
 def damage(run: Run, actor: Actor) -> None:
-    """Change a byte of a file of the newest checkpoint; its rows may be lost lawfully."""
+    """Change a byte of a file of the newest checkpoint; its rows may then be lost."""
     world, state = run.world, actor.option("state", f"keyed/{NAME}")
     latest = world.checker.latest(actor.store)
     files = [name for name in (latest.files if latest else ()) if f"/{state}/" in name]
@@ -261,12 +263,12 @@ def damage(run: Run, actor: Actor) -> None:
 
 
 def salvage(run: Run, actor: Actor) -> None:
-    """Make a new checkpoint of what is left of the newest."""
+    """Salvage the newest checkpoint into a new one."""
     run.world.store(actor.store).maintenance.salvage("latest")
 
 
 def blot(run: Run, actor: Actor) -> None:
-    """Change a byte of a savepoint's document, of the store's file, or of the newest claim."""
+    """Change a byte of a savepoint's document, of the store's document, or of the newest claim."""
     name = savepoint_path(actor.option("name", "keep"))
     if actor.option("file", "savepoint") == "store":
         name = STORE_FILE
@@ -280,12 +282,12 @@ def blot(run: Run, actor: Actor) -> None:
 
 
 def repair(run: Run, actor: Actor) -> None:
-    """Mend what keeps writers out."""
+    """Repair the documents that block writers."""
     run.world.store(actor.store).maintenance.repair()
 
 
 def person(run: Run, actor: Actor) -> None:
-    """Keep something of one's own in a folder that an export was begun in."""
+    """Write a user's file into a folder in which an export was begun."""
     folder = run.world.folder / "export"
     (folder / UID).mkdir(parents=True, exist_ok=True)
     (folder / UID / "mine.txt").write_text("mine")
@@ -293,7 +295,7 @@ def person(run: Run, actor: Actor) -> None:
 
 
 def export(run: Run, actor: Actor) -> None:
-    """Restore the newest into a folder; somebody's files there stay."""
+    """Export the newest checkpoint into a folder; a user's files there are kept."""
     folder = run.world.folder / "export"
     mine = folder / UID / "mine.txt"
     there = mine.exists()
@@ -305,14 +307,14 @@ def export(run: Run, actor: Actor) -> None:
 
 
 def _which(run: Run, actor: Actor) -> int | str:
-    """Return the newest checkpoint, or one so many before it."""
+    """Return the newest checkpoint, or an earlier one."""
     back = actor.option("back", 0)
     visible = sorted(run.world.checker.seen(actor.store).visible)
     return visible[max(len(visible) - 1 - back, 0)] if back and visible else "latest"
 
 
 def _others(run: Run, actor: Actor, *verbs: str) -> bool:
-    """Return whether another actor does one of these too."""
+    """Return True if another actor has one of these verbs."""
     doings = [one.doing for one in run.world.scheduler.tasks if one.name != actor.name]
     return any(doing.startswith(f"{verb} ") for doing in doings for verb in verbs)
 
@@ -328,7 +330,7 @@ def _derived(run: Run, store: str, number: int, key: str) -> None:
 
 
 def _brought(run: Run, actor: Actor, target: str, number: int | None, wanted: Rows | None) -> None:
-    """See that what was reported as copied has the rows of what was copied, and is visible."""
+    """Check that a checkpoint reported as copied is visible and has the same rows."""
     checker = run.world.checker
     seen = checker.seen(target)
     assert number is not None

@@ -1,7 +1,8 @@
-"""One run's world: hosts with clocks, stores on a disk or in a bucket, and what was promised.
+"""The world of one run: hosts with clocks, stores on a disk or in a bucket, and promises about
+them.
 
-The modules of the product are run as they are; while a run goes on they find another ``time``,
-``uuid`` and ``socket`` in the place of Python's, and pools that do at once what they are given.
+The product's modules run unchanged. During a run, their ``time``, ``uuid`` and ``socket`` modules
+are replaced, and their thread pools run each task when it is submitted.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from tests.simulate.scheduler import Event, Scheduler, Task
 __all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
-# Changes of a few rows stay in layers for a while, and are merged now and then.
+# Changes of a few rows stay in layers for a while, and are sometimes merged.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
 
 @dataclass(frozen=True)
 class Backup:
-    """Files of a store by name: objects, or bytes and time in ns."""
+    """The files of a store by name: objects, or bytes with their time in ns."""
 
     objects: dict[str, Stored]
     files: dict[str, tuple[bytes, int]]
@@ -53,7 +54,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class Image:
-    """What was stored at a moment, and what was promised of it."""
+    """All stored files at a moment, and the promises about them."""
 
     now_ms: int
     count: int
@@ -63,10 +64,10 @@ class Image:
 
 
 class World:
-    """Everything of one run; ``kind`` is ``local`` or ``s3``."""
+    """All parts of one run; ``kind`` is ``local`` or ``s3``."""
 
     def __init__(self, kind: str, decide: Callable[[Task, str, str], Event | None]) -> None:
-        """Make an empty disk, or an empty bucket."""
+        """Create an empty disk or an empty bucket."""
         self.kind = kind
         self.scheduler = Scheduler(decide)
         self.folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_memory()))
@@ -81,14 +82,14 @@ class World:
         self._count = 0
 
     def storage(self, name: str) -> Storage:
-        """Return a store's storage, as another process opens it."""
+        """Return a store's storage, as a new process opens it."""
         if self.kind == "s3":
             return SimulatedS3(name, self.bucket)
         return SimulatedLocal(str(self.folder / name), self.disk, self.scheduler)
 
     def store(self, name: str = "a") -> StateStore:
-        """Return a store as another process opens it; in a bucket each list of files is a document
-        of its own.
+        """Return a store as a new process opens it; in a bucket, each file list is a separate
+        document.
         """
         return StateStore.over(
             self.storage(name),
@@ -98,7 +99,7 @@ class World:
         )
 
     def clone(self, source: str, target: str) -> None:
-        """Copy a store file by file, as ``cp -r`` does, at once."""
+        """Copy a store file by file, as ``cp -r`` does, in one step."""
         with self.scheduler.quietly():
             if self.kind == "s3":
                 for key, stored in list(self.bucket.objects.items()):
@@ -109,7 +110,7 @@ class World:
         self.checker.look_again()
 
     def copy_of(self, store: str) -> Backup:
-        """Return all files of a store: what a backup has."""
+        """Return all files of a store, as a backup."""
         with self.scheduler.quietly():
             objects = {
                 name: stored
@@ -124,7 +125,7 @@ class World:
             return Backup(objects, files)
 
     def bring_back(self, store: str, backup: Backup) -> None:
-        """Replace a store by a backup of it, at once."""
+        """Replace a store with a backup of it, in one step."""
         with self.scheduler.quietly():
             for name in [name for name in self.bucket.objects if name.startswith(f"{store}/")]:
                 del self.bucket.objects[name]
@@ -138,7 +139,7 @@ class World:
         self.checker.brought_back(store)
 
     def image(self) -> Image:
-        """Return all that is stored."""
+        """Return all stored files."""
         paths = [path for path in self.folder.rglob("*") if path.is_file()]
         files = [(path, path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(paths)]
         named = tuple((str(path.relative_to(self.folder)), *rest) for path, *rest in files)
@@ -147,7 +148,7 @@ class World:
         return Image(self.scheduler.now_ms, self._count, objects, named, stores)  # type: ignore[arg-type]
 
     def bring(self, image: Image) -> None:
-        """Store what an image has."""
+        """Store the files of an image."""
         self.scheduler.now_ms, self._count = image.now_ms, image.count
         self.bucket.objects.update(image.objects)
         for name, data, time_ns in image.files:
@@ -159,7 +160,7 @@ class World:
         self.checker.look_again()
 
     def flip(self, name: str) -> None:
-        """Change a byte of a file, if it is there."""
+        """Change a byte of a file, if it exists."""
         with self.scheduler.quietly():
             if self.kind == "s3":
                 if name in self.bucket.objects:
@@ -170,17 +171,17 @@ class World:
             self.checker.changed(name)
 
     def time_ns(self) -> int:
-        """Return the time of the host that asks, as ``time.time_ns`` does."""
+        """Return the time of the current host, as ``time.time_ns`` does."""
         return self.scheduler.host_ms() * 1_000_000
 
     def new_uuid(self) -> uuid.UUID:
-        """Return an id that no other call gets, and that the next run gets again."""
+        """Return an id that is unique in this run and the same in a repeated run."""
         self._count += 1
         return uuid.UUID(hashlib.md5(str(self._count).encode()).hexdigest())
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Put the world around the modules of the product; take it away at the end."""
+        """Replace the modules' dependencies on the real world; restore them at the end."""
         host = lambda: self.scheduler.current.name if self.scheduler.current else "host"  # noqa: E731
         others = {
             "time": (time, _like(time, time_ns=self.time_ns, time=lambda: self.time_ns() / 1e9)),
@@ -196,7 +197,7 @@ class World:
                     setattr(module, name, other)
                     changed.append((module, name, real))
         try:
-            # Files of the simulator are small, and are copied in pieces all the same.
+            # The simulator's files are small, but they are copied in several pieces.
             with self.disk.calls(), patch.object(copy_files, "_CHUNK_BYTES", 150):
                 yield
         finally:
@@ -204,11 +205,11 @@ class World:
                 setattr(module, name, real)
 
     def close(self) -> None:
-        """Remove what lies on the disk."""
+        """Delete the files on the disk."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _raw(self) -> Raw:
-        """Return how the checker reads: every file by its name, and no way through the product."""
+        """Return the checker's access: every file by name, without the product's code."""
         if self.kind == "s3":
             objects = self.bucket.objects
             return Raw(lambda: list(objects), lambda name: objects[name].data)
@@ -237,12 +238,12 @@ class SimulatedThread:
     def __init__(
         self, scheduler: Scheduler, *, target: Callable[..., Any], args: Sequence[Any], name: str
     ) -> None:
-        """Take what a thread takes."""
+        """Take the arguments of a thread."""
         self._scheduler, self._run, self._name = scheduler, partial(target, *args), name
         self._task: Task | None = None
 
     def start(self) -> None:
-        """Add the actor; it runs when the scheduler lets it."""
+        """Add the actor; it runs when the scheduler selects it."""
         of, at_ms = self._scheduler.current, self._scheduler.now_ms
         number = len(self._scheduler.tasks)
         name = f"{of.name if of else 'host'}'s {self._name} {number}"
@@ -251,18 +252,18 @@ class SimulatedThread:
         self._task.doing = f"compaction by {name}"
 
     def is_alive(self) -> bool:
-        """Return whether it has not ended yet."""
+        """Return True until it has ended."""
         return self._task is not None and not self._task.ended
 
 
 class AtOnce:
-    """A pool that does what it is given when it is given: one thing at a time."""
+    """A pool that runs each task when it is submitted, one at a time."""
 
     def __init__(self, *sizes: Any, **options: Any) -> None:
-        """Take what a pool of threads takes."""
+        """Take the arguments of a thread pool."""
 
     def submit(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
-        """Call it; its answer, or its error, is in the future."""
+        """Call the function; the future has its result or its error."""
         future: Future[Any] = Future()
         try:
             future.set_result(call(*arguments, **named))
@@ -271,12 +272,14 @@ class AtOnce:
         return future
 
     def map(self, call: Callable[..., Any], *lists: Any) -> Iterator[Any]:
-        """Call it for all; an error comes out in its place, when all have been begun."""
+        """Call the function for all arguments; an error is raised at its position,
+        after all calls.
+        """
         futures = [self.submit(call, *each) for each in zip(*lists, strict=False)]
         return (future.result() for future in futures)
 
     def shutdown(self, **options: Any) -> None:
-        """Do nothing: nothing is under way."""
+        """Do nothing: no task is running."""
 
     def __enter__(self) -> AtOnce:
         return self
