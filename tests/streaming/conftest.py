@@ -1,4 +1,4 @@
-"""What the tests of streaming queries share."""
+"""Fixtures for the tests of streaming queries."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.streaming.world import World
 
 @pytest.fixture
 def world(spark: SparkSession, tmp_path: Path) -> World:
-    """Nothing yet."""
+    """A world without events."""
     return World(spark, tmp_path)

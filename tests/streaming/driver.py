@@ -1,8 +1,8 @@
-"""The streaming job that gets killed: totals of events by key, one file of them a micro-batch.
+"""The streaming job that gets killed: totals of events by key, one file of events per micro-batch.
 
-Run by ``tests/streaming/kills.py`` as a process of its own. It says :data:`READY` when Spark
-stands, is told the parallelism, and says the number of each checkpoint that it has committed, and
-:data:`DONE` when there are no more events.
+``tests/streaming/kills.py`` runs it as a process of its own. It prints :data:`READY` when Spark is
+running, and then reads the parallelism. It prints the number of each checkpoint that it commits,
+and :data:`DONE` when there are no more events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def events_of(number: int) -> list[dict[str, int | str]]:
 
 
 def add_file(folder: Path, number: int) -> None:
-    """Put a file where the query finds it, as a whole, and younger than those before."""
+    """Create a file atomically where the query finds it, with a later time than earlier files."""
     hidden = folder / f".{number:06}.json"
     hidden.write_text("".join(json.dumps(event) + "\n" for event in events_of(number)))
     os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -51,7 +51,7 @@ def add_file(folder: Path, number: int) -> None:
 
 
 def totals_of(files: Iterable[int]) -> Totals:
-    """Return what the state is behind these files: plain Python, without a stop."""
+    """Return the expected state after these files, computed in plain Python without a stop."""
     totals: Totals = {}
     for event in (event for number in files for event in events_of(number)):
         n, amount, ids, squares = totals.get(str(event["key"]), (0, 0, 0, 0))
@@ -73,10 +73,10 @@ def update(
 
 
 class Adding(StatefulProcessor):
-    """The same totals by a processor, which yields what each micro-batch adds."""
+    """A processor with the same totals, which emits the amounts of each micro-batch."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the totals, and the ids that came."""
+        """Declare the totals and the ids seen so far."""
         self.totals = handle.getValueState("by-key", SCHEMA.partition(", ")[2])
         self.ids = handle.getMapState("ids", "id long", "n int")
 
@@ -93,11 +93,11 @@ class Adding(StatefulProcessor):
         yield Row(**dict(zip(COLUMNS, (key[0], *new), strict=True)))
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def query_of(store: StateStore, parallelism: int, folder: Path, form: str) -> StatefulQuery:
-    """Return the query, of an update or of a processor."""
+    """Return the query, with an update function or a processor."""
     if form == PROCESSOR:
         return StatefulQuery.of_processor(
             store=store,
@@ -124,7 +124,7 @@ def query_of(store: StateStore, parallelism: int, folder: Path, form: str) -> St
 
 
 def say(manifest: Manifest) -> None:
-    """Say that a checkpoint is committed."""
+    """Print that a checkpoint is committed."""
     print(manifest.checkpoint_id, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Rows of every type that a state can have, with the values that conversions change."""
+"""Rows of every type that a state can have, with values that conversions tend to change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["IN_PYTHON", "PLAIN", "every_type", "ints"]
 
 
 def ints(values: list[int | None], kind: pa.DataType) -> pa.Array:
-    """Return values of a type from their bits."""
+    """Return values of a type, given as bits."""
     return pa.array(values, RAW[kind]).view(kind)
 
 
@@ -32,7 +32,7 @@ PLAIN = {
     "binary": pa.array([b"\0\xff", b"", None]),
     "boolean": pa.array([True, False, None]),
     "date": ints([2932896, -719162, None], pa.date32()),
-    # The hour that comes twice in Berlin, and its local mean time; beyond the years of Python.
+    # The repeated hour in Berlin and its local mean time; times outside the range of Python.
     "twice": pa.array(
         [
             datetime(2025, 10, 26, 0, 30, tzinfo=UTC),
@@ -61,7 +61,7 @@ del IN_PYTHON["far"]
 
 
 def every_type(plain: Mapping[str, pa.Array] = PLAIN) -> pa.Table:
-    """Return three rows of one key with each type: plain, and in lists, maps and structs."""
+    """Return three rows of one key with each type, also inside lists, maps and structs."""
     found = {"user": pa.array(["ann"] * 3), "page": pa.array(["/a", "/b", "/c"])}
     found["n"] = pa.array([1, 1, 1])
     of_text = pa.MapArray.from_arrays

@@ -1,10 +1,12 @@
-"""Kill a streaming job for real, many times: ``python -m tests.streaming.kills --count 50``.
+"""Kill a real streaming job many times: ``python -m tests.streaming.kills --count 50``.
 
 The job (``tests/streaming/driver.py``) keeps totals by key of events that have ids. At a random
-moment all of its processes, Python, JVM and Spark's Python workers, get SIGKILL at once, and it is
-started again at another parallelism. After each kill the newest checkpoint is read without Spark,
-and must be what plain Python makes of the files that it says are in it: a lost event or one that
-counts twice would show. In the end the job finishes, and the state must be that of all events.
+moment all of its processes get SIGKILL together: Python, the JVM and Spark's Python workers. Then
+it is started again at another parallelism.
+
+After each kill the newest checkpoint is read without Spark. Its state must equal the totals that
+plain Python computes from the files in the checkpoint, so a lost or duplicated event is detected.
+At the end the job finishes, and the state must have the totals of all events.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ MOST = 8
 
 @dataclass
 class Found:
-    """What the kills left: wrong states, and how often which moment was met."""
+    """The result of the kills: wrong states, and the number of kills at each kind of moment."""
 
     problems: list[str] = field(default_factory=list)
     kills: int = 0
@@ -56,15 +58,16 @@ class Found:
 
 
 class Job(Victim):
-    """The running job; it begins at the parallelism that it is told."""
+    """The running job, which begins when it receives its parallelism."""
 
     module = "tests.streaming.driver"
 
 
 def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE, ahead: int = AHEAD) -> Found:
-    """Start the job, kill it and judge the newest checkpoint, ``count`` times, then let it finish;
-    return what was found. Its query is of an update, or of a processor, whose output counts too.
-    ``ahead`` files wait for each job.
+    """Start the job, kill it and check the newest checkpoint ``count`` times; then let it finish.
+
+    Returns the result. The query has an update function or a processor, whose output is checked
+    too. ``ahead`` files are available to each job.
     """
     moments, found, pace, files = random.Random(seed), Found(), Pace(), 0
     (folder / "in").mkdir()
@@ -97,7 +100,7 @@ def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE, ahead: in
 
 
 def output_of(folder: Path) -> Totals:
-    """Return the sums of all rows that came out."""
+    """Return the sums over all output rows."""
     rows = DeltaTable(str(folder / "out")).to_pyarrow_table().to_pylist()
     totals: Totals = {}
     for row in rows:
@@ -108,7 +111,7 @@ def output_of(folder: Path) -> Totals:
 
 
 def live(job: Job, moments: random.Random, pace: Pace) -> None:
-    """Let a job commit some micro-batches, and stop at a moment in the next."""
+    """Let a job commit some micro-batches, and return at a moment in the next one."""
     for batch in range(moments.choice((0, 0, 1, 2, 3))):
         begun = time.monotonic()
         job.wait_for(None)
@@ -117,7 +120,7 @@ def live(job: Job, moments: random.Random, pace: Pace) -> None:
 
 
 def jobs(folder: Path, count: int) -> Iterator[Job]:
-    """Yield jobs one after another; the JVM of the next one starts while one is at work."""
+    """Yield jobs one after another; the JVM of the next one starts while one is running."""
     spare = Job(folder, 1)
     for number in range(1, count + 1):
         job, spare = spare, Job(folder, number + 1) if number < count else spare
@@ -125,7 +128,7 @@ def jobs(folder: Path, count: int) -> Iterator[Job]:
 
 
 def newest(folder: Path) -> tuple[Totals, int]:
-    """Return the state of the newest checkpoint, and the number of files that are in it."""
+    """Return the state of the newest checkpoint, and the number of its event files."""
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     try:
         restored = store.restore(parallelism=1)
@@ -139,7 +142,7 @@ def newest(folder: Path) -> tuple[Totals, int]:
 
 
 def judge(folder: Path, found: Found, all_files: int | None) -> None:
-    """Compare the newest checkpoint with plain Python; note where Spark's progress is."""
+    """Compare the newest checkpoint with plain Python; record Spark's position."""
     totals, files = newest(folder)
     if totals != totals_of(range(files)):
         found.problems.append(f"after {found.kills} kills: not the state of {files} files")
@@ -163,7 +166,7 @@ def _last(folder: Path) -> int:
 
 
 def main() -> int:
-    """Run from the shell; the exit code is 1 when anything was wrong."""
+    """Run the command; the exit code is 1 if anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.streaming.kills", description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
 """Processors as users write them for Spark's ``transformWithState``, in both of its forms.
 
-Each yields what does not depend on the order of keys, and of events only where a micro-batch is one
-file, which Spark keeps in its order.
+The output never depends on the order of keys. It depends on the order of events only if a
+micro-batch is one file, whose order Spark keeps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MINUTE = 60_000
 
 
 def milliseconds(at: datetime) -> int:
-    """Return a time of an event, which is in UTC."""
+    """Return the UTC time of an event in milliseconds."""
     return int(pd.Timestamp(at, tz=None if at.tzinfo else "UTC").timestamp() * 1000)
 
 
 class Base(StatefulProcessor):
-    """What all of them have: rows in either form, and yields in the same."""
+    """The common parts of all processors: rows in either form, and output in the same form."""
 
     def __init__(self, pandas: bool) -> None:
-        """Be written for one of the forms."""
+        """Choose one of the two forms."""
         self.pandas = pandas
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -38,7 +38,7 @@ class Base(StatefulProcessor):
         self.handle = handle
 
     def each(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield events."""
+        """Yield the events."""
         for one in rows:
             if self.pandas:
                 yield from one.itertuples(index=False)
@@ -46,23 +46,23 @@ class Base(StatefulProcessor):
                 yield one
 
     def out(self, key: Any, what: object, n: int = 0) -> Iterator[Any]:
-        """Yield a row."""
+        """Return an output row in the chosen form."""
         row = {"k": key[0], "what": str(what), "n": n}
         yield pd.DataFrame([row]) if self.pandas else Row(**row)
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing."""
 
 
 class Counts(Base):
-    """How often a key came."""
+    """The number of events of a key."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare a value."""
         self.count = handle.getValueState("count", "n long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Count."""
+        """Count the events."""
         exists = self.count.exists()
         (n,) = self.count.get() or (0,)
         n += sum(1 for _ in self.each(rows))
@@ -73,10 +73,10 @@ class Counts(Base):
 
 
 class Sessions(Base):
-    """Sessions by event time: one ends when no event came for five minutes."""
+    """Sessions by event time: a session ends after five minutes without an event."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare a value, and what was seen."""
+        """Declare a value for the session, and its events."""
         self.handle = handle
         self.session = handle.getValueState("session", "first timestamp, last long, n int")
         self.ids = handle.getListState("ids", "id int")
@@ -109,10 +109,10 @@ class Sessions(Base):
 
 
 class Alarms(Base):
-    """Several timers a key: in the past, at the same time, deleted, registered by one another."""
+    """Several timers per key: in the past, at the same time, deleted, and set by another timer."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare what rang."""
+        """Declare a list of fired timers."""
         self.handle = handle
         self.rang = handle.getListState("rang", "at long")
 
@@ -131,7 +131,7 @@ class Alarms(Base):
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
-        """Ring, and set the next one."""
+        """Record the timer, and set the next one."""
         at = expiredTimerInfo.getExpiryTimeInMs()
         if at % 7 == 0:
             self.handle.registerTimer(at + 20 * MINUTE)
@@ -142,7 +142,7 @@ class Alarms(Base):
 
 
 class Once(Base):
-    """Each id once, for as long as its time to live."""
+    """Each id once, until its TTL ends."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the ids."""
@@ -150,7 +150,7 @@ class Once(Base):
         self.brief = handle.getMapState("brief", "id int", "v long", 1)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Yield the ids that are new."""
+        """Emit the new ids."""
         for row in self.each(rows):
             if self.brief.containsKey((int(row.id),)):
                 yield from self.out(key, f"again {row.id}")
@@ -161,14 +161,14 @@ class Once(Base):
 
 
 class Top(Base):
-    """The three largest amounts of a key, in a list that is put anew."""
+    """The three largest amounts of a key, in a list that is replaced each time."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the list."""
         self.top = handle.getListState("top", "price decimal(10,2), day date, blob binary")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Keep the largest."""
+        """Keep the largest amounts."""
         found = [tuple(one) for one in self.top.get()]
         found += [(row.price, row.day, bytes(row.blob)) for row in self.each(rows)]
         found = sorted(found, key=lambda one: (one[0], str(one[1]), one[2]))[-3:]
@@ -177,7 +177,7 @@ class Top(Base):
 
 
 class Joins(Base):
-    """Two kinds of events in one processor: each pairs with those of the other kind."""
+    """Two kinds of events in one processor: each is paired with the other kind's events."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare a list for each kind."""
@@ -185,7 +185,7 @@ class Joins(Base):
         self.right = handle.getListState("right", "id int, v long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Pair."""
+        """Emit the pairs."""
         for row in self.each(rows):
             if row.id % 2:
                 pairs = [(int(row.id), one) for (one, _) in self.right.get()]
@@ -200,7 +200,7 @@ class Joins(Base):
 
 
 class Funnel(Base):
-    """Steps of a key in a map, with what there is of each."""
+    """The steps of a key in a map, with the count of each."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the steps."""
@@ -208,7 +208,7 @@ class Funnel(Base):
         self.steps = handle.getMapState("steps", steps, "n long, last array<int>")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Count steps; the seventh of a kind removes it, and the step 4 removes all."""
+        """Count steps; the seventh of a kind removes it, and step 4 removes all."""
         for row in self.each(rows):
             step = int(row.id) % 5, str(int(row.v) % 2)
             if step[0] == 4 and row.v > 90:
@@ -225,10 +225,10 @@ class Funnel(Base):
 
 
 class Clocked(Base):
-    """Timers by the time of processing: of the past, of now, and far away."""
+    """Timers by processing time: in the past, now, and far in the future."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare a value that says how often it fired."""
+        """Declare a value that counts the fired timers."""
         self.handle = handle
         self.fired = handle.getValueState("fired", "n int")
 
@@ -243,7 +243,7 @@ class Clocked(Base):
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
-        """Count."""
+        """Count the fired timer."""
         (n,) = self.fired.get() or (0,)
         self.fired.update((n + 1,))
         is_past = expiredTimerInfo.getExpiryTimeInMs() <= timerValues.getCurrentProcessingTimeInMs()
@@ -251,16 +251,16 @@ class Clocked(Base):
 
 
 class Lives(Base):
-    """A value, a list and a map that end soon or never, by the time of processing."""
+    """A value, a list and a map with short, long or no TTL, by processing time."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare them."""
+        """Declare the three states."""
         for name, life in (("soon", 1), ("late", 86_400_000)):
             setattr(self, f"{name}Value", handle.getValueState(f"{name}Value", "n long", life))
             setattr(self, f"{name}List", handle.getListState(f"{name}List", "id int", life))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Add to all of them."""
+        """Add to all three."""
         seen = []
         for row in self.each(rows):
             for name in ("soon", "late"):
@@ -274,7 +274,7 @@ class Lives(Base):
 
 
 class Kinds(Base):
-    """Values of many types, with nulls, within structs, arrays and maps."""
+    """Values of many types, with nulls, inside structs, arrays and maps."""
 
     SCHEMA = (
         "a boolean, b byte, c short, d float, e double, f decimal(10,2), g date, h timestamp, "
@@ -282,12 +282,12 @@ class Kinds(Base):
     )
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare a value, and a map by a day."""
+        """Declare a value, and a map by day."""
         self.kinds = handle.getValueState("kinds", self.SCHEMA)
         self.byDay = handle.getMapState("byDay", "day date", "h timestamp, f decimal(10,2)")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Say what there was, and put the last event in its place."""
+        """Emit the previous event, and store the last event in its place."""
         before = self.kinds.get()
         text = "none" if before is None else str([_text(one) for one in before])
         for row in self.each(rows):
@@ -317,10 +317,10 @@ def _text(value: Any) -> str:
 
 
 class Begun(Counts):
-    """Counts that begin where an earlier job ended."""
+    """Counts that continue from an earlier job."""
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Take the count over."""
+        """Take over the count."""
         n = int(initialState["n"].sum()) if self.pandas else initialState.n
         (before,) = self.count.get() or (0,)
         self.count.update((before + n,))

@@ -46,10 +46,10 @@ _FOLDER = Path(__file__).parents[1] / "golden" / "processors"
 
 @dataclass(frozen=True)
 class SparkRun:
-    """What Spark's own query planned, emitted and kept.
+    """The micro-batches, the output and the final states of Spark's own query.
 
-    ``emitted`` has the rows of each micro-batch, and ``states`` those of each state after the last
-    micro-batch, as JSON.
+    ``emitted`` has the rows of each micro-batch. ``states`` has the rows of each state after the
+    last micro-batch. Both are JSON.
     """
 
     planned: tuple[MicroBatch, ...]
@@ -136,7 +136,7 @@ class Pair:
         )
 
     def on_spark(self) -> dict[int, list[str]]:
-        # By the time of processing there would be another micro-batch without data, without end.
+        # By processing time, Spark would run micro-batches without data forever.
         conf = {NO_DATA_BATCHES: "false"} if self.time_mode == "ProcessingTime" else {}
         return run(
             self.spark,
@@ -184,7 +184,7 @@ class Pair:
             yield batch, _marked(frame)
 
     def on_spark_after(self, number: int) -> dict[str, list[str]]:
-        """Return the states of Spark's own query as they were after a micro-batch."""
+        """Return the states of Spark's own query after a micro-batch."""
         import_checkpoint(self.spark, self.location, self.imported, batch=number)
         form = "Pandas" if self.pandas else "PySpark"
         return self.states(self.imported, f"transformWithStateIn{form}Exec-0", None)
@@ -211,7 +211,7 @@ def _end(batch: MicroBatch) -> int:
 
 
 def _marked(frame: DataFrame) -> DataFrame:
-    """Return events as Spark hands over those of a stream with a watermark."""
+    """Return events as Spark passes the events of a stream with a watermark."""
     columns = [
         frame[name].alias(name, metadata={"spark.watermarkDelayMs": 0}) if name == "t" else name
         for name in frame.columns

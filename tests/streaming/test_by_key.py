@@ -1,4 +1,4 @@
-"""Updates that are written for one key at a time."""
+"""Update functions that are called for one key at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_by_key_gets_a_keys_events_and_rows(world: World) -> None:
-    """In pandas: what is returned is what the key has; nothing means that the key goes."""
+    """In pandas: the returned rows replace the key's rows, and nothing deletes the key."""
 
     def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
         import pandas as pd
@@ -38,7 +38,7 @@ def test_by_key_gets_a_keys_events_and_rows(world: World) -> None:
 
 
 def test_by_key_with_a_list_of_rows(world: World) -> None:
-    """A list state, the last three ids of a user: what falls out of it is deleted."""
+    """A list state with the last three ids of a user: older ids are deleted."""
 
     def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
         import pandas as pd
@@ -66,7 +66,7 @@ def test_by_key_with_a_list_of_rows(world: World) -> None:
 
 
 def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
-    """A map state by list, of keys that are lists; what is not returned goes."""
+    """A map state by list, with lists as keys; entries that are not returned are deleted."""
 
     def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
         import pandas as pd
@@ -98,7 +98,7 @@ def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
 
 
 def of_pages(world: World, rows: pa.Table, function: Any, entry: str = "page") -> StatefulQuery:
-    """Store rows as a map state of users, and return a query that goes on with it."""
+    """Store rows as a map state of users, and return a query that continues with it."""
     options: dict[str, Any] = {"kind": "map", "entry": entry, "max_parallelism": 8}
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("totals", "per-user", rows, key="user", **options)
@@ -113,8 +113,8 @@ def stored(world: World, by: str = "page") -> pa.Table:
     return rows.sort_by(by)
 
 
-def test_values_that_a_function_leaves_alone_stay_as_they_are(world: World) -> None:
-    """Bit for bit, of every type that a state can have, whatever the session's time zone is."""
+def test_values_that_a_function_returns_unchanged_stay_the_same(world: World) -> None:
+    """Bit for bit, for every type that a state can have, in any session time zone."""
 
     def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
         return state.assign(n=state["n"] + len(events))
@@ -132,8 +132,8 @@ def test_values_that_a_function_leaves_alone_stay_as_they_are(world: World) -> N
             assert bits(found.column(name)) == bits(rows.column(name)), name
 
 
-def test_entries_are_told_apart_by_times_that_python_has_not(world: World) -> None:
-    """What a function does not return is deleted; what it adds is there."""
+def test_entries_are_identified_by_times_that_python_cannot_represent(world: World) -> None:
+    """Entries that a function does not return are deleted; entries that it adds are stored."""
     at = ints([2**63 - 1, 2**63 - 2, 0], pa.timestamp("us", "UTC"))
     rows = pa.table({"user": ["ann"] * 3, "at": at, "n": [1, 2, 3]})
 
@@ -179,7 +179,7 @@ def fails(key: Any, events: Any, state: Any) -> Any:
 def test_an_error_names_operator_state_key_column_and_value(
     world: World, function: Any, message: str
 ) -> None:
-    """Nothing is committed, and the query can go on with a function that is mended."""
+    """Nothing is committed, and the query can continue with a corrected function."""
     rows = pa.table({"user": ["ann", "ann"], "page": ["/a", "/b"], "n": [1, 2]})
     query = of_pages(world, rows, function)
     with pytest.raises(ProcessorError, match=WHERE + ".*" + message):
@@ -187,8 +187,8 @@ def test_an_error_names_operator_state_key_column_and_value(
     assert world.store.checkpoints() == (1,)
 
 
-def test_a_function_gets_columns_of_arrow_s_types(world: World) -> None:
-    """A long beside a null is one."""
+def test_a_function_gets_columns_with_arrow_types(world: World) -> None:
+    """A long next to a null stays a long."""
 
     def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
         import pandas as pd

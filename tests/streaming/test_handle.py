@@ -1,4 +1,4 @@
-"""States of one key in memory: what is read, and what of it is written."""
+"""The states of one key in memory: reads, and the writes that result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOCK = Clock("processingtime", now_ms=1000)
 
 
 def parse(ddl: str) -> T.StructType:
-    """Stand in for Spark's parser: only names matter here."""
+    """Replace Spark's parser: only names matter here."""
     return T.StructType([T.StructField(one.split()[0], T.LongType()) for one in ddl.split(", ")])
 
 
@@ -43,7 +43,7 @@ def variable(kind: StateKind, ttl_ms: int | None = None) -> Variable:
     return Variable("s", kind, LONG, LONG if kind is StateKind.MAP else None, ttl_ms)
 
 
-def test_what_init_declares_is_known() -> None:
+def test_states_declared_in_init_are_known() -> None:
     def init(handle: Handle) -> None:
         handle.getValueState("a", "x long, y long")
         handle.getListState("b", LONG, 5)
@@ -71,19 +71,19 @@ def test_what_init_declares_is_known() -> None:
         (lambda h: h.registerTimer(5), "eventtime", "there is no key"),
     ],
 )
-def test_what_cannot_be_declared_is_refused(init: Any, mode: str, message: str) -> None:
+def test_an_invalid_declaration_is_refused(init: Any, mode: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         declare(init, mode)
 
 
-def test_timers_need_a_time() -> None:
+def test_timers_need_a_time_mode() -> None:
     handle = Handle(Clock("none"), {})
     for call in (lambda: handle.registerTimer(5), lambda: handle.deleteTimer(5), handle.listTimers):
         with pytest.raises(InvalidArgumentError, match='time_mode="None"'):
             call()
 
 
-def test_states_are_declared_in_init_alone() -> None:
+def test_states_can_only_be_declared_in_init() -> None:
     handle = Handle(Clock("none"), {"a": Variable("a", StateKind.VALUE, LONG)})
     handle.getValueState("a", LONG)
     with pytest.raises(InvalidArgumentError, match="init\\(\\) declares the same states"):
@@ -112,7 +112,7 @@ def test_an_empty_list_is_not_put() -> None:
             call([])
 
 
-def test_a_value_lives_as_long_as_it_was_said() -> None:
+def test_a_value_expires_after_its_ttl() -> None:
     value = ValueState(variable(StateKind.VALUE, 50), CLOCK)
     for ends, alive in ((1000, None), (1001, (7,))):
         value.begin([(7, ends)])
@@ -126,7 +126,7 @@ def test_a_value_lives_as_long_as_it_was_said() -> None:
     assert value.changed() == Changed(deletes=((),))
 
 
-def test_a_list_goes_on_behind_its_last_position() -> None:
+def test_a_list_is_appended_after_its_last_position() -> None:
     listed = ListState(variable(StateKind.LIST, 50), CLOCK)
     listed.begin([(9, 2, 5000), (4, 1, 900)])
     listed.appendValue((3,))
@@ -136,7 +136,7 @@ def test_a_list_goes_on_behind_its_last_position() -> None:
     assert listed.changed() == Changed(upserts=((0, 5, 1050), (1, 6, 1050)), cleared=True)
 
 
-def test_due_timers_are_those_up_to_the_clock() -> None:
+def test_timers_up_to_the_clock_are_due() -> None:
     handle = Handle(Clock("eventtime", 5, 100), {})
     handle.begin({}, [(101,), (100,), (7,)])
     handle.registerTimer(50)
@@ -157,8 +157,8 @@ STEPS = st.lists(
 
 
 @given(st.dictionaries(KEYS, st.integers(0, 9)), STEPS)
-def test_a_map_is_a_dictionary(stored: dict[int, int], steps: list[Any]) -> None:
-    """And what is written of it makes what is stored the same."""
+def test_a_map_behaves_like_a_dictionary(stored: dict[int, int], steps: list[Any]) -> None:
+    """Its written changes produce the same state in the store."""
     state = MapState(variable(StateKind.MAP), CLOCK)
     state.begin(list(stored.items()))
     model = dict(stored)
@@ -188,7 +188,7 @@ def _entries(state: MapState) -> Iterator[tuple[int, int]]:
     return ((key, value) for (key,), (value,) in state.iterator())
 
 
-def test_nan_and_zeros_are_one_key_each() -> None:
+def test_nan_is_one_key_and_so_is_zero() -> None:
     state = MapState(variable(StateKind.MAP), CLOCK)
     state.updateValue((float("nan"),), (1,))
     state.updateValue((float("nan"),), (2,))

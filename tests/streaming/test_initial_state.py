@@ -1,4 +1,4 @@
-"""State that was restored from a checkpoint, in Spark's own state store from the first event on."""
+"""State restored from a checkpoint into Spark's own state store, before the first event."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ OUTPUT = "user string, n long, total long"
 
 
 class Totals(StatefulProcessor):
-    """Number and sum of a user's amounts; it says them after each micro-batch with events."""
+    """The number and sum of a user's amounts, emitted after each micro-batch with events."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
         self.state = handle.getValueState("totals", "n long, total long")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Take over what was stored: a row, or a frame of one row."""
+        """Take over the stored state: a row, or a frame with one row."""
         row = initialState.iloc[0] if isinstance(initialState, pd.DataFrame) else initialState
         self.state.update((int(row["n"]), int(row["total"])))
 
     def add(self, amounts: list[int]) -> tuple[int, int]:
-        """Add up; return what the user has now."""
+        """Add an amount; return the user's new totals."""
         n, total = self.state.get() or (0, 0)
         self.state.update((n + len(amounts), total + sum(amounts)))
         return n + len(amounts), total + sum(amounts)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 class RowTotals(Totals):
-    """The same by rows."""
+    """The same totals with rows."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Add the events of a user."""
@@ -55,7 +55,7 @@ class RowTotals(Totals):
 
 
 class PandasTotals(Totals):
-    """The same by frames."""
+    """The same totals with frames."""
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
@@ -80,11 +80,12 @@ def by_frames(events: Any, initial: Any) -> DataFrame:
 
 
 @pytest.mark.parametrize("transform", [by_rows, by_frames])
-def test_it_is_there_when_the_first_events_come(
+def test_it_is_available_with_the_first_events(
     spark: SparkSession, tmp_path: Path, transform: Callable[[Any, Any], DataFrame]
 ) -> None:
-    """A state of a base and changes, restored at another parallelism; keys without events keep it,
-    until their first event comes, micro-batches later.
+    """A state with a base and changes, restored at another parallelism.
+
+    Keys without events keep their state until their first event, several micro-batches later.
     """
     store = StateStore.open(str(tmp_path / "store"), spark=spark, table_format="parquet")
     rows = [{"user": f"u{i}", "n": i, "total": 10 * i} for i in range(20)]

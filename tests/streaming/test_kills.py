@@ -1,4 +1,4 @@
-"""Real kills of a streaming job; ``python -m tests.streaming.kills --count 50`` does many."""
+"""Real kills of a streaming job; ``python -m tests.streaming.kills --count 50`` runs more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED = 66
 def test_a_killed_query_counts_every_event_once(
     tmp_path: Path, form: str, kills: int, ahead: int
 ) -> None:
-    """In the state, and in a Delta table that a processor's output goes to."""
+    """In the state, and in a Delta table with a processor's output."""
     found = kill_many(kills, SEED, tmp_path, form, ahead)
     assert found.problems == []
     assert found.events_files >= ahead

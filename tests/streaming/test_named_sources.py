@@ -1,4 +1,4 @@
-"""Queries whose sources have names, which is how Spark lets them come, go and change places."""
+"""Queries with named sources, which Spark allows to be added, removed and reordered."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UNFINISHED = "spark.sql.streaming.checkUnfinishedRepartitionOnRestart"
 
 @pytest.fixture
 def evolution(spark: SparkSession, version: int) -> Iterator[None]:
-    """Have Spark want a name of each source, and write the offset log in a version."""
+    """Make Spark require a name for each source and write this version of the offset log."""
     spark.conf.set(EVOLUTION, "true")
     spark.conf.set(VERSION, str(version))
-    # Spark 4.2 looks for shuffle partitions there that version 2 does not have.
+    # Spark 4.2 expects shuffle partitions there, which version 2 does not have.
     spark.conf.set(UNFINISHED, "false")
     yield
     for name in (EVOLUTION, VERSION, UNFINISHED):
@@ -35,7 +35,7 @@ def evolution(spark: SparkSession, version: int) -> Iterator[None]:
 
 
 class Sources:
-    """Folders of events that are read by name, and how often each user is in them."""
+    """Folders of events that are read by name, and the number of events of each user in them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Sources:
         self.files = 0
 
     def add(self, name: str, *users: str) -> None:
-        """Write a file of events; file times ascend, so that their order is known."""
+        """Write a file of events; file times ascend, so that their order is fixed."""
         folder = self.world.folder / name
         folder.mkdir(exist_ok=True)
         rows = [{"id": i, "user": user, "amount": 1} for i, user in enumerate(users)]
@@ -54,7 +54,9 @@ class Sources:
         self.counts.update(users)
 
     def read(self, *names: str, named: bool = True) -> DataFrame:
-        """Return the events of some folders as one stream, a file of each a micro-batch."""
+        """Return the events of some folders as one stream, with one file of each per
+        micro-batch.
+        """
         frames = []
         for name in names:
             reader = self.world.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
@@ -66,7 +68,7 @@ class Sources:
         return first
 
     def run(self, *names: str, named: bool = True, location: str = "progress") -> None:
-        """Let a new query take all events there are, and compare its state with what there was."""
+        """Process all events with a new query, and compare its state with the expected one."""
         stream = self.read(*names, named=named)
         place = str(self.world.folder / location)
         self.world.query().start(stream, place, availableNow=True).awaitTermination()
@@ -79,7 +81,7 @@ def progress(world: World) -> Progress:
 
 @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_named_sources_count_each_event_once(world: World, evolution: None) -> None:
-    """At first, when the query is started again with new files, and when Spark forgot a commit."""
+    """In the first run, after a restart with new files, and after Spark lost a commit."""
     sources = Sources(world)
     sources.add("orders", "a", "b", "a")
     sources.add("returns", "a", "c")
@@ -92,7 +94,7 @@ def test_named_sources_count_each_event_once(world: World, evolution: None) -> N
     newest = world.store.restore().checkpoint_id
     for name in ("commits/1", "commits/.1.crc"):
         (world.folder / "progress" / name).unlink()
-    sources.run("orders", "returns")  # the last micro-batch once more
+    sources.run("orders", "returns")  # the last micro-batch again
     assert world.store.restore().checkpoint_id == newest
     sources.add("orders", "d")
     sources.run("orders", "returns")
@@ -100,7 +102,7 @@ def test_named_sources_count_each_event_once(world: World, evolution: None) -> N
 
 
 @pytest.mark.parametrize("version", [2])
-def test_named_sources_come_and_go_and_change_places(world: World, evolution: None) -> None:
+def test_named_sources_can_be_added_removed_and_reordered(world: World, evolution: None) -> None:
     sources = Sources(world)
     sources.add("orders", "a", "b")
     sources.add("returns", "a")
@@ -118,12 +120,13 @@ def test_named_sources_come_and_go_and_change_places(world: World, evolution: No
 
 
 @pytest.mark.parametrize("version", [1])
-def test_sources_that_changed_places_are_refused_where_spark_goes_by_places(
+def test_reordered_sources_are_refused_if_spark_identifies_them_by_position(
     world: World, evolution: None
 ) -> None:
-    """With version 1 of the offset log Spark gives one source the position of another.
+    """With version 1 of the offset log, Spark gives one source the position of another.
 
-    Of files Spark sees that it does not have that many; of other sources this package sees it.
+    For file sources Spark detects that they have fewer files. For other sources this package
+    detects it.
     """
     sources = Sources(world)
     sources.add("orders", "a")
@@ -138,10 +141,10 @@ def test_sources_that_changed_places_are_refused_where_spark_goes_by_places(
 
 
 @pytest.mark.parametrize("version", [2])
-def test_unnamed_sources_of_the_same_session(
+def test_unnamed_sources_in_the_same_session(
     world: World, spark: SparkSession, evolution: None
 ) -> None:
-    """Their numbers are their names in the second version of the offset log, in any order."""
+    """In version 2 of the offset log their names are numbers, in any order."""
     spark.conf.set(EVOLUTION, "false")
     sources = Sources(world)
     for name in ("a", "b"):
@@ -154,7 +157,7 @@ def test_unnamed_sources_of_the_same_session(
 
 
 def test_a_stream_that_is_read_twice_has_one_folder(world: World) -> None:
-    """Spark writes down where it ends twice, and which files it has read once."""
+    """Spark records its end twice, and the files that it has read once."""
     sources = Sources(world)
     for users in ("ab", "ac"):
         sources.add("orders", *users)
@@ -167,25 +170,25 @@ def test_a_stream_that_is_read_twice_has_one_folder(world: World) -> None:
 
 
 class Counts(StatefulProcessor):
-    """Counts events, and has timers, so that its query has a source of ticks."""
+    """A processor that counts events, with timers, so that its query has a source of ticks."""
 
     def init(self, handle: Any) -> None:
-        """Have one value."""
+        """Declare one value."""
         self.n = handle.getValueState("n", "n long")
 
     def handleInputRows(self, key: Any, rows: Any, times: Any) -> Iterator[Any]:
-        """Add up."""
+        """Add the events."""
         known = self.n.get()
         self.n.update(((known[0] if known else 0) + sum(1 for _ in rows),))
         return iter(())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_processor_with_timers_over_named_sources(world: World, evolution: None) -> None:
-    """The source of ticks has a name too, and no place among where the sources end."""
+    """The source of ticks has a name too, but no entry in the ends of the sources."""
     sources = Sources(world)
     sources.add("orders", "a", "b")
     sources.add("returns", "a")

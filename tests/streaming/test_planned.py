@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def written(folder: Path, **content: str) -> Storage:
-    """Return a checkpoint location with such files; ``_`` in a name stands for ``/``."""
+    """Return a checkpoint location with these files; ``_`` in a name stands for ``/``."""
     for name, text in content.items():
         path = folder / name.replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,9 @@ def offsets(*ends: str) -> str:
 
 
 def test_new_files_of_a_source_are_known(tmp_path: Path) -> None:
-    """From a log of its own, or from the end of one that has all, however long; in any order."""
+    """From the source's own log, or from the end of a log with all files, of any
+    length and order.
+    """
     log = "v1" + "".join(entry(n // 1000, f"f{n}") for n in range(10_000))
     location = written(
         tmp_path,
@@ -66,7 +68,7 @@ def test_new_files_of_a_source_are_known(tmp_path: Path) -> None:
         {"sources_0_1": "v1" + entry(1, "a")[:-3]},
     ],
 )
-def test_what_a_location_has_lost_is_named(tmp_path: Path, lost: dict[str, str | None]) -> None:
+def test_missing_files_of_a_location_are_named(tmp_path: Path, lost: dict[str, str | None]) -> None:
     whole = {
         "metadata": '{"id":"q"}',
         "offsets_0": offsets('{"logOffset":-1}'),
@@ -99,8 +101,8 @@ def named(*ends: str) -> str:
     return offsets(*ends).replace("v1", "v2", 1)
 
 
-def test_sources_are_told_by_their_names(tmp_path: Path) -> None:
-    """Numbers are in their order, also beyond nine; ticks have no place."""
+def test_sources_are_identified_by_their_names(tmp_path: Path) -> None:
+    """Numbers are sorted as numbers, also above nine; ticks have no position."""
     many = [f'{n}:{{"t":{{"0":{n}}}}}' for n in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)]
     location = written(
         tmp_path,
@@ -121,8 +123,8 @@ def test_sources_are_told_by_their_names(tmp_path: Path) -> None:
     assert [json.loads(end)["t"]["0"] for end in numbered.ends] == [*range(10)]
 
 
-def test_positions_get_the_names_of_the_plan(tmp_path: Path) -> None:
-    """Version 1 has none: and a plan of other sources is refused."""
+def test_positions_get_the_names_in_the_plan(tmp_path: Path) -> None:
+    """Version 1 has no names, and a plan with other sources is refused."""
     location = written(
         tmp_path,
         metadata='{"id":"q"}',

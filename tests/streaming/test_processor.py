@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` on a store does what it does on Spark's own ``transformWithState``."""
+"""A ``StatefulProcessor`` on a store behaves as on Spark's own ``transformWithState``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ FILES = 4
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_a_processor_gives_what_it_gave_on_spark(
+def test_a_processor_behaves_as_recorded_on_spark(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """In a recorded run: after every micro-batch the same rows, and at the end the same states and
-    timers. Half of the processors take rows, the others pandas.
+    """Compared with a recorded run: the output of every micro-batch, and the final states and
+    timers.
+
+    Half of the processors use rows, the others pandas.
     """
     events(tmp_path / "events", 0, RECORDED_FILES)
     pair, golden = Pair(spark, tmp_path, name, is_recorded_in_pandas(name)), recorded_run(name)
@@ -43,10 +45,10 @@ def test_a_processor_gives_what_it_gave_on_spark(
 @pytest.mark.long
 @pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_a_processor_gives_what_it_gives_on_spark(
+def test_a_processor_behaves_as_on_spark(
     spark: SparkSession, tmp_path: Path, name: str, pandas: bool
 ) -> None:
-    """After every micro-batch the same rows, states and timers."""
+    """After every micro-batch the output, the states and the timers are the same."""
     events(tmp_path / "events", 0, FILES)
     pair = Pair(spark, tmp_path, name, pandas)
     expected = pair.on_spark()
@@ -56,7 +58,7 @@ def test_a_processor_gives_what_it_gives_on_spark(
 
 
 def process(pair: Pair, batches: Iterable[MicroBatch], expected: dict[int, list[str]]) -> None:
-    """Process micro-batches, at a parallelism that changes each time, and compare their output."""
+    """Process micro-batches at a parallelism that changes each time, and compare their output."""
     query = pair.query()
     with settings(pair.spark, {"spark.sql.session.timeZone": "UTC"}):
         for batch, frame in pair.frames(batches):
@@ -66,7 +68,7 @@ def process(pair: Pair, batches: Iterable[MicroBatch], expected: dict[int, list[
 
 
 def states_of(pair: Pair, batch: MicroBatch) -> dict[str, list[str]]:
-    """Return the states after a micro-batch; the index of the timers has to fit them."""
+    """Return the states after a micro-batch; the index of the timers must match them."""
     states = pair.states(pair.store, "op", batch.planned_at_ms)
     assert timers(states.pop(INDEX, [])) == timers(states.get("timers", []))
     return states

@@ -1,4 +1,4 @@
-"""Queries of a ``StatefulProcessor``: started and stopped, changed, wrong, and with outputs."""
+"""Queries of a ``StatefulProcessor``: start, stop, changes, errors and outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVENTS = "id long, user string, amount long"
 
 
 class Totals(Base):
-    """A total a key, with what the test asks for beside it."""
+    """A total per key, with actions that the test selects."""
 
     schema, life, fails, wait = "total long", None, False, 0
 
@@ -52,7 +52,7 @@ class Totals(Base):
         self.total = handle.getValueState("total", self.schema, self.life)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Add up."""
+        """Add the amounts."""
         total = (self.total.get() or (0,))[0] + sum(row.amount for row in rows)
         if self.fails:
             raise ValueError(f"no total for {total}")
@@ -65,7 +65,7 @@ class Totals(Base):
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
-        """Give the total with its sign turned."""
+        """Emit the total with a negative sign."""
         (total,) = self.total.get() or (0,)
         self.total.clear()
         yield Row(user=key[0], total=-total)
@@ -74,7 +74,7 @@ class Totals(Base):
 def made(
     world: World, time_mode: str = "None", key: str | list[str] = "user", **own: Any
 ) -> StatefulQuery:
-    """Return a query of a processor with other attributes."""
+    """Return a query of a processor with these attributes."""
     processor = Totals(pandas=False)
     output, retain = own.pop("output", None), own.pop("retain", None)
     for name, value in own.items():
@@ -101,13 +101,15 @@ def rows(world: World, name: str = "total") -> list[dict[str, Any]]:
 
 
 def at(number: int, ms: int = 0, before_ms: int = 0) -> MicroBatch:
-    """Return a micro-batch of a query that is planned at a time, after another one."""
+    """Return a micro-batch of a query, planned at a time, after another one."""
     before = MicroBatch("q", number - 1, (), before_ms or None) if number else None
     return MicroBatch("q", number, (), ms or None, (), before)
 
 
 def test_an_error_in_a_processor_names_the_key(world: World) -> None:
-    """With its key group, key and micro-batch; the last checkpoint stays the newest."""
+    """The error has the key group, the key and the micro-batch; the last checkpoint stays the
+    newest.
+    """
     made(world).process(world.frame("a", "b"), at(0))
     (group,) = key_groups([pa.array(["b"])], max_parallelism=8, hash_scheme="flink-sql")
     where = rf"in micro-batch 1, key group {group}, of key \('b',\): ValueError: no total"
@@ -118,8 +120,8 @@ def test_an_error_in_a_processor_names_the_key(world: World) -> None:
     assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 2}]
 
 
-def test_the_key_group_in_an_error_is_that_of_the_rows(world: World) -> None:
-    """Of a key of several columns, with nulls and NaN, before it is stored and after."""
+def test_the_key_group_in_an_error_is_the_stored_one(world: World) -> None:
+    """For a key with several columns, with nulls and NaN, before and after it is stored."""
     day, at_noon = date(2024, 2, 29), datetime(2024, 2, 29, 12, 0, 0, 4)
     keys = [
         ("é" * 9, math.nan, 1.5, Decimal("-1.25"), day, at_noon, True, bytearray(b"\x00b"), -3),
@@ -149,8 +151,8 @@ def test_the_key_group_in_an_error_is_that_of_the_rows(world: World) -> None:
     assert groups == [of_rows, of_rows]
 
 
-def test_what_cannot_be_is_refused(world: World) -> None:
-    """Before anything is written."""
+def test_invalid_arguments_are_refused(world: World) -> None:
+    """Before any file is written."""
     with pytest.raises(InvalidArgumentError, match="the events have no column 'who'"):
         made(world, key="who").process(world.frame("a"), at(0))
     with pytest.raises(InvalidArgumentError, match="time_mode='Often'"):
@@ -163,22 +165,22 @@ def test_what_cannot_be_is_refused(world: World) -> None:
 
 
 class Silent(Totals):
-    """Nothing comes out, of a column that is a list."""
+    """A processor without output, whose output schema has a list column."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Count."""
+        """Count the events."""
         self.total.update((sum(1 for _ in rows),))
         return iter([])
 
 
 class Wrong(Totals):
-    """What comes out, or what is kept, is of other types than was said."""
+    """A processor whose output or state has other types than declared."""
 
     yields: Any = None
     keeps: Any = None
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Keep and yield what the test asks for."""
+        """Store and emit the values that the test selects."""
         self.total.update((self.keeps or 1,))
         yield Row(user=key[0], total=self.yields or 1)
 
@@ -191,7 +193,7 @@ class Wrong(Totals):
     ],
 )
 def test_values_of_other_types_are_refused(world: World, own: dict[str, str], message: str) -> None:
-    """With the columns; nothing is committed."""
+    """The error has the columns; nothing is committed."""
     query = made(world)
     assert isinstance(query.update, Processing)
     processor = Wrong(pandas=False)
@@ -203,8 +205,8 @@ def test_values_of_other_types_are_refused(world: World, own: dict[str, str], me
     assert world.store.checkpoints() == ()
 
 
-def test_not_a_number_is_one_key_and_so_is_zero(world: World) -> None:
-    """Whatever its bits: its events find its rows."""
+def test_nan_is_one_key_and_so_is_zero(world: World) -> None:
+    """Events find the key's rows, whichever bits they have."""
     query = made(world, key="x")
     other_nan = pa.array([-1, 0], pa.int64()).view(pa.float64())[0].as_py()
     for number, values in enumerate(
@@ -220,8 +222,8 @@ def test_not_a_number_is_one_key_and_so_is_zero(world: World) -> None:
     ]
 
 
-def test_a_processor_may_yield_nothing(world: World) -> None:
-    """Its output is empty, with its columns."""
+def test_a_processor_can_emit_nothing(world: World) -> None:
+    """Its output is empty, but has its columns."""
     given: list[tuple[int, list[str]]] = []
     query = StatefulQuery.of_processor(
         store=world.store,
@@ -239,8 +241,8 @@ def test_a_processor_may_yield_nothing(world: World) -> None:
     assert rows(world) == [{"user": "a", "total": 2}]
 
 
-def test_timers_fire_without_events_by_ticks(world: World) -> None:
-    """Idle micro-batches are no checkpoints; one in which a timer is due is."""
+def test_timers_fire_without_events_through_ticks(world: World) -> None:
+    """Idle micro-batches create no checkpoints; a micro-batch with a due timer creates one."""
     given: list[tuple[str, int]] = []
     world.add(events=2)
 
@@ -265,8 +267,8 @@ def test_timers_fire_without_events_by_ticks(world: World) -> None:
     assert rows(world) == rows(world, "timers") == []
 
 
-def test_an_index_that_is_not_of_the_timers_is_made_anew(world: World) -> None:
-    """Timers that someone else writes into the store fire too."""
+def test_an_outdated_timer_index_is_rebuilt(world: World) -> None:
+    """Timers that another program writes into the store fire too."""
     query = made(world, "ProcessingTime", wait=100_000)
     query.process(world.frame("a"), at(0, 1000))
     with world.store.snapshot(parallelism=2) as checkpoint:
@@ -286,7 +288,7 @@ def test_an_index_that_is_not_of_the_timers_is_made_anew(world: World) -> None:
     assert [(row["user"], row["minute"]) for row in rows(world, INDEX)] == [("z", 116)]
 
 
-def test_few_timers_are_due_of_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_many_timers_are_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the minutes that have passed are read."""
     query = made(world, "ProcessingTime", wait=60_000)
     for number in range(4):
@@ -300,18 +302,20 @@ def test_few_timers_are_due_of_many(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 class Later(Totals):
-    """A timer as many minutes ahead as the events of a key add up to."""
+    """A timer that is as many minutes ahead as the sum of a key's events."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Add up, and set the timer."""
+        """Add the events, and set the timer."""
         total = sum(row.amount for row in rows)
         self.total.update((total,))
         self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + total * 60_000)
         return iter([])
 
 
-def test_of_what_is_not_due_nothing_is_read(world: World) -> None:
-    """Of the index the key groups of the minutes that have passed, of other states of the keys."""
+def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
+    """Of the index, the key groups of passed minutes are read; of other states,
+    those keys' rows.
+    """
     storage = CountingStorage(str(world.folder / "store"))
     query = made(world, "ProcessingTime")
     assert isinstance(query.update, Processing)
@@ -336,8 +340,8 @@ def test_of_what_is_not_due_nothing_is_read(world: World) -> None:
     assert len(of_minutes) < minutes.num_rows / 10
 
 
-def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) -> None:
-    """At the next start, by a checkpoint of its own; the progress goes along."""
+def test_new_and_wider_columns_and_ttls_are_applied(world: World) -> None:
+    """At the next start, in a separate checkpoint, which carries the progress."""
     made(world, schema="total int").process(world.frame("a", "b"), at(0))
     made(world, schema="total long, note string").process(world.frame("b"), at(1))
     assert rows(world) == [
@@ -353,8 +357,8 @@ def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) ->
     assert [row["total"] for row in rows(world)] == [1, 3]
 
 
-def test_a_time_to_live_is_turned_on_changed_and_off(world: World) -> None:
-    """What is stored when it is turned on lives from then."""
+def test_a_ttl_is_turned_on_changed_and_off(world: World) -> None:
+    """Rows that are stored when the TTL is turned on live from that time."""
     made(world, "ProcessingTime").process(world.frame("a", "b"), at(0, 1000))
     made(world, "ProcessingTime", life=500).process(world.frame("b"), at(1, 2000, 1000))
     assert rows_at(world, 2499) == [("a", 1, 2500), ("b", 2, 2500)]
@@ -366,14 +370,14 @@ def test_a_time_to_live_is_turned_on_changed_and_off(world: World) -> None:
 
 
 def rows_at(world: World, now_ms: int) -> list[tuple[Any, ...]]:
-    """Return the rows of the totals that live at a time, and until when they do."""
+    """Return the rows of the totals that are alive at a time, and when they expire."""
     restored = world.store.restore(parallelism=1, now_ms=now_ms).keyed("totals", "total")
     found = restored.to_arrow(0).read_all().drop_columns(["key_group"]).to_pylist()
     return sorted((row["user"], row["total"], row["ttlExpirationMs"]) for row in found)
 
 
 def test_columns_are_renamed_and_dropped(world: World) -> None:
-    """Once, and the query is started again with the same words."""
+    """It happens once, although the query is started again with the same options."""
     old = world.query(schema="user string, n long, total long, more long")
     old = replace(old, update=totals_of("n", "total", "more"))
     old.process(world.frame("a"), at(0))
@@ -387,7 +391,7 @@ def test_columns_are_renamed_and_dropped(world: World) -> None:
 
 
 def totals_of(*names: str) -> Any:
-    """Return an update that adds one to some columns for each event."""
+    """Return an update function that adds one to some columns for each event."""
 
     def update(events: DataFrame, states: Any, batch: MicroBatch) -> Any:
         new = events.select("user", *(F.lit(1).cast("long").alias(name) for name in names))
@@ -397,8 +401,8 @@ def totals_of(*names: str) -> Any:
     return update
 
 
-def test_a_query_has_several_states(world: World) -> None:
-    """Of one key; those that an update does not name stay as they are."""
+def test_a_query_with_several_states(world: World) -> None:
+    """They share the key; states that an update does not return are unchanged."""
 
     def update(events: DataFrame, states: Any, batch: MicroBatch) -> Any:
         counts = states["counts"].unionByName(events.select("user", F.lit(1).alias("n")))
@@ -428,7 +432,7 @@ def test_a_query_has_several_states(world: World) -> None:
 
 
 def test_a_delta_table_gets_each_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever it was written with before, by its number and the query's id."""
+    """The micro-batch's number and the query's id prevent a second write, by any earlier writer."""
     url = str(tmp_path / "out")
     write = to_delta(url)
     for number, query in ((0, "q"), (0, "q"), (1, "q"), (0, "other"), (1, "q")):

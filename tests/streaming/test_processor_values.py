@@ -1,4 +1,4 @@
-"""The values that a ``StatefulProcessor`` leaves alone, and those that are refused."""
+"""Values that a ``StatefulProcessor`` returns unchanged, and values that are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = from_arrow_schema(ROWS.schema, prefer_timestamp_ntz=True)
 
 
 def query_of(world: World, processor: Base, output_schema: Any, given: list[pa.Table]) -> Any:
-    """Return a query of a processor, whose output goes to a list."""
+    """Return a query of a processor whose output is appended to a list."""
     return StatefulQuery.of_processor(
         store=world.store,
         uid="op",
@@ -50,7 +50,7 @@ def query_of(world: World, processor: Base, output_schema: Any, given: list[pa.T
 
 
 def equal(found: pa.Table, rows: pa.Table) -> None:
-    """Assert that each value is the same, bit for bit."""
+    """Check that all values are the same, bit for bit."""
     assert found.num_rows == rows.num_rows
     for column, name in zip(found.columns, rows.schema.names, strict=True):
         own = rows.column(name)
@@ -58,10 +58,10 @@ def equal(found: pa.Table, rows: pa.Table) -> None:
 
 
 class Frames(Base):
-    """Frames as they come."""
+    """A processor that returns its frames."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Yield them, with an empty one."""
+        """Emit the frames, and an empty one."""
         yield pd.DataFrame()
         for frame in rows:
             assert str(frame.dtypes["twice"]) == "timestamp[us, tz=UTC][pyarrow]"
@@ -69,7 +69,7 @@ class Frames(Base):
 
 
 def test_frames_keep_the_values_of_events(world: World) -> None:
-    """Of every type, also times that Python and pandas do not have, in any time zone."""
+    """For every type and time zone, also times that Python and pandas cannot represent."""
     rows, given = every_type(), list[pa.Table]()
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     with settings(world.spark, BERLIN):
@@ -79,10 +79,10 @@ def test_frames_keep_the_values_of_events(world: World) -> None:
 
 
 class Keeps(Base):
-    """A value, a list and a map of every type, in a worker whose clock is Berlin's."""
+    """A value, a list and a map of every type, in a worker in Berlin's time zone."""
 
     def init(self, handle: Any) -> None:
-        """Declare them."""
+        """Declare the states."""
         self.before = os.environ.get("TZ", "")
         self.clock("Europe/Berlin")
         self.value = handle.getValueState("value", SCHEMA)
@@ -98,11 +98,11 @@ class Keeps(Base):
         time.tzset()
 
     def close(self) -> None:
-        """Set the time zone back."""
+        """Restore the time zone."""
         self.clock(self.before)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Keep what is new; write again what there is, and yield it."""
+        """Store new values; write the stored ones again, and emit them."""
         if not self.value.exists():
             for row in rows:
                 values = tuple(row[name] for name in SCHEMA.names)
@@ -121,8 +121,8 @@ class Keeps(Base):
             yield Row(**dict(zip(SCHEMA.names, values, strict=True)))
 
 
-def test_states_keep_values_that_are_written_again(world: World) -> None:
-    """Of every type, in an hour that comes twice, and far from now; the output has them too."""
+def test_values_that_are_written_again_stay_the_same(world: World) -> None:
+    """For every type, in a repeated hour, and far from now; the output is the same too."""
     given: list[pa.Table] = []
     rows = every_type(IN_PYTHON)
     with settings(world.spark, BERLIN):
@@ -142,7 +142,7 @@ def test_states_keep_values_that_are_written_again(world: World) -> None:
 
 
 class Wrong(Base):
-    """Yields, or keeps, what the test asks for."""
+    """A processor that emits or stores the value that the test selects."""
 
     yields: Any = ()
     keeps: Any = None
@@ -152,7 +152,7 @@ class Wrong(Base):
         self.total = handle.getValueState("total", "total long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        """Do it."""
+        """Emit or store the value."""
         if self.keeps is not None:
             self.total.update((self.keeps,))
         for _ in rows:
@@ -198,8 +198,8 @@ def test_an_error_names_operator_key_column_and_value(
     assert world.store.checkpoints() == ()
 
 
-def test_events_that_python_cannot_hold_are_refused(world: World) -> None:
-    """With key, column and value; as frames they are taken."""
+def test_events_that_python_cannot_represent_are_refused(world: World) -> None:
+    """The error has the key, the column and the value; as frames they are accepted."""
     at = ints([0, 2**58], pa.timestamp("us", "UTC"))
     rows = pa.table({"user": ["a", "b"], "at": at})
     query = query_of(world, Wrong(pandas=False), "total long", [])

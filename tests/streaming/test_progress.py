@@ -1,4 +1,6 @@
-"""What Spark planned, and what a checkpoint says of it: positions, offsets, the clock."""
+"""Spark's plan of a micro-batch, and the progress in a checkpoint: positions,
+offsets, the clock.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from tests.streaming.world import World
 pytestmark = pytest.mark.spark
 
 
-def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
-    """As union state, and as Spark's source takes it for a query that succeeds this one."""
+def test_kafkas_end_offsets_are_stored_by_partition(world: World) -> None:
+    """As union state, and in the format that Spark's source accepts for a successor query."""
     kafka = '{"orders":{"1":7,"0":12,"10":3}}'
     batch = MicroBatch("q", 0, (kafka, '{"logOffset":4}'))
     world.query(parallelism=3).process(world.frame("a"), batch)
@@ -28,7 +30,7 @@ def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
     assert json.loads(starting_offsets(restored)) == json.loads(kafka)
 
 
-def test_offsets_that_were_lost_are_not_those_of_a_new_query(tmp_path: Path) -> None:
+def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         lost = pa.table({"topic": ["t"], "partition": [0], "offset": [7]}).slice(1)
@@ -60,7 +62,7 @@ STATE = "state 'totals' of operator 'u'"
         ((("q", 3), ("new", 0)), True, "q", 3, True, "has gone on with query new"),
     ],
 )
-def test_what_can_be_the_next_micro_batch(
+def test_valid_next_micro_batches(
     known: tuple[tuple[str, int], ...],
     has_state: bool,
     query: str,
@@ -68,7 +70,9 @@ def test_what_can_be_the_next_micro_batch(
     succeeds: bool,
     message: str | None,
 ) -> None:
-    """State and progress are there together, or nobody knows which events were counted."""
+    """State and progress must both be present; otherwise it is unknown which events
+    were counted.
+    """
     progress, batch = Progress(known), MicroBatch(query, number)
     if message is None:
         progress.check(batch, STATE, has_state=has_state, succeeds=succeeds)
@@ -87,19 +91,19 @@ FILE, OTHER = ((0, "aa"),), ((0, "bb"),)
     ("stored", "stored_files", "ends", "files", "agree"),
     [
         ((A,), None, (A,), (), True),
-        ((A,), None, (B,), (), True),  # the same offsets, written in another order
+        ((A,), None, (B,), (), True),  # the same offsets in another order
         ((A,), None, (C,), (), False),
         ((A,), None, (A, A), (), False),
-        ((), None, (A,), (), False),  # a salvage lost them
+        ((), None, (A,), (), False),  # lost in a salvage
         (("-",), None, ("-",), (), True),
         ((A,), FILE, (A,), FILE, True),
         ((A,), FILE, (A,), OTHER, False),
-        ((A,), (), (A,), FILE, False),  # a salvage lost them
-        ((A,), None, (A,), FILE, True),  # an older release knew of none
+        ((A,), (), (A,), FILE, False),  # lost in a salvage
+        ((A,), None, (A,), FILE, True),  # an older release did not store them
         ((A,), FILE, (A,), (), False),
     ],
 )
-def test_a_micro_batch_ends_or_begins_where_the_store_ends(
+def test_a_micro_batch_must_end_or_begin_at_the_stores_position(
     number: int,
     stored: tuple[str, ...],
     stored_files: tuple[tuple[int, str], ...] | None,
@@ -107,7 +111,7 @@ def test_a_micro_batch_ends_or_begins_where_the_store_ends(
     files: tuple[tuple[int, str], ...],
     agree: bool,
 ) -> None:
-    """The last one ends there, and the next one begins: numbers alone do not tell."""
+    """The last one must end and the next one must begin there: numbers alone are not sufficient."""
     batch = MicroBatch("q", 3, ends, files=files)
     batch = batch if number == 3 else MicroBatch("q", 4, (C,), before=batch)
     progress = Progress((("q", 3),), stored, stored_files)
@@ -119,8 +123,8 @@ def test_a_micro_batch_ends_or_begins_where_the_store_ends(
         progress.check(batch, STATE, has_state=True, succeeds=False)
 
 
-def test_a_snapshot_beside_a_query_cannot_lose_its_progress(world: World) -> None:
-    """It is carried, or named; and where it was dropped, the query does not count anew."""
+def test_a_concurrent_snapshot_cannot_lose_the_progress(world: World) -> None:
+    """It must be carried or dropped by name; if it was dropped, the query does not count again."""
     query = world.query()
     query.process(world.frame("a"), MicroBatch("q", 0))
     rows = [{"user": "a", "n": 1, "total": 1}]
@@ -147,8 +151,8 @@ def test_a_snapshot_beside_a_query_cannot_lose_its_progress(world: World) -> Non
     assert world.state() == {"a": (3, 3)}
 
 
-def test_rows_live_by_the_time_of_their_micro_batch(world: World) -> None:
-    """Not by that of the machine, so that a micro-batch that runs again does the same."""
+def test_the_ttl_uses_the_time_of_the_micro_batch(world: World) -> None:
+    """The machine's clock is not used, so that a repeated micro-batch has the same result."""
     ttl = TimeToLive(1000, "used")
     query = world.query(options={"max_parallelism": 8, "ttl": ttl})
     for number, (users, now_ms) in enumerate((("ab", 5000), ("a", 5600), ("ab", 6100))):
@@ -161,8 +165,8 @@ def test_rows_live_by_the_time_of_their_micro_batch(world: World) -> None:
     }
 
 
-def test_what_spark_planned_is_read_from_its_checkpoint_location(world: World) -> None:
-    """The time too: that of the rows is the one in Spark's own file."""
+def test_the_plan_is_read_from_sparks_checkpoint_location(world: World) -> None:
+    """This includes the time of the rows, which is in Spark's file."""
     world.add()
     ttl = TimeToLive(10**9, "used")
     world.run(world.query(options={"max_parallelism": 8, "ttl": ttl}))
@@ -178,8 +182,8 @@ def test_what_spark_planned_is_read_from_its_checkpoint_location(world: World) -
     assert used == json.loads(metadata)["batchTimestampMs"]
 
 
-def test_positions_that_differ_in_a_digit_are_not_the_same() -> None:
-    """A source may write any JSON; as doubles these two numbers are one."""
+def test_positions_that_differ_in_a_digit_are_different() -> None:
+    """A source may write any JSON, and as doubles these two numbers are equal."""
     assert same_ends(['{"at": 9007199254740992.0}'], ['{ "at": 9007199254740992.0 }'])
     assert not same_ends(['{"at": 9007199254740992.0}'], ['{"at": 9007199254740993.0}'])
 
@@ -196,10 +200,10 @@ ONE, TWO = '{"logOffset":1}', '{"logOffset":2}'
         (("x", "z"), (ONE, TWO), ((0, "f"), (1, "g")), False),
         (("x",), (ONE,), ((0, "f"),), False),
         (("y", "x"), (TWO, ONE), ((0, "f"), (1, "g")), False),
-        ((), (ONE, TWO), ((0, "f"), (1, "g")), True),  # an older release knew of no names
+        ((), (ONE, TWO), ((0, "f"), (1, "g")), True),  # an older release did not store names
     ],
 )
-def test_ends_are_compared_by_name(
+def test_end_positions_are_compared_by_name(
     names: tuple[str, ...],
     ends: tuple[str, ...],
     files: tuple[tuple[int, str], ...],

@@ -1,4 +1,4 @@
-"""The values that a processor gets from Arrow, and gives back."""
+"""Convert values from Arrow to Python for a processor, and back."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ INSTANT = T.TimestampType()
 
 @pytest.fixture(params=ZONES)
 def zone(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Be in a time zone."""
+    """Set a time zone for the test."""
     yield from in_zone(request.param)
 
 
 def in_zone(name: str) -> Iterator[str]:
-    """Set the time zone of the process, and set it back."""
+    """Set the time zone of the process, and restore it."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = name
     time.tzset()
@@ -50,14 +50,14 @@ def in_zone(name: str) -> Iterator[str]:
 
 
 def again(column: pa.Array, kind: T.DataType) -> pa.Array:
-    """Return a column that was read and written."""
+    """Return a column after a conversion to Python and back."""
     return arrow_column(python_values(column, kind), kind, name="v", subject="state 's'")
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_values_are_equal_or_are_refused(zone: str, data: st.DataObject) -> None:
-    """Of every type, in every zone; slices too."""
+def test_values_are_equal_or_refused(zone: str, data: st.DataObject) -> None:
+    """For every type and time zone, and for slices."""
     kind = from_arrow_type(data.draw(kinds()), prefer_timestamp_ntz=True)
     rows = data.draw(columns(to_arrow_type(kind, timezone="UTC"), 5))
     column = rows[1:]
@@ -72,11 +72,11 @@ def test_values_are_equal_or_are_refused(zone: str, data: st.DataObject) -> None
 
 
 TURNS = [
-    datetime(2025, 10, 26, 0, 30, tzinfo=UTC),  # the hour that comes twice in Berlin
+    datetime(2025, 10, 26, 0, 30, tzinfo=UTC),  # the repeated hour in Berlin
     datetime(2025, 10, 26, 1, 30, tzinfo=UTC),
-    datetime(2025, 4, 5, 14, 45, tzinfo=UTC),  # the half hour that comes twice on Lord Howe
+    datetime(2025, 4, 5, 14, 45, tzinfo=UTC),  # the repeated half hour on Lord Howe
     datetime(2025, 4, 5, 15, 15, tzinfo=UTC),
-    datetime(2011, 12, 30, 9, 59, 59, 999999, tzinfo=UTC),  # the day that Apia left out
+    datetime(2011, 12, 30, 9, 59, 59, 999999, tzinfo=UTC),  # the day that Apia skipped
     datetime(1850, 1, 1, 12, tzinfo=UTC),
     datetime(1, 1, 1, 12, tzinfo=UTC),
     datetime(9999, 12, 31, 11, 59, 59, 999999, tzinfo=UTC),
@@ -85,7 +85,7 @@ TURNS = [
 
 
 def test_instants_are_the_same_in_every_zone(zone: str) -> None:
-    """Those too that share a local time, or are a day from the ends of Python's years."""
+    """Also if they share a local time, or are a day from the limits of Python's years."""
     column = pa.array(TURNS[:6] + TURNS[-1:], pa.timestamp("us", "UTC"))
     assert again(column, INSTANT).equals(column)
     assert again(column.cast(pa.timestamp("us", "Europe/Berlin")), INSTANT).equals(column)
@@ -94,14 +94,15 @@ def test_instants_are_the_same_in_every_zone(zone: str) -> None:
         try:
             values = python_values(column, INSTANT)
         except (OverflowError, ValueError):
-            assert zone in ("America/St_Johns", "Pacific/Apia")  # in no year of Python there
+            # outside Python's years in that zone
+            assert zone in ("America/St_Johns", "Pacific/Apia")
         else:
             assert values[0].tzinfo is None
             assert again(column, INSTANT).equals(column)
 
 
-def test_a_map_with_two_instants_of_one_local_time_has_both() -> None:
-    """In a map state, and not in a dictionary, which is refused."""
+def test_a_map_with_two_instants_of_one_local_time() -> None:
+    """A map state can have both; a dictionary cannot, and is refused."""
     for _ in in_zone("Europe/Berlin"):
         keys = pa.array(TURNS[:2], pa.timestamp("us", "UTC"))
         first, second = python_values(keys, INSTANT)
@@ -143,8 +144,8 @@ PAIR = T.StructType([T.StructField("x", T.LongType()), T.StructField("y", T.Arra
         ({"x": 1, "z": 2}, PAIR, r"no field 'z'"),
     ],
 )
-def test_what_would_be_another_value_is_refused(value: Any, kind: T.DataType, message: str) -> None:
-    """With its place."""
+def test_values_that_would_change_are_refused(value: Any, kind: T.DataType, message: str) -> None:
+    """The error has the position of the value."""
     with pytest.raises(InvalidArgumentError, match=f"row 1 of state 's' has .*{message}"):
         arrow_column([None, value], kind, name="v", subject="state 's'")
 
@@ -168,10 +169,10 @@ def test_what_would_be_another_value_is_refused(value: Any, kind: T.DataType, me
         ({"x": 1}, PAIR, Row(x=1, y=None)),
     ],
 )
-def test_values_of_other_python_types_are_taken_if_equal(
+def test_equal_values_of_other_python_types_are_accepted(
     value: Any, kind: T.DataType, expected: Any
 ) -> None:
-    """Naive times are local ones."""
+    """Naive times are local times."""
     for _ in in_zone("UTC"):
         column = arrow_column([value], kind, name="v", subject="s")
         assert python_values(column, kind) == [expected]

@@ -1,4 +1,6 @@
-"""A streaming query whose state lives in a store: each micro-batch once, whatever happens to it."""
+"""A streaming query whose state is in a store: each micro-batch counts once, despite
+any failure.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ from tests.streaming.world import EVENTS, World, of_one, totals
 pytestmark = pytest.mark.spark
 
 
-def test_totals_go_on_at_any_parallelism(world: World) -> None:
-    """A checkpoint for each file; a query that is started again goes on, with one subtask and with
-    as many as there are key groups, and its progress is in the same manifest.
+def test_totals_continue_at_any_parallelism(world: World) -> None:
+    """Each file has a checkpoint, and a restarted query continues at any parallelism.
+
+    It has one subtask or as many as there are key groups, and its progress is in the same manifest.
     """
     committed: list[Manifest] = []
     for parallelism in (2, 1, 8):
@@ -53,9 +56,10 @@ def test_totals_go_on_at_any_parallelism(world: World) -> None:
     assert position == {"source": 0, "ends_at": '{"logOffset":5}'}
 
 
-def test_a_micro_batch_that_spark_forgot_writes_nothing(world: World) -> None:
-    """Spark's record that it was done is gone, as when the driver is killed right after the
-    commit: it runs again, and the next ones go on.
+def test_a_repeated_micro_batch_writes_nothing(world: World) -> None:
+    """Spark's commit record is missing, as after a kill of the driver right after the commit.
+
+    The micro-batch runs again, and the next ones continue.
     """
     world.add(files=2)
     world.run(world.query())
@@ -71,10 +75,11 @@ def test_a_micro_batch_that_spark_forgot_writes_nothing(world: World) -> None:
     assert world.state() == world.expected
 
 
-def test_a_location_that_is_behind_passes_over_no_events(world: World) -> None:
-    """A power cut took the newest files of Spark's checkpoint location, or it is an older copy:
-    the numbers that it gives again are those of other events. Then the state is put back to where
-    the location ends, and each event counts once.
+def test_an_outdated_location_skips_no_events(world: World) -> None:
+    """Spark's checkpoint location is an older copy, or a power loss removed its newest files.
+
+    Spark then assigns the same numbers to other events. The state is reset to the end of the
+    location, and each event counts once.
     """
     location = world.folder / "progress"
     for copy, files in (("far", 2), ("near", 1)):
@@ -102,7 +107,7 @@ def test_a_location_that_is_behind_passes_over_no_events(world: World) -> None:
 
 
 def test_a_micro_batch_is_committed_once(world: World) -> None:
-    """The update is not even called again."""
+    """The update function is not even called again."""
     calls = []
 
     def update(events: DataFrame, state: DataFrame) -> DataFrame:
@@ -117,8 +122,10 @@ def test_a_micro_batch_is_committed_once(world: World) -> None:
     assert world.store.checkpoints() == (1,)
 
 
-def test_a_micro_batch_is_few_jobs(world: World) -> None:
-    """Keys, what goes in and out, and the exchanges of the update: no more with each checkpoint."""
+def test_a_micro_batch_needs_few_jobs(world: World) -> None:
+    """For the keys, the input, the output and the shuffles of the update; it does not grow over
+    time.
+    """
     query, context = world.query(parallelism=4), world.spark.sparkContext
     counts = []
     for number in range(4):
@@ -131,7 +138,7 @@ def test_a_micro_batch_is_few_jobs(world: World) -> None:
 
 
 def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second micro-batch on: keys, rows and changes go by the driver."""
+    """From the second micro-batch on, the driver handles keys, rows and changes."""
     query = world.query()
     query.process(world.frame("a", "b"), MicroBatch("q", 0))
     for name in ("mapInArrow", "mapInPandas"):
@@ -147,11 +154,10 @@ def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.Monk
         pytest.param("HDFSBackedStateStoreProvider", marks=pytest.mark.long),
     ],
 )
-def test_many_events_behind_a_state_of_spark_s_own_are_each_there_once(
-    world: World, provider: str
-) -> None:
-    """In one Spark partition they are begun to see whether they are few, and then computed: what
-    Spark's state was told the first time does not count.
+def test_many_events_after_a_spark_state_occur_once(world: World, provider: str) -> None:
+    """The probe runs one Spark partition first; if the events are many, all of them are computed.
+
+    Values that the probe has put into Spark's state do not count.
     """
     package = "org.apache.spark.sql.execution.streaming.state"
     session = world.spark.newSession()
@@ -171,7 +177,7 @@ def test_many_events_behind_a_state_of_spark_s_own_are_each_there_once(
     assert world.state() == world.expected
 
 
-def test_after_many_events_few_are_looked_for_now_and_then() -> None:
+def test_after_many_events_small_batches_are_probed_occasionally() -> None:
     trials = Trials()
     assert [trials.next() for _ in range(3)] == [True] * 3
     trials.was(few=False)
@@ -183,7 +189,7 @@ def test_after_many_events_few_are_looked_for_now_and_then() -> None:
 
 
 def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
-    """And come to the update in one partition, as the rows of their keys do."""
+    """They reach the update in one partition, like the rows of their keys."""
     seen: list[tuple[int, int]] = []
     evaluated = world.spark.sparkContext.accumulator(0)
 
@@ -205,8 +211,8 @@ def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
     assert world.state()["a"] == (3, 3)
 
 
-def test_many_events_go_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not few is read and written by tasks, and comes to the same."""
+def test_many_events_are_processed_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks read and write large micro-batches, with the same result."""
     for module, name in ((read, "_FEW_KEYS_BYTES"), (read, "_FEW_READ_BYTES")):
         monkeypatch.setattr(module, name, 0)
     parquet = ParquetOptions(driver_bytes=1)
@@ -219,7 +225,7 @@ def test_many_events_go_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert world.state() == {"a": (2, 2), "b": (2, 2), "c": (2, 2), "d": (1, 1)}
 
 
-def test_keys_that_are_not_touched_are_not_brought_in(world: World) -> None:
+def test_keys_without_events_are_not_read(world: World) -> None:
     seen: list[list[str]] = []
 
     def update(events: DataFrame, state: DataFrame) -> DataFrame:
@@ -237,7 +243,7 @@ def test_keys_that_are_not_touched_are_not_brought_in(world: World) -> None:
     assert world.state() == {u: (n, n) for u, n in zip("abcde", (2, 2, 2, 1, 2), strict=True)}
 
 
-def test_no_events_and_no_changes_are_a_micro_batch_too(world: World) -> None:
+def test_a_micro_batch_can_have_no_events_and_no_changes(world: World) -> None:
     query = world.query()
     assert query.process(world.frame(), MicroBatch("q", 0)) is not None
     assert world.state() == {}
@@ -249,7 +255,7 @@ def test_no_events_and_no_changes_are_a_micro_batch_too(world: World) -> None:
     assert world.store.checkpoints() == (1, 2, 3, 4)
 
 
-def test_what_an_update_deletes_is_gone(world: World) -> None:
+def test_an_update_can_delete_rows(world: World) -> None:
     """In the first micro-batch, where there is nothing to delete, and later."""
 
     def update(events: DataFrame, state: DataFrame) -> Changes:
@@ -264,7 +270,7 @@ def test_what_an_update_deletes_is_gone(world: World) -> None:
 
 
 def test_an_event_without_a_key_stops_the_query(world: World) -> None:
-    """With their number, before anything is written, in the first micro-batch and later."""
+    """The error has their number; nothing is written, in the first micro-batch and later."""
     query = world.query()
     for number in range(2):
         before = sorted(world.folder.glob("store/operators/**/*.parquet"))
@@ -281,8 +287,9 @@ def test_an_event_without_a_key_stops_the_query(world: World) -> None:
 def test_an_error_in_the_update_leaves_the_last_checkpoint(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told in one line, nothing of the micro-batch stays, and it runs once the update is
-    mended.
+    """It is logged in one line, and nothing of the micro-batch is stored.
+
+    The micro-batch runs again once the update is fixed.
     """
     world.add(files=2)
     world.run(world.query())
@@ -313,8 +320,8 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
     assert world.state() == world.expected
 
 
-def test_a_driver_that_was_replaced_commits_no_more(world: World) -> None:
-    """Also one that read the newest checkpoint, and stalled before it wrote."""
+def test_a_replaced_driver_cannot_commit(world: World) -> None:
+    """Also if it stalled after it read the newest checkpoint and before it wrote."""
     first, second = world.query(), world.query()
     first.process(world.frame("a"), MicroBatch("q", 0))
 
@@ -331,8 +338,8 @@ def test_a_driver_that_was_replaced_commits_no_more(world: World) -> None:
     assert world.state() == {"a": (3, 3)}
 
 
-def test_a_new_query_has_to_say_that_it_succeeds_another(world: World) -> None:
-    """Its numbers begin anew, its state does not; the one before cannot go on then."""
+def test_a_new_query_must_declare_that_it_succeeds_another(world: World) -> None:
+    """Its numbers start at zero, its state is kept, and the previous query cannot continue."""
     old = world.query()
     for number in range(3):
         old.process(world.frame("a"), MicroBatch("old", number))
@@ -349,8 +356,10 @@ def test_a_new_query_has_to_say_that_it_succeeds_another(world: World) -> None:
         world.query().process(world.frame("a"), MicroBatch("new", 2))
 
 
-def test_other_states_stay_as_they_are(world: World) -> None:
-    """A keyed state, one of changes, and operator state, through micro-batches and a rescale."""
+def test_other_states_are_unchanged(world: World) -> None:
+    """A keyed state, a state with changes, and operator state, through micro-batches
+    and a rescale.
+    """
     rows = [{"user": f"u{i}", "n": i, "total": 2 * i} for i in range(30)]
     store = world.store
     with store.snapshot(parallelism=3) as checkpoint:
@@ -379,10 +388,10 @@ def test_other_states_stay_as_they_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("state", [None, "per-user"])
-def test_a_query_does_not_begin_without_the_state_of_its_operator(
+def test_a_query_does_not_start_without_its_operators_state(
     world: World, state: str | None
 ) -> None:
-    """I16: an import left it out, and the query would begin with no rows."""
+    """I16: an import left the state out, and the query would start with no rows."""
     record = LeftOutState(operator="totals", state=state, reason="not read", command="flink import")
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.broadcast("sink", "rules", [{"id": 3}])
@@ -397,7 +406,7 @@ def test_a_query_does_not_begin_without_the_state_of_its_operator(
     assert world.state() == {"a": (2, 2)}
 
 
-def test_records_of_other_state_do_not_stop_a_query(world: World) -> None:
+def test_lost_states_of_other_operators_do_not_stop_a_query(world: World) -> None:
     others = [
         LeftOutState(operator=operator, state=state, reason="not read", command="flink import")
         for operator, state in (("other", None), ("totals", "another"))
@@ -409,10 +418,10 @@ def test_records_of_other_state_do_not_stop_a_query(world: World) -> None:
     assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]
 
 
-def test_rows_in_another_form_are_not_whole_by_that(
+def test_a_schema_change_does_not_hide_lost_rows(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I16: a salvage lost some, and the next start of the query has new columns."""
+    """I16: a salvage lost some rows, and the next start of the query has new columns."""
     world.query().process(world.frame("a", "b"), MicroBatch("q", 0))
     lost = LeftOutState(
         operator="totals", state="per-user", reason="damaged", command="salvage", first=0, last=1
@@ -439,7 +448,7 @@ def test_rows_in_another_form_are_not_whole_by_that(
     ]
 
 
-def test_a_query_keeps_about_so_many_checkpoints(world: World) -> None:
+def test_a_query_retains_about_this_many_checkpoints(world: World) -> None:
     query = world.query(retain=3, expire_every=4, cache_bytes=0)
     for number in range(5):
         query.process(world.frame("a"), MicroBatch("q", number))

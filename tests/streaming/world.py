@@ -23,14 +23,14 @@ EVENTS = "id long, user string, amount long"
 
 
 def totals(events: DataFrame, state: DataFrame) -> DataFrame:
-    """Add up, in the columns of the state."""
+    """Add the amounts in the columns of the state."""
     new = events.select("user", F.lit(1).alias("n"), F.col("amount").alias("total"))
     sums = [F.sum(name).alias(name) for name in ("n", "total")]
     return state.unionByName(new).groupBy("user").agg(*sums)
 
 
 def of_one(update: Callable[[DataFrame, DataFrame], Any]) -> Any:
-    """Return the update of a query of the one state, of one that gets and gives its rows."""
+    """Return an update for a query with a single state, from a function of that state's rows."""
 
     def updated(
         events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
@@ -51,7 +51,7 @@ class World:
 
     @property
     def store(self) -> StateStore:
-        """The store as another process sees it."""
+        """The store, as another process opens it."""
         return StateStore.open(str(self.folder / "store"), table_format="parquet")
 
     def query(
@@ -60,7 +60,7 @@ class World:
         options: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> StatefulQuery:
-        """Return the query of the totals, as a new driver has it."""
+        """Return the query of the totals, as a new driver creates it."""
         query = StatefulQuery(
             store=self.store,
             uid="totals",
@@ -72,7 +72,7 @@ class World:
         return replace(query, **others)
 
     def add(self, files: int = 1, events: int = 40) -> None:
-        """Write files of events, each of its own time, so that their order is known."""
+        """Write files of events, each with its own time, so that their order is fixed."""
         (self.folder / "in").mkdir(exist_ok=True)
         for _ in range(files):
             ids = range(self.events, self.events + events)
@@ -83,13 +83,13 @@ class World:
             self.events += events
 
     def run(self, query: StatefulQuery, location: str = "progress", files: int = 1) -> None:
-        """Let a query take all events there are, by default a file a micro-batch."""
+        """Process all available events with a query, by default one file per micro-batch."""
         reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", files)
         stream = reader.json(str(self.folder / "in"))
         query.start(stream, str(self.folder / location), availableNow=True).awaitTermination()
 
     def frame(self, *users: str | None) -> DataFrame:
-        """Return events of some users, each of amount 1."""
+        """Return events of some users, each with the amount 1."""
         rows = [(i, user, 1) for i, user in enumerate(users)]
         return self.spark.createDataFrame(rows, EVENTS)
 
@@ -107,7 +107,7 @@ class World:
 
     @property
     def expected(self) -> dict[str, tuple[int, int]]:
-        """What the totals of all events written are."""
+        """The totals of all written events."""
         n: Counter[str] = Counter()
         total: Counter[str] = Counter()
         for i in range(self.events):
