@@ -1,4 +1,6 @@
-"""What subtasks answer with comes back from its bytes, or is refused with the place."""
+"""Acknowledgements as JSON: they survive a round trip, or are refused with the position of the
+error.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ ATTEMPT = Attempted("store", 7, "token")
 
 
 @given(manifests(), st.integers(0, 2**15))
-def test_an_acknowledgement_comes_back_from_its_bytes(manifest: Any, subtask: int) -> None:
-    """Of every keyed state that there can be."""
+def test_an_acknowledgement_survives_a_round_trip(manifest: Any, subtask: int) -> None:
+    """For every possible keyed state."""
     for entry in manifest.keyed:
         given_one = Acknowledgement(ATTEMPT, subtask, entry)
         assert Acknowledgement.from_json(given_one.to_json()) == given_one
@@ -27,8 +29,8 @@ def test_an_acknowledgement_comes_back_from_its_bytes(manifest: Any, subtask: in
 
 
 @given(manifests())
-def test_what_is_wrong_is_named_with_its_place(manifest: Any) -> None:
-    """Members that are missing, files that do not add up, a form that is newer."""
+def test_an_error_is_named_with_its_position(manifest: Any) -> None:
+    """Missing members, inconsistent files, and a newer format."""
     for entry in manifest.keyed:
         document = json.loads(Acknowledgement(ATTEMPT, 1, entry).to_json())
         del document["sha256"]

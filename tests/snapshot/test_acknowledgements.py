@@ -1,4 +1,4 @@
-"""The coordinator's side of a state that its subtasks write: what it takes, refuses and deletes."""
+"""Acknowledgements at the coordinator: which ones it accepts, refuses or deletes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def store(tmp_path: Path) -> StateStore:
     return opened(str(tmp_path / "store"))
 
 
-def test_a_missing_answer_stops_the_commit(store: StateStore) -> None:
-    """I4: all of the missing ones are named, and the files of the others are deleted."""
+def test_a_missing_acknowledgement_stops_the_commit(store: StateStore) -> None:
+    """I4: the error names all missing subtasks, and the files of the others are deleted."""
     with (  # noqa: PT012
         pytest.raises(InvalidArgumentError, match=r"no acknowledgement of subtasks 0, 2 of 3;"),
         store.snapshot(parallelism=3) as checkpoint,
@@ -32,8 +32,8 @@ def test_a_missing_answer_stops_the_commit(store: StateStore) -> None:
     assert stored_files(store.url) == set()
 
 
-def test_many_missing_answers_are_named_in_short(store: StateStore) -> None:
-    """Ten of them."""
+def test_many_missing_acknowledgements_are_abbreviated(store: StateStore) -> None:
+    """The error lists ten of them."""
     with (
         pytest.raises(InvalidArgumentError, match=r"0, 1, 2, .*, 9 and 6 more of 16;"),
         store.snapshot(parallelism=16) as checkpoint,
@@ -41,8 +41,8 @@ def test_many_missing_answers_are_named_in_short(store: StateStore) -> None:
         declare(checkpoint)
 
 
-def test_an_exception_deletes_what_was_acknowledged(store: StateStore) -> None:
-    """I10: the error is the job's own."""
+def test_an_exception_deletes_acknowledged_files(store: StateStore) -> None:
+    """I10: the job's own error is raised."""
     with pytest.raises(RuntimeError, match="job"), store.snapshot(parallelism=1) as checkpoint:  # noqa: PT012
         checkpoint.acknowledge(declare(checkpoint).subtask(0).write(ROWS))
         raise RuntimeError("job")
@@ -51,7 +51,7 @@ def test_an_exception_deletes_what_was_acknowledged(store: StateStore) -> None:
 
 
 def test_a_fenced_coordinator_does_not_commit(store: StateStore) -> None:
-    """I6: its subtasks' files are gone, those of its successor are not."""
+    """I6: its subtasks' files are deleted, but not those of its successor."""
     with (  # noqa: PT012
         pytest.raises(CommitConflictError),
         store.snapshot(parallelism=1) as checkpoint,
@@ -64,8 +64,8 @@ def test_a_fenced_coordinator_does_not_commit(store: StateStore) -> None:
     assert restored(opened(store.url)) == WANTED
 
 
-def test_of_two_answers_of_a_subtask_the_first_counts(store: StateStore) -> None:
-    """I5, I10: the same one may come again; of another one the files are deleted, in any order."""
+def test_the_first_of_two_acknowledgements_of_a_subtask_counts(store: StateStore) -> None:
+    """I5, I10: a repeated one is accepted; another one's files are deleted, in any order."""
     with store.snapshot(parallelism=1) as checkpoint:
         writer = declare(checkpoint).subtask(0)
         first, second = writer.write(ROWS), writer.write(ROWS)
@@ -81,8 +81,8 @@ def test_of_two_answers_of_a_subtask_the_first_counts(store: StateStore) -> None
     assert not store.maintenance.verify().strays
 
 
-def test_of_two_answers_at_a_time_one_counts(store: StateStore) -> None:
-    """Threads may hand them in."""
+def test_one_of_two_concurrent_acknowledgements_counts(store: StateStore) -> None:
+    """Threads may pass them concurrently."""
     with store.snapshot(parallelism=1) as checkpoint:
         writer = declare(checkpoint).subtask(0)
         answers = [writer.write(ROWS) for _ in range(6)]
@@ -92,8 +92,8 @@ def test_of_two_answers_at_a_time_one_counts(store: StateStore) -> None:
     assert not store.maintenance.verify().strays
 
 
-def test_an_answer_to_another_attempt_is_refused(store: StateStore) -> None:
-    """I4: its files are left alone, for a checkpoint may name them."""
+def test_an_acknowledgement_of_another_attempt_is_refused(store: StateStore) -> None:
+    """I4: its files are kept, because a checkpoint may reference them."""
     with store.snapshot(parallelism=1) as checkpoint:
         committed = declare(checkpoint).subtask(0).write(ROWS)
         checkpoint.acknowledge(committed)
@@ -114,8 +114,8 @@ def test_an_answer_to_another_attempt_is_refused(store: StateStore) -> None:
     assert restored(store) == WANTED
 
 
-def test_an_answer_that_no_subtask_can_have_given_is_refused(store: StateStore) -> None:
-    """Whoever sends it: no file outside the subtask's own is named or deleted for it."""
+def test_an_impossible_acknowledgement_is_refused(store: StateStore) -> None:
+    """No file outside the subtask's own folder is committed or deleted, whoever sends it."""
     with store.snapshot(parallelism=2) as checkpoint:
         writer = declare(checkpoint)
         zero, one = (writer.subtask(i).write(rows_of(writer, i)) for i in range(2))
@@ -138,8 +138,8 @@ def test_an_answer_that_no_subtask_can_have_given_is_refused(store: StateStore) 
     assert restored(store) == WANTED
 
 
-def test_an_answer_damaged_on_its_way_is_refused(store: StateStore) -> None:
-    """Any flipped byte: the document carries its own SHA-256."""
+def test_an_acknowledgement_that_was_damaged_in_transit_is_refused(store: StateStore) -> None:
+    """Any flipped byte is detected: the document contains its own SHA-256."""
     raw = declare(store.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS).to_json()
     for at in range(0, len(raw), 97):
         with pytest.raises(MalformedManifestError):
@@ -147,7 +147,7 @@ def test_an_answer_damaged_on_its_way_is_refused(store: StateStore) -> None:
 
 
 def test_a_retry_of_a_committed_checkpoint_writes_nothing(store: StateStore) -> None:
-    """Its subtasks do not even look at their rows."""
+    """Its subtasks do not even read their rows."""
     with store.snapshot(parallelism=2, checkpoint_id=5) as checkpoint:
         writer = declare(checkpoint)
         for subtask in range(2):

@@ -1,4 +1,4 @@
-"""Names of operators, states, columns and savepoints: all readers find what is accepted."""
+"""Names of operators, states, columns and savepoints: every reader can read the accepted ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = st.one_of(
 @example(uid="..", name=".", column="a b", saved="x/../y")
 @example(uid="operators", name="_delta_log", column="SELECT", saved="~2E~2E")
 @example(uid="é" * 50, name="s", column="\U0001f600", saved="é" * 50)
-def test_what_is_accepted_is_read(
+def test_accepted_names_can_be_read(
     tmp_path_factory: pytest.TempPathFactory, uid: str, name: str, column: str, saved: str
 ) -> None:
     folder = tmp_path_factory.mktemp("names")

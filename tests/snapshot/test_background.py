@@ -1,4 +1,6 @@
-"""Background compaction: commits do not wait for it, later ones adopt it, and nothing is lost."""
+"""Background compaction: commits do not wait for it, later ones adopt its result, no
+row is lost.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def change(store: StateStore, rows: dict[str, int]) -> KeyedEntry:
 
 
 class NotTakenError(Exception):
-    """Ends a snapshot that commits nothing."""
+    """Raised to end a snapshot without a commit."""
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def stored(path: Path) -> set[str]:
 
 
 def dead(store: StateStore, path: Path) -> set[str]:
-    """Return the data files that no visible checkpoint names."""
+    """Return the data files that no visible checkpoint references."""
     live = {name for number in store.checkpoints() for name in files_of(store.manifest(number))}
     return stored(path) - live
 
@@ -93,7 +95,7 @@ def test_the_next_checkpoint_adopts_the_result(tmp_path: Path) -> None:
     assert store.maintenance.verify(deep=True).is_intact
 
 
-def test_a_state_that_is_only_carried_adopts_it_too(tmp_path: Path) -> None:
+def test_a_state_that_is_only_carried_adopts_the_result_too(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
@@ -105,7 +107,7 @@ def test_a_state_that_is_only_carried_adopts_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_a_compaction_outlives_many_checkpoints(
+def test_a_compaction_can_span_many_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, by_rule = threading.Event(), Compactor.by_rule
@@ -132,7 +134,7 @@ def test_a_compaction_outlives_many_checkpoints(
 def test_a_compaction_pauses_while_a_snapshot_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would slow the snapshot down: Python runs one thread at a time."""
+    """Otherwise it would slow the snapshot down, because Python runs one thread at a time."""
     monkeypatch.setattr(background, "WORK_SHARE", 1e-9)
     store = opened(tmp_path)
     full(store)
@@ -154,7 +156,7 @@ def test_urgent_changes_are_compacted_without_pauses(
     store = opened(tmp_path, CompactionRule(share=0.01, most_share=0.02))
     full(store)
     with open_snapshot(store):
-        entry = change(store, {"u1": 100})  # one row of 40: more than most_share, not yet overdue
+        entry = change(store, {"u1": 100})  # one row of 40: more than most_share, but not overdue
         store.parts.background.wait()
     assert store.parts.background.adopt(entry) is not None
 
@@ -170,8 +172,8 @@ def test_a_compaction_does_not_wait_forever_for_a_snapshot(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["full", "drop", "compact", "base"])
-def test_a_result_that_fits_no_more_is_deleted(tmp_path: Path, how: str) -> None:
-    """The state was rewritten, dropped, compacted by a command, or is that of an older one."""
+def test_an_outdated_result_is_deleted(tmp_path: Path, how: str) -> None:
+    """The state was rewritten, dropped, compacted by a command, or built on an older checkpoint."""
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
@@ -200,8 +202,8 @@ def test_a_result_that_fits_no_more_is_deleted(tmp_path: Path, how: str) -> None
     assert store.maintenance.verify(deep=True).is_intact
 
 
-def test_a_checkpoint_of_another_process_in_between(tmp_path: Path) -> None:
-    """It added a layer: the oldest files are those that were compacted still."""
+def test_a_checkpoint_of_another_process_during_a_compaction(tmp_path: Path) -> None:
+    """It added a layer, but the compacted layers are still the oldest ones."""
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
@@ -214,7 +216,7 @@ def test_a_checkpoint_of_another_process_in_between(tmp_path: Path) -> None:
 
 
 class Quiet(CheckpointListener):
-    """Does not ask for compactions."""
+    """A listener that does not request metrics of compactions."""
 
     def on_committed(self, event: CheckpointCommitted) -> None:
         pass
@@ -226,7 +228,7 @@ class Quiet(CheckpointListener):
         pass
 
 
-def test_a_failure_is_told_and_tried_again(
+def test_a_failure_is_logged_and_the_compaction_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     by_rule = Compactor.by_rule
@@ -261,7 +263,7 @@ def test_a_failure_is_told_and_tried_again(
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
 
 
-def test_files_that_are_gone_are_not_adopted(
+def test_a_result_with_missing_files_is_not_adopted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -271,11 +273,14 @@ def test_files_that_are_gone_are_not_adopted(
         (tmp_path / "store" / name).unlink()
     assert len(change(store, {"u2": 200}).layers) == 2
     assert "is not used" in caplog.text
-    assert [one.checkpoint_id for one in change(store, {"u3": 300}).layers] == [4]  # made again
+    # compacted again
+    assert [one.checkpoint_id for one in change(store, {"u3": 300}).layers] == [4]
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
 
 
-def test_an_old_result_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_too_old_is_not_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A garbage collection may be about to delete its files."""
     store = opened(tmp_path)
     full(store)
@@ -285,7 +290,7 @@ def test_an_old_result_is_not_adopted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert content(store) == ROWS | {"u1": 100, "u2": 200}
 
 
-def test_a_checkpoint_that_fails_leaves_the_result_to_the_next_one(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_leaves_the_result_to_the_next_one(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
     change(store, {"u1": 100})
@@ -296,7 +301,7 @@ def test_a_checkpoint_that_fails_leaves_the_result_to_the_next_one(tmp_path: Pat
     assert len(change(store, {"u2": 200}).layers) == 1
 
 
-def test_after_a_put_in_doubt_no_file_is_deleted(
+def test_after_a_put_with_an_unknown_result_no_file_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path)
@@ -319,7 +324,7 @@ def test_after_a_put_in_doubt_no_file_is_deleted(
 
 
 class Never:
-    """A thread of a process that ends before it has done anything."""
+    """A thread of a process that ends before the thread has done anything."""
 
     def __init__(self, **given: Any) -> None:
         pass
@@ -333,7 +338,7 @@ class Never:
 
 @pytest.mark.parametrize("layout", ["ranged", "partitioned"])
 @pytest.mark.usefixtures("real_threads")
-def test_the_backlog_is_bounded_if_the_process_ends_after_each_snapshot(
+def test_the_number_of_layers_is_bounded_if_the_process_ends_after_each_snapshot(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "Thread", Never)
@@ -353,7 +358,7 @@ def test_the_backlog_is_bounded_if_the_process_ends_after_each_snapshot(
     assert opened(tmp_path).maintenance.verify(deep=True).is_intact
 
 
-def test_a_forked_process_has_no_results_of_its_parent(
+def test_a_forked_process_does_not_inherit_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path)
@@ -381,7 +386,7 @@ with store.snapshot(parallelism=2) as checkpoint:
 """
 
 
-def test_exit_does_not_wait_and_leaves_nothing_that_stays(tmp_path: Path) -> None:
+def test_exit_does_not_wait_and_leaves_no_permanent_files(tmp_path: Path) -> None:
     job = subprocess.run(
         [sys.executable, "-c", _JOB, str(tmp_path / "store")],
         capture_output=True,

@@ -28,7 +28,7 @@ def url(tmp_path: Path) -> str:
 
 
 def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
-    """Write one row as a change, for the batch that ``options`` name."""
+    """Write one row as a change, for the batch in ``options``."""
     with store.snapshot(parallelism=1, **options) as checkpoint:
         checkpoint.changes("u", "s", pa.table({"k": [key], "v": [1]}), key="k")
         checkpoint.carry_rest()
@@ -43,7 +43,7 @@ def keys(store: StateStore) -> set[str]:
 
 
 def test_a_batch_that_is_run_again_writes_nothing(url: str) -> None:
-    """Neither a file nor a claim; the calls return what is stored."""
+    """It writes neither a file nor a claim; the calls return the stored entries."""
     first = keep(opened(url), "a", batch=("job", 0))
     before = stored_files(url), claims(url)
     again = keep(opened(url), "other", batch=("job", 0))
@@ -65,8 +65,8 @@ COMMANDS: dict[str, Callable[[StateStore], Any]] = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_between_two_batches_loses_none(url: str, command: str) -> None:
-    """It takes the next id, and hands on which batch was the last."""
+def test_a_command_between_two_batches_loses_no_batch(url: str, command: str) -> None:
+    """The command takes the next id, and carries the number of the last batch."""
     keep(opened(url), "gone", batch=("job", 6))
     keep(opened(url), "a", batch=("job", 7))
     COMMANDS[command](opened(url))
@@ -77,8 +77,10 @@ def test_a_command_between_two_batches_loses_none(url: str, command: str) -> Non
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_id_that_a_command_has_taken_is_refused(url: str, command: str) -> None:
-    """A job that counts checkpoint ids by its batches is told, not passed over."""
+def test_an_id_that_a_command_has_used_is_refused(url: str, command: str) -> None:
+    """A job that derives checkpoint ids from its batches gets an error; its batch is
+    not skipped.
+    """
     keep(opened(url), "gone", checkpoint_id=1)
     keep(opened(url), "a", checkpoint_id=2)
     COMMANDS[command](opened(url))
@@ -91,8 +93,8 @@ def test_an_id_that_a_command_has_taken_is_refused(url: str, command: str) -> No
     assert "b" in keys(opened(url))
 
 
-def test_the_batch_of_an_expired_checkpoint_is_done(url: str) -> None:
-    """The newest checkpoint builds on it, and answers for it."""
+def test_the_batch_of_an_expired_checkpoint_counts_as_committed(url: str) -> None:
+    """The newest checkpoint builds on it, and therefore contains it."""
     keep(opened(url), "a", batch=("job", 1))
     for number in range(3):
         keep(opened(url), "b", batch=("another", number))
@@ -104,7 +106,7 @@ def test_the_batch_of_an_expired_checkpoint_is_done(url: str) -> None:
 
 
 def test_an_earlier_batch_is_refused(url: str) -> None:
-    """Whether it is in the state nobody can tell any more."""
+    """It is unknown whether the state contains it."""
     for number in (3, 5):
         keep(opened(url), "a", batch=("job", number))
     before = stored_files(url), claims(url)
@@ -115,7 +117,7 @@ def test_an_earlier_batch_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["copy", "fork"])
-def test_a_job_goes_on_in_a_copy(url: str, tmp_path: Path, how: str) -> None:
+def test_a_job_continues_in_a_copy(url: str, tmp_path: Path, how: str) -> None:
     keep(opened(url), "a", batch=("job", 7))
     there = str(tmp_path / "there")
     source = opened(url)
@@ -129,8 +131,8 @@ def test_a_job_goes_on_in_a_copy(url: str, tmp_path: Path, how: str) -> None:
     assert not keep(opened(there), "b", batch=("job", 8)).already_committed
 
 
-def test_an_attempt_that_was_overtaken_is_done(url: str) -> None:
-    """Two attempts at one batch overlap: one commits, and the other finds that at its retry."""
+def test_an_overtaken_attempt_is_already_committed(url: str) -> None:
+    """Two attempts of one batch overlap: one commits, and the retry of the other detects it."""
     keep(opened(url), "a", batch=("job", 0))
     store = opened(url)
     slow = store.snapshot(parallelism=1, batch=("job", 1))
@@ -140,7 +142,7 @@ def test_an_attempt_that_was_overtaken_is_done(url: str) -> None:
     assert keep(store, "b", batch=("job", 1)).already_committed
 
 
-def test_a_damaged_newest_checkpoint_is_no_reason_to_write_a_batch_twice(url: str) -> None:
+def test_a_damaged_newest_checkpoint_does_not_cause_a_second_write(url: str) -> None:
     for number in range(2):
         keep(opened(url), "a", batch=("job", number))
     Path(url, manifest_path(2)).write_bytes(b"{")
@@ -149,7 +151,7 @@ def test_a_damaged_newest_checkpoint_is_no_reason_to_write_a_batch_twice(url: st
 
 
 def test_a_checkpoint_of_an_older_release_counts_unless_a_command_made_it(url: str) -> None:
-    """Its manifest has no batches; it says which command made it."""
+    """Its manifest has no batches, but names the command that made it."""
     keep(opened(url), "a", checkpoint_id=1)
     opened(url).maintenance.edit("u", "s", put=[{"k": "e", "v": 1}])
     for number in (1, 2):
@@ -167,13 +169,13 @@ def test_a_checkpoint_of_an_older_release_counts_unless_a_command_made_it(url: s
         *(("job", number) for number in (-1, True, 1.0, 2**63)),
     ],
 )
-def test_what_is_no_batch_is_refused(url: str, batch: Any) -> None:
+def test_an_invalid_batch_is_refused(url: str, batch: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="batch"):
         opened(url).snapshot(parallelism=1, batch=batch)
     assert not Path(url).exists() or not claims(url)
 
 
-def test_show_says_which_batch_is_the_last(url: str) -> None:
+def test_show_names_the_last_batch(url: str) -> None:
     keep(opened(url), "a", batch=("job", 7))
     opened(url).maintenance.edit("u", "s", put=[{"k": "e", "v": 1}])
     words = ["--store", url, "show", "latest"]

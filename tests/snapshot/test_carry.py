@@ -1,4 +1,6 @@
-"""No state leaves a checkpoint unsaid: each of the one before is written, carried or dropped."""
+"""No state is dropped silently: each state of the previous checkpoint is written, carried or
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def write(checkpoint: CheckpointWriter, state: tuple[str, str], n: int, parallel
 
 
 def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[str, str], Any]:
-    """Return what each state has, whatever the parallelism."""
+    """Return the contents of each state, which do not depend on the parallelism."""
     found: dict[tuple[str, str], Any] = {}
     restored = store.restore(checkpoint=checkpoint)
     for entry in restored.manifest.entries:
@@ -93,11 +95,13 @@ def names(checkpoint: CheckpointWriter) -> set[tuple[str, str]]:
         max_size=3,
     ),
 )
-def test_a_checkpoint_has_what_is_written_and_carried_or_is_refused(
+def test_a_checkpoint_has_its_written_and_carried_states_or_is_refused(
     first: set[tuple[str, str]],
     steps: list[tuple[dict[tuple[str, str], str], bool, int]],
 ) -> None:
-    """Against a dictionary: at any parallelism, whatever is named, and with the rest or without."""
+    """Compared with a dictionary: at any parallelism, for any selection, with and
+    without the rest.
+    """
     with tempfile.TemporaryDirectory() as folder:
         store = opened(folder)
         with store.snapshot(parallelism=2) as checkpoint:
@@ -133,7 +137,7 @@ def test_a_checkpoint_has_what_is_written_and_carried_or_is_refused(
         assert not store.maintenance.verify("all", deep=True).broken
 
 
-def test_the_refusal_names_the_state_and_both_ways(store: StateStore) -> None:
+def test_the_error_names_the_state_and_both_solutions(store: StateStore) -> None:
     with (
         pytest.raises(LeftOutStateError) as caught,
         store.snapshot(parallelism=2) as checkpoint,
@@ -149,7 +153,7 @@ def test_the_refusal_names_the_state_and_both_ways(store: StateStore) -> None:
         assert part in str(caught.value)
     assert caught.value.exit_code == 12
     assert store.checkpoints() == (1,)
-    assert not store.maintenance.verify().strays  # what was written of it is gone
+    assert not store.maintenance.verify().strays  # its written files are deleted
 
 
 def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:
@@ -164,8 +168,8 @@ def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:
     assert names(checkpoint) == {("a", "k1"), ("a", "union")}
 
 
-def test_a_state_comes_from_an_older_checkpoint(store: StateStore) -> None:
-    """Where a job goes on from that; or where the newest one has dropped it."""
+def test_a_state_can_be_carried_from_an_older_checkpoint(store: StateStore) -> None:
+    """For a job that restored the older one, or if the newest has dropped the state."""
     before = content(store)
     with store.snapshot(parallelism=2) as checkpoint:
         write(checkpoint, ("a", "k1"), 2, 2)
@@ -181,7 +185,7 @@ def test_a_state_comes_from_an_older_checkpoint(store: StateStore) -> None:
     assert content(store) == content(store, 2)
 
 
-def test_what_cannot_be_carried_is_named(store: StateStore, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_carried_is_named(store: StateStore, tmp_path: Path) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         with pytest.raises(StateNotFoundError, match="no state 'x' in operator 'a'"):
             checkpoint.carry("a", "x")
@@ -218,7 +222,7 @@ def _drop_and_write(checkpoint: CheckpointWriter) -> None:
 
 
 class Asked(LocalStorage):
-    """Takes down of which files the size was asked for."""
+    """Records the names of files whose size is requested."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -229,10 +233,10 @@ class Asked(LocalStorage):
         return super().size(name)
 
 
-def test_a_commit_asks_only_for_files_that_the_checkpoint_before_does_not_name(
+def test_a_commit_checks_only_files_that_the_previous_checkpoint_does_not_reference(
     store: StateStore,
 ) -> None:
-    """I5: of those that it names, as long as it is visible, none has been collected."""
+    """I5: as long as the previous checkpoint is visible, none of its files are collected."""
     storage = Asked(store.url)
     with StateStore.over(storage).snapshot(parallelism=2) as checkpoint:
         write(checkpoint, ("a", "union"), 2, 2)
@@ -242,10 +246,10 @@ def test_a_commit_asks_only_for_files_that_the_checkpoint_before_does_not_name(
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["files are there", "files are gone"])
-def test_what_is_carried_is_asked_for_once_the_checkpoint_before_has_expired(
+def test_carried_files_are_checked_after_the_previous_checkpoint_has_expired(
     store: StateStore, is_there: bool
 ) -> None:
-    """I5: a collection may have taken it."""
+    """I5: garbage collection may have deleted it."""
     storage = Asked(store.url)
     files = sorted(path for path in Path(store.url, "operators/a/keyed/k1").rglob("*.parquet"))
     checkpoint = StateStore.over(storage).snapshot(parallelism=2)
@@ -267,7 +271,7 @@ def test_what_is_carried_is_asked_for_once_the_checkpoint_before_has_expired(
     assert store.checkpoints() == ()
 
 
-def test_what_is_dropped_is_not_written_too(store: StateStore) -> None:
+def test_a_dropped_state_cannot_be_written_too(store: StateStore) -> None:
     with (
         pytest.raises(InvalidArgumentError, match="is dropped, and in this checkpoint"),
         store.snapshot(parallelism=2) as checkpoint,
@@ -275,8 +279,8 @@ def test_what_is_dropped_is_not_written_too(store: StateStore) -> None:
         _drop_and_write(checkpoint)
 
 
-def test_with_a_graph_operator_ids_tell_who_is_who(store: StateStore) -> None:
-    """An operator that the graph has not cannot keep its state: only by name it is given up."""
+def test_with_a_graph_operators_are_matched_by_id(store: StateStore) -> None:
+    """The state of an operator outside the graph cannot be kept; it must be dropped by name."""
     graph = JobGraph.from_toml("[[operator]]\nname = 'x'\nuid = 'b'\nparallelism = 2")
     with (
         pytest.raises(LeftOutStateError, match="give the job's graph its operator 'a' back"),
@@ -294,7 +298,7 @@ def test_with_a_graph_operator_ids_tell_who_is_who(store: StateStore) -> None:
     assert names(checkpoint) == {("b", "k1")}
 
 
-def test_an_operator_without_a_uid_is_carried_by_its_graph_alone(tmp_path: Path) -> None:
+def test_an_operator_without_a_uid_is_carried_by_its_graph_only(tmp_path: Path) -> None:
     store = opened(tmp_path)
     graph = JobGraph.from_toml("[[operator]]\nname = 'x'\nparallelism = 2")
     with store.snapshot(graph=graph) as checkpoint:
@@ -309,7 +313,7 @@ def test_an_operator_without_a_uid_is_carried_by_its_graph_alone(tmp_path: Path)
     assert content(store)["x", "k1"] == content(store, 1)["x", "k1"]
 
 
-def test_a_checkpoint_that_is_there_carries_and_drops_nothing(store: StateStore) -> None:
+def test_a_committed_checkpoint_carries_and_drops_nothing(store: StateStore) -> None:
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         checkpoint.carry_rest()
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
@@ -338,18 +342,18 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_snapshot_that_is_given_up_or_used_does_not_warn(store: StateStore) -> None:
+def test_a_snapshot_that_was_given_up_or_used_does_not_warn(store: StateStore) -> None:
     store.snapshot(parallelism=2).give_up()
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         checkpoint.carry_rest()
-    store.snapshot(parallelism=2, batch=("job", 1))  # it is there: nothing is to be written
+    store.snapshot(parallelism=2, batch=("job", 1))  # it is committed: there is nothing to write
     del checkpoint
     gc.collect()
     assert store.checkpoints() == (1, 2)
 
 
-def test_records_of_missing_state_follow_an_operator_to_its_new_uid(store: StateStore) -> None:
-    """I16: the state is carried under the new uid, and is not whole by that."""
+def test_recorded_losses_follow_an_operator_to_its_new_uid(store: StateStore) -> None:
+    """I16: the state is carried under its new uid, and still has its recorded losses."""
     lost = LeftOutState(
         operator="a", state="k1", reason="damaged", command="salvage", first=0, last=1
     )
@@ -367,8 +371,10 @@ def test_records_of_missing_state_follow_an_operator_to_its_new_uid(store: State
     assert [one.label for one in store.manifest().left_out] == ["b/k1:0-1", "c"]
 
 
-def test_the_state_of_a_renamed_operator_is_not_in_the_way_of_a_new_one(tmp_path: Path) -> None:
-    """Operator x became y, and another x came: both would have one table. It says what to do."""
+def test_the_state_of_a_renamed_operator_does_not_block_a_new_one(tmp_path: Path) -> None:
+    """Operator x was renamed y, and a new x was added. Both would have one table. The error says
+    so.
+    """
     store = opened(tmp_path)
     before, after = (
         JobGraph.from_toml(

@@ -1,4 +1,4 @@
-"""Copy, purge and edit of Delta tables, as delta-rs and Spark read them."""
+"""Copy, purge and edit Delta tables, and read them with delta-rs and Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEY = "somebody@example.org"
-# Between others, and the least and the greatest of all: statistics hold it.
+# Between other values, and as the minimum and maximum: statistics contain it.
 USERS = ["a", "zz", "user-1", "user-2"]
 
 
@@ -39,14 +39,14 @@ def base(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
 
 @pytest.fixture
 def url(base: Path, tmp_path: Path, spark: SparkSession) -> Path:
-    """A copy of the store, whose table the session has in its cache."""
+    """A copy of the store, whose table the session has cached."""
     folder = Path(shutil.copytree(base, tmp_path / "store"))
     assert KEY in in_spark(spark, folder)
     return folder
 
 
 def in_delta(url: Path, uid: str = "users", version: int | None = None) -> list[str]:
-    """Return the users of a table as a Delta reader without Spark sees them."""
+    """Return the users in a table as a Delta reader without Spark sees them."""
     table = DeltaTable(url / "operators" / uid / "keyed" / "totals", version=version)
     return sorted(table.to_pyarrow_table(columns=["user"]).column("user").to_pylist())
 
@@ -59,7 +59,7 @@ def in_spark(spark: SparkSession, url: Path) -> list[str]:
 
 
 def label_in_spark(spark: SparkSession, url: Path) -> int:
-    """Return the checkpoint that Spark says the table shows."""
+    """Return the checkpoint of the table according to Spark."""
     table = f"delta.`{url}/operators/users/keyed/totals`"
     [detail] = spark.sql(f"DESCRIBE DETAIL {table}").collect()
     [newest] = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
@@ -74,7 +74,7 @@ def log_of(url: Path, uid: str = "users") -> list[Path]:
     return sorted(path for path in log.rglob("*") if path.is_file())
 
 
-def test_a_purge_begins_a_new_log(url: Path, spark: SparkSession) -> None:
+def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url))
     assert any("Delta log" in one.what for one in store.maintenance.find_key("users", KEY).found)
     before = log_of(url, "other")
@@ -114,7 +114,7 @@ def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -
 def test_a_copy_has_the_format_of_its_target(
     url: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The source's, unless the target is made as another one, or was."""
+    """It keeps the source's format, unless the target has another one or is created with one."""
     store = StateStore.open(str(url))
     plain = StateStore.open(str(tmp_path / "plain"), table_format="parquet")
     store.maintenance.copy("latest", plain)

@@ -1,4 +1,4 @@
-"""Incremental checkpoints: what is written, what a restore makes of it, and what is refused."""
+"""Incremental checkpoints: the written files, the restored rows, and the refused changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
 
 
 def content(store: StateStore, checkpoint: int | str = "latest") -> dict[str, Any]:
-    """Return the state, whose digest must be that of its rows."""
+    """Return the state, and check that its digest matches its rows."""
     keyed = store.restore(checkpoint=checkpoint, parallelism=3).keyed("u", "s")
     rows = pa.concat_tables([keyed.to_arrow(i).read_all() for i in range(3)])
     assert keyed.digest == rows_digest(rows.drop_columns(["key_group"]))
@@ -87,7 +87,7 @@ def store(tmp_path: Path) -> StateStore:
     return store
 
 
-# --- what it does ---------------------------------------------------------------------------------
+# --- Results --------------------------------------------------------------------------------------
 
 
 def test_only_changes_are_written(store: StateStore, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_only_changes_are_written(store: StateStore, tmp_path: Path) -> None:
     assert content(store, 1) == ROWS
 
 
-def test_without_a_base_upserts_are_written_in_full_and_it_is_said(
+def test_without_a_base_upserts_are_written_in_full_with_a_log_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -114,13 +114,13 @@ def test_without_a_base_upserts_are_written_in_full_and_it_is_said(
     assert content(store) == ROWS
 
 
-def test_without_a_base_there_is_nothing_to_delete(tmp_path: Path) -> None:
+def test_without_a_base_deletes_are_ignored(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="nothing to delete"):
         change(opened(tmp_path), None, keys("u2"))
     assert files(tmp_path) == set()
 
 
-def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
+def test_a_snapshot_without_changes_adds_no_layer(store: StateStore, tmp_path: Path) -> None:
     before = files(tmp_path)
     entry = change(store, table({}))
     assert (entry.layers, files(tmp_path)) == ((), before)
@@ -128,7 +128,7 @@ def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
 
 
 def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
-    """Nulls alone, and no rows, say no type of their own."""
+    """A column of nulls, or without rows, has no type of its own."""
     store = opened(tmp_path)
     rows = [{"k": "a", "m": m, "v": 1} for m in ("x", None)]
     told: dict[str, Any] = {"key": "k", "map_key": "m"}
@@ -146,8 +146,8 @@ def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
     assert store.restore(parallelism=1).keyed("u", "s").digest == 0
 
 
-def test_a_key_that_is_cleared_may_come_again(tmp_path: Path) -> None:
-    """Its other entries are gone; a delete of the key that came before does not matter."""
+def test_a_cleared_key_can_get_new_entries(tmp_path: Path) -> None:
+    """Its other entries are deleted; an earlier delete of the same key has no effect."""
     store = opened(tmp_path)
     rows = [{"k": k, "m": m, "v": 0} for k in ("a", "b") for m in (1, 2)]
     with store.snapshot(parallelism=1) as checkpoint:
@@ -197,7 +197,7 @@ def test_deletes_by_key_by_namespace_and_by_entry(
 
 
 def test_changes_after_a_restore_of_an_older_checkpoint(store: StateStore) -> None:
-    """They build on what the job was restored from, and not on what came after it."""
+    """They build on the restored checkpoint, and not on later ones."""
     change(store, table({"u1": 100}))
     change(store, table({"u2": 200}), base=1)
     assert content(store) == ROWS | {"u2": 200}
@@ -222,7 +222,7 @@ def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: P
     assert content(store) == ROWS | {"u1": 100}
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[Any, tuple[type[Exception], ...], str]] = [
     ({"upserts": [{"k": "a", "v": 1}] * 2}, (DuplicateKeyError,), "'a'"),
@@ -240,7 +240,7 @@ REFUSED: list[tuple[Any, tuple[type[Exception], ...], str]] = [
 
 
 @pytest.mark.parametrize(("given", "errors", "text"), REFUSED)
-def test_bad_changes_leave_nothing_behind(
+def test_invalid_changes_leave_no_files(
     store: StateStore, tmp_path: Path, given: Any, errors: Any, text: str
 ) -> None:
     before = files(tmp_path)
@@ -251,7 +251,7 @@ def test_bad_changes_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("options", [{"max_parallelism": 32}, {"hash_scheme": "flink-sql"}])
-def test_changes_for_other_key_groups_than_the_base_has(
+def test_changes_with_other_key_groups_than_the_base_are_refused(
     store: StateStore, options: dict[str, Any]
 ) -> None:
     with (
@@ -262,7 +262,7 @@ def test_changes_for_other_key_groups_than_the_base_has(
     assert store.checkpoints() == (1,)
 
 
-def test_changes_of_an_expired_base(store: StateStore) -> None:
+def test_changes_of_an_expired_base_are_refused(store: StateStore) -> None:
     change(store, table({"u1": 1}))
     store.maintenance.expire(retain=1)
     with pytest.raises(CheckpointNotFoundError) as caught:
@@ -270,21 +270,21 @@ def test_changes_of_an_expired_base(store: StateStore) -> None:
     assert "give its number as base" in "".join(caught.value.__notes__)
 
 
-def test_changes_of_a_state_that_the_base_lacks(store: StateStore) -> None:
+def test_changes_of_a_state_that_the_base_lacks_are_refused(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError), store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("u", "other", table({"a": 1}), base=1, key="k")
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_changes_of_a_damaged_checkpoint_are_refused(store: StateStore, tmp_path: Path) -> None:
-    """Going by the checkpoint before it would lose what changed in between."""
+    """Building on an earlier checkpoint would lose the changes after it."""
     change(store, table({"u1": 1}))
     (tmp_path / "store" / manifest_path(2)).write_bytes(b"{}")
     with pytest.raises(MalformedManifestError):
         change(store, table({"u2": 1}))
 
 
-def test_a_state_is_changed_once(store: StateStore) -> None:
+def test_a_state_can_be_changed_only_once_per_checkpoint(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("u", "s", table({"a": 1}), key="k")
         with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
@@ -292,11 +292,11 @@ def test_a_state_is_changed_once(store: StateStore) -> None:
     assert store.checkpoints() == (1, 2)
 
 
-# --- what a state is ------------------------------------------------------------------------------
+# --- Properties of a state ------------------------------------------------------------------------
 
 
-def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
-    """Key, kind and entry columns are those that are stored."""
+def test_properties_of_a_state_need_not_be_repeated(tmp_path: Path) -> None:
+    """The stored key, kind and entry columns are used."""
     store = opened(tmp_path)
     rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [1, 2, 3]})
     with store.snapshot(parallelism=2) as checkpoint:
@@ -305,7 +305,7 @@ def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
         checkpoint.changes("u", "s", rows.slice(2), [{"k": "a", "m": 1}])
     with store.snapshot(parallelism=2) as checkpoint:
         entry = checkpoint.changes_against("u", "s", rows.slice(1))
-    assert [layer.checkpoint_id for layer in entry.layers] == [2]  # nothing more has changed
+    assert [layer.checkpoint_id for layer in entry.layers] == [2]  # no other property has changed
     assert [row["m"] for row in store.restore().keyed("u", "s").get("a")] == [2]
     for write in ("changes", "changes_against"):
         with (
@@ -318,8 +318,8 @@ def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
             getattr(checkpoint, write)("u", "new", rows)
 
 
-def test_rows_are_written_and_columns_are_declared(store: StateStore) -> None:
-    """Neither goes where the other belongs, nor nothing at all."""
+def test_rows_and_schemas_are_separate_arguments(store: StateStore) -> None:
+    """Rows and schemas are not interchangeable, and one of them is required."""
     rows = table({"a": 1})
     for given in (None, rows.schema):
         with (
@@ -347,8 +347,8 @@ def test_overdue_changes_are_folded_in_the_same_checkpoint(tmp_path: Path) -> No
     assert content(store, 1) == ROWS
 
 
-def test_a_layer_is_read_once_for_all_that_is_folded(tmp_path: Path) -> None:
-    """And checked by its SHA-256 once: not for each key group anew."""
+def test_a_layer_is_read_once_for_all_folded_key_groups(tmp_path: Path) -> None:
+    """Its SHA-256 is also checked once, and not for each key group."""
 
     class Counting(LocalStorage):
         read_names: ClassVar[Counter[str]] = Counter()
@@ -371,7 +371,7 @@ def test_a_layer_is_read_once_for_all_that_is_folded(tmp_path: Path) -> None:
     assert content(store) == dict.fromkeys(ROWS, 100) | {"u1": 101}
 
 
-def test_a_fold_of_overdue_changes_that_fails_commits_nothing(
+def test_a_failed_fold_of_overdue_changes_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path, FOLD_ALL)
@@ -394,7 +394,7 @@ def test_a_fold_of_overdue_changes_that_fails_commits_nothing(
 
 
 def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Few are brought here, many are written by tasks, mixed with Arrow; and found by tasks."""
+    """The driver collects few rows, tasks write many, and both can be mixed with Arrow tables."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark, compaction=None)
     full(store)
     frame = spark.createDataFrame([("u1", 100), ("new", 5)], "k string, v long")
@@ -432,7 +432,9 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def without_uids(*names: str) -> JobGraph:
-    """A job of a source and operators after it, whose ids come from their places in the graph."""
+    """A job of a source and operators after it, whose ids follow from their
+    positions in the graph.
+    """
     operators = "".join(
         f'{{name="{name}", inputs=[{{from="source", partitioner="hash"}}]}},' for name in names
     )
@@ -458,7 +460,7 @@ def test_changes_build_on_the_state_of_a_renamed_operator(tmp_path: Path, base: 
 def test_changes_never_build_on_the_state_of_another_operator(
     tmp_path: Path, compares: bool
 ) -> None:
-    """Operator x became y, and a new x came: the stored x is not its state."""
+    """Operator x was renamed y, and a new x was added: the stored x is not its state."""
     store = opened(tmp_path)
     with store.snapshot(graph=without_uids("x")) as checkpoint:
         checkpoint.keyed("x", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)

@@ -1,4 +1,4 @@
-"""Changes found by comparison: what is written, what is not even read, and what is refused."""
+"""Changes found by comparison: the written rows, the files that are not read, and errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> StateStore:
     return store
 
 
-def test_what_differs_comes_and_what_is_gone_goes(store: StateStore) -> None:
+def test_different_rows_are_upserted_and_missing_rows_deleted(store: StateStore) -> None:
     rows = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7, "u3": None}
     (layer,) = against(store, table(rows)).layers
     assert layer.entry.rows == 4
@@ -51,7 +51,7 @@ def test_what_differs_comes_and_what_is_gone_goes(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("run_bytes", [1, runs.RUN_BYTES])
-def test_it_looks_at_changes_of_earlier_layers(store: StateStore, run_bytes: int) -> None:
+def test_it_includes_changes_of_earlier_layers(store: StateStore, run_bytes: int) -> None:
     parquet = replace(store.parts.parquet, run_bytes=run_bytes)
     store = StateStore(replace(store.parts, parquet=parquet))
     change(store, table({"u1": 100, "extra": 1}), [{"k": "u2"}])
@@ -63,7 +63,7 @@ def test_it_looks_at_changes_of_earlier_layers(store: StateStore, run_bytes: int
     assert content(store) == {"u5": 5}
 
 
-def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
+def test_a_snapshot_without_changes_adds_no_layer(store: StateStore, tmp_path: Path) -> None:
     before = files(tmp_path)
     backwards = dict(reversed(ROWS.items()))
     assert against(store, table(backwards).to_pylist()).layers == ()
@@ -74,7 +74,7 @@ def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_it_builds_on_the_checkpoint_that_is_named(store: StateStore) -> None:
+def test_it_builds_on_the_given_checkpoint(store: StateStore) -> None:
     store.maintenance.savepoint("first")
     change(store, table({"u1": 100}))
     rows = ROWS | {"u2": 200}
@@ -94,7 +94,7 @@ def test_without_a_previous_state_all_rows_are_written(
 
 
 def test_key_groups_with_the_same_digest_are_not_read(store: StateStore, tmp_path: Path) -> None:
-    """A file of one of them may be unreadable; one of a key group that differs may not."""
+    """If a key group is unchanged its file may be unreadable; otherwise it may not."""
     full(store, layout="partitioned")
     entry = store.manifest().keyed[0]
     group = key_group_of("u1", max_parallelism=16)
@@ -123,7 +123,7 @@ REFUSED: list[tuple[Any, type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("rows", "error"), REFUSED)
-def test_bad_rows_leave_nothing_behind(
+def test_invalid_rows_leave_no_files(
     store: StateStore, tmp_path: Path, rows: Any, error: type[Exception]
 ) -> None:
     before = files(tmp_path)
@@ -132,14 +132,14 @@ def test_bad_rows_leave_nothing_behind(
     assert (files(tmp_path), store.checkpoints()) == (before, (1,))
 
 
-def test_an_expired_previous_checkpoint(store: StateStore) -> None:
+def test_an_expired_previous_checkpoint_is_refused(store: StateStore) -> None:
     change(store, table({"u1": 1}))
     store.maintenance.expire(retain=1)
     with pytest.raises(CheckpointNotFoundError):
         against(store, table(ROWS), 1)
 
 
-def test_what_it_finds_is_compacted_by_the_rule(tmp_path: Path) -> None:
+def test_the_changes_are_compacted_by_the_policy(tmp_path: Path) -> None:
     store = opened(tmp_path, CompactionRule(share=0, most_share=0))
     full(store)
     rows: dict[str, Any] = {"a": 1} | dict(list(ROWS.items())[5:])
@@ -152,10 +152,10 @@ def recorded(store: StateStore, checkpoint: int | str = "latest") -> RowSet | No
     return store.manifest(checkpoint).keyed_entry("u", "s").contents
 
 
-def test_what_the_state_has_is_recorded_and_a_restore_reads_nothing_for_it(
+def test_rows_and_digest_are_recorded_and_a_restore_reads_no_file_for_them(
     store: StateStore, tmp_path: Path
 ) -> None:
-    """I7: number and digest of all rows, whatever lies in layers; and they are the rows."""
+    """I7: the number and digest of all rows, including layers; they match the rows."""
     rows = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7}
     against(store, table(rows))
     known = recorded(store)
@@ -167,10 +167,10 @@ def test_what_the_state_has_is_recorded_and_a_restore_reads_nothing_for_it(
     assert (state.contents(), state.digest) == (known, known.digest)
 
 
-def test_an_export_of_other_rows_than_were_recorded_is_refused(
+def test_an_export_that_differs_from_the_recorded_rows_is_refused(
     store: StateStore, tmp_path: Path
 ) -> None:
-    """What subtasks got is held against what the writer knew, not against what is read."""
+    """The exported rows are compared with the writer's record, and not with the read rows."""
     against(store, table(ROWS | {"u1": 100}))
     assert all(state.proof.holds for state in store.export(tmp_path / "out", parallelism=3).states)
     path = tmp_path / "store" / manifest_path(2)
@@ -182,8 +182,8 @@ def test_an_export_of_other_rows_than_were_recorded_is_refused(
         store.export(tmp_path / "other", parallelism=3)
 
 
-def test_who_writes_changes_alone_does_not_say_how_many_rows_there_are(store: StateStore) -> None:
-    """Until all are compared, or folded: then they are known again."""
+def test_changes_without_a_comparison_leave_the_number_of_rows_unknown(store: StateStore) -> None:
+    """They are known again after a comparison of all rows or a compaction."""
     change(store, table({"u1": 100, "new": 1}), [{"k": "u2"}])
     assert recorded(store) is None
     against(store, table(ROWS))
@@ -199,8 +199,8 @@ def test_who_writes_changes_alone_does_not_say_how_many_rows_there_are(store: St
     assert content(store) == ROWS | {"u1": 100}
 
 
-def test_compaction_keeps_what_is_recorded(tmp_path: Path) -> None:
-    """Layers that are merged, or folded in part, are the same rows."""
+def test_compaction_keeps_the_recorded_rows(tmp_path: Path) -> None:
+    """Layers that are merged, or folded in part, have the same rows."""
     rule = CompactionRule(merge_layers=2, share=0.01, most_share=9, bytes_per_checkpoint=1)
     store = opened(tmp_path, rule)
     full(store, layout="partitioned")
@@ -217,8 +217,10 @@ def test_compaction_keeps_what_is_recorded(tmp_path: Path) -> None:
     assert [len(layer.live) for layer in store.manifest().keyed[0].layers] != [1]
 
 
-def test_files_that_were_exchanged_have_nothing_recorded(store: StateStore) -> None:
-    """A purge takes rows of the base and of layers: what was known before is not true of it."""
+def test_replaced_files_have_no_recorded_rows(store: StateStore) -> None:
+    """A purge removes rows from the base and the layers, so the earlier record is no
+    longer true.
+    """
     against(store, table(ROWS | {"u1": 100}))
     assert recorded(store) is not None
     store.maintenance.purge("u", "u5")

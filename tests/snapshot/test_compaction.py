@@ -1,4 +1,4 @@
-"""Layers merged and folded: the same rows, in other files, and the old files as they were."""
+"""Merge and fold layers: the same rows in other files, while the old files do not change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> tuple[StateStore, KeyedEntry, dict[str, int]]:
 Made = tuple[StateStore, KeyedEntry, dict[str, int]]
 
 
-def test_merged_layers_are_one_that_does_the_same(made: Made) -> None:
+def test_merged_layers_equal_the_separate_ones(made: Made) -> None:
     store, entry, state = made
     for count in (2, 3):
         done = compactor_of(store).merge(entry, count)
@@ -51,14 +51,14 @@ def test_merged_layers_are_one_that_does_the_same(made: Made) -> None:
     assert compactor_of(store).merge(entry, 1) is entry
 
 
-def test_merged_layers_do_what_they_did_over_another_layer(made: Made) -> None:
-    """Deletes of the newer ones reach what is below all of them."""
+def test_merged_layers_have_the_same_effect_on_another_layer(made: Made) -> None:
+    """Deletes of the newer layers apply to everything below them."""
     store, entry, state = made
     compactor = compactor_of(store)
     assert rows_of(store, compactor.fold(compactor.merge(entry, 2), [EVERYTHING])) == state
 
 
-def test_folded_spans_are_in_the_base_and_old_files_stay(made: Made) -> None:
+def test_folded_spans_are_in_the_base_and_old_files_are_kept(made: Made) -> None:
     store, entry, state = made
     before, compactor = files(store), compactor_of(store)
     (span,) = widened_spans(entry)
@@ -73,8 +73,8 @@ def test_folded_spans_are_in_the_base_and_old_files_stay(made: Made) -> None:
     assert files(store) == before
 
 
-def test_one_span_after_another(tmp_path: Path) -> None:
-    """Of partitioned files each key group is a span: those that are folded leave the layers."""
+def test_spans_are_folded_one_after_another(tmp_path: Path) -> None:
+    """In partitioned files each key group is a span; folded spans are removed from the layers."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
     state = {f"k{i}": i for i in range(40)}
     with store.snapshot(parallelism=1) as checkpoint:
@@ -93,7 +93,7 @@ def test_one_span_after_another(tmp_path: Path) -> None:
     assert entry.layers == ()
 
 
-def test_damage_stops_it(made: Made) -> None:
+def test_damage_stops_a_compaction(made: Made) -> None:
     store, entry, _ = made
     layer = entry.layers[1].entry
     path = Path(store.url, layer.table.path, layer.handles[0].path)

@@ -1,4 +1,4 @@
-"""Two writers: the newest generation commits, a stalled one never again (I6)."""
+"""Two writers: the newest generation commits, and a stalled one never commits again (I6)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_store_object_claims_one_generation(url: str) -> None:
-    """I6: at its first snapshot; the manifest carries it."""
+    """I6: with its first snapshot; the manifest records the generation."""
     store = opened(url)
     for _ in range(3):
         take(store)
@@ -56,10 +56,10 @@ def test_a_store_object_claims_one_generation(url: str) -> None:
 
 @pytest.mark.parametrize("command", ["compact", "edit", "purge", "rekey"])
 @pytest.mark.parametrize("whose", ["far", "alive", "ended", "own"])
-def test_a_command_says_before_it_starts_whom_it_replaces(
+def test_a_command_announces_which_writer_it_replaces(
     url: str, command: str, whose: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I6: not where that is known to have ended; nor where nothing is to be done."""
+    """I6: not if that writer is known to have ended, nor if there is nothing to do."""
     with opened(url).snapshot(parallelism=1) as checkpoint:
         rows = [{"k": f"k{i}", "v": i} for i in range(50)]
         checkpoint.keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
@@ -92,8 +92,10 @@ def test_a_command_says_before_it_starts_whom_it_replaces(
     assert len(caplog.messages) == (whose in "far alive")
 
 
-def test_a_store_that_is_brought_back_has_one_writer(url: str, tmp_path: Path) -> None:
-    """I6: an old job and its successor have claims of the same generation, with other tokens."""
+def test_a_restored_backup_of_a_store_has_one_writer(url: str, tmp_path: Path) -> None:
+    """I6: an old job and its successor have claims of the same generation, with
+    different tokens.
+    """
     take(opened(url))
     shutil.copytree(url, tmp_path / "backup")
     old, open_meanwhile = opened(url), opened(url)
@@ -102,7 +104,7 @@ def test_a_store_that_is_brought_back_has_one_writer(url: str, tmp_path: Path) -
     shutil.rmtree(url)
     shutil.copytree(tmp_path / "backup", url)
     with pytest.raises(CommitConflictError, match=r"writer \S+ .*generation 1"):
-        take(old)  # nobody has claimed the store since
+        take(old)  # no writer has claimed the store since
     new = opened(url)
     take(new)
     take(new)
@@ -117,7 +119,7 @@ def test_a_store_that_is_brought_back_has_one_writer(url: str, tmp_path: Path) -
 
 
 def test_a_reader_claims_nothing(url: str) -> None:
-    """I6: a store may be read while a job writes to it."""
+    """I6: a store can be read while a job writes to it."""
     writer = opened(url)
     take(writer)
     reader = opened(url)
@@ -126,8 +128,8 @@ def test_a_reader_claims_nothing(url: str) -> None:
     assert len(claims(url)) == 1
 
 
-def test_claims_at_the_same_moment_are_all_different(url: str) -> None:
-    """I6: put if absent, without gaps, and only the last one is not replaced."""
+def test_concurrent_claims_are_all_different(url: str) -> None:
+    """I6: they are put if absent, without gaps, and only the last one is not replaced."""
     together = Barrier(8)
     fences = [Fence(LocalStorage(url), release="1") for _ in range(8)]
 
@@ -153,7 +155,7 @@ def test_claims_at_the_same_moment_are_all_different(url: str) -> None:
 
 
 def test_threads_of_one_object_share_its_claim(url: str) -> None:
-    """I6: they may collide over an id, but never replace each other."""
+    """I6: they can conflict over an id, but never replace each other."""
     store = opened(url)
     with ThreadPoolExecutor(4) as pool:
         begun = list(pool.map(lambda _: store.snapshot(parallelism=1), range(4)))
@@ -163,10 +165,10 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
         checkpoint.give_up()
 
 
-def test_a_thread_that_announces_is_not_taken_for_a_successor(
+def test_a_thread_that_announces_an_id_is_not_mistaken_for_a_successor(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: its claim is in the store before this object knows of it."""
+    """I6: its claim is in the store before this object knows about it."""
     store = opened(url)
     take(store)
     begun = store.snapshot(parallelism=2)
@@ -191,7 +193,7 @@ def test_a_thread_that_announces_is_not_taken_for_a_successor(
 
 
 def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I6: it claims for itself, and its parent is replaced."""
+    """I6: it makes a claim of its own, which replaces its parent."""
     store = opened(url)
     take(store)
     with monkeypatch.context() as patched:
@@ -203,10 +205,10 @@ def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.Monkey
     assert store.manifest().writer.generation == 2
 
 
-def test_a_process_that_is_forked_during_a_commit_does_not_wait_for_it(
+def test_a_process_forked_during_a_commit_does_not_wait_for_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The locks that another thread of the parent held are never released in the child."""
+    """Locks that another thread of the parent held are never released in the child."""
     store = opened(url)
     take(store)
     fence = store.parts.fence
@@ -216,10 +218,10 @@ def test_a_process_that_is_forked_during_a_commit_does_not_wait_for_it(
     assert store.checkpoints() == (1, 2)
 
 
-def test_a_claim_whose_answer_was_lost_is_ones_own(
+def test_a_claim_whose_response_was_lost_is_recognized(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: a client that put again, and met itself, has not been replaced."""
+    """I6: a client that sent the put again, and found its own object, has not been replaced."""
     put = LocalStorage.put_if_absent
 
     def twice(self: LocalStorage, name: str, data: bytes) -> bool:
@@ -240,7 +242,7 @@ CLAIM = Claim(
 )
 
 
-def test_a_claim_comes_back_from_its_document() -> None:
+def test_a_claim_survives_a_round_trip() -> None:
     raw = claim_to_json(CLAIM)
     assert claim_from_json(raw, name="c", generation=3) == CLAIM
     assert str(CLAIM) == (
@@ -265,14 +267,16 @@ def test_a_claim_comes_back_from_its_document() -> None:
         ("checkpoints/0000000003.json", None),
     ],
 )
-def test_a_claim_is_known_by_its_exact_name(name: str, generation: int | None) -> None:
+def test_a_claim_is_identified_by_its_exact_name(name: str, generation: int | None) -> None:
     assert generation_of(name) == generation
     if generation:
         assert writer_path(generation) == name
 
 
 def test_a_claim_of_a_newer_format_stops_a_writer(url: str) -> None:
-    """It may mean what this release does not know; a damaged one may hide an announced id."""
+    """It may mean something that this release cannot handle; a damaged one may hide an announced
+    id.
+    """
     take(opened(url))
     newer = document_bytes({"format": "statestore-writer", "format_version": 2})
     LocalStorage(url).put_if_absent(writer_path(2), newer)
@@ -286,8 +290,8 @@ def test_a_claim_of_a_newer_format_stops_a_writer(url: str) -> None:
 # --- a stalled writer -----------------------------------------------------------------------------
 
 
-def test_a_stalled_writer_cannot_commit_what_it_had_begun(url: str) -> None:
-    """I4, I6: it slept through its successor's commits; what it wrote is gone, theirs stays."""
+def test_a_stalled_writer_cannot_commit_its_checkpoint(url: str) -> None:
+    """I4, I6: it missed its successor's commits; its files are deleted, theirs are kept."""
     stalled, successor = opened(url), opened(url)
     take(stalled)
     with pytest.raises(CommitConflictError) as caught, stalled.snapshot(parallelism=2) as late:  # noqa: PT012
@@ -305,7 +309,7 @@ def test_a_stalled_writer_cannot_commit_what_it_had_begun(url: str) -> None:
 
 
 def test_a_stalled_writer_cannot_begin_another_checkpoint(url: str) -> None:
-    """I6: with the same object never again; opened again it takes over in its turn."""
+    """I6: the same object never can; a newly opened one replaces the successor."""
     stalled, successor = opened(url), opened(url)
     take(stalled)
     take(successor)
@@ -317,8 +321,8 @@ def test_a_stalled_writer_cannot_begin_another_checkpoint(url: str) -> None:
         take(successor)
 
 
-def test_a_successor_that_has_only_begun_fences_already(url: str) -> None:
-    """I6: it may rest on what it read of the store when it began."""
+def test_a_successor_fences_as_soon_as_it_has_begun(url: str) -> None:
+    """I6: it may rely on the state of the store when it began."""
     stalled, successor = opened(url), opened(url)
     begun = stalled.snapshot(parallelism=2)
     fresh = successor.snapshot(parallelism=2)
@@ -331,7 +335,7 @@ def test_a_successor_that_has_only_begun_fences_already(url: str) -> None:
 
 
 def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I4: a table's log would show what no checkpoint has."""
+    """I4: the log of a table would have rows that no checkpoint has."""
     published: list[int] = []
 
     def publish(self: ParquetTable, entry: Any, checkpoint_id: int, left_out: Any) -> Any:
@@ -346,10 +350,10 @@ def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.Monk
     assert published == []
 
 
-def test_a_replaced_writer_that_still_publishes_stops_nobody(
+def test_a_replaced_writer_that_still_publishes_does_not_block_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: it came through its check before it was replaced; the newest writer publishes again."""
+    """I6: it passed its check before it was replaced; the newest writer publishes again."""
     take(StateStore.open(url))
     stalled = StateStore.open(url)
     with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
@@ -363,7 +367,7 @@ def test_a_replaced_writer_that_still_publishes_stops_nobody(
 
         monkeypatch.setattr("statestore.files.delta.add_checkpoint", loaded)
         take(newest)
-        assert len(loads) == 3  # twice by the newest
+        assert len(loads) == 3  # twice by the newest writer
     (kept,) = newest.manifest(2).keyed
     table = DeltaTable(f"{url}/{kept.table.path}")
     assert table.version() == kept.table.version
@@ -372,10 +376,10 @@ def test_a_replaced_writer_that_still_publishes_stops_nobody(
     }
 
 
-def test_the_fence_is_checked_again_right_before_the_manifest(
+def test_the_fence_is_checked_again_right_before_the_manifest_is_put(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: publishing tables takes long enough to be replaced meanwhile."""
+    """I6: publishing tables takes long enough for another writer to start."""
 
     def publish(self: ParquetTable, entry: Any, checkpoint_id: int, left_out: Any) -> Any:
         opened(url).snapshot(parallelism=2).give_up()
@@ -389,14 +393,17 @@ def test_the_fence_is_checked_again_right_before_the_manifest(
 
 @pytest.mark.parametrize("late_id", [None, 2, 50])
 @pytest.mark.parametrize("successor_ids", [(None, None), (50, None), (60, 70)])
-def test_a_put_that_comes_late_buries_nothing(
+def test_a_late_put_does_not_hide_other_checkpoints(
     url: str,
     late_id: int | None,
     successor_ids: tuple[int | None, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """I6: it stalls between the last check and the put, and its successor commits in between. The
-    late one is told, even where its checkpoint is visible: the newest has nothing of it.
+    """I6: the writer stalls between its last check and the put, and its successor commits
+    meanwhile.
+
+    The late writer gets an error, even if its checkpoint is visible: the newest does not build on
+    it.
     """
     store, successor = opened(url), opened(url)
     take(store)
@@ -423,8 +430,8 @@ def test_a_put_that_comes_late_buries_nothing(
     assert generations == sorted(generations)
 
 
-def test_an_announced_id_is_handed_on(url: str) -> None:
-    """I6: no writer after it takes a smaller one, or the late one would bury it."""
+def test_an_announced_id_is_passed_on(url: str) -> None:
+    """I6: no later writer uses a smaller one; otherwise the late one would hide its checkpoint."""
     store = opened(url)
     take(store)
     store.snapshot(parallelism=2, checkpoint_id=40).give_up()
@@ -436,10 +443,10 @@ def test_an_announced_id_is_handed_on(url: str) -> None:
     assert [claim.announced_id for claim in claims(url)] == [0, 40, 40, 40, 40]
 
 
-def test_a_replaced_writer_cannot_come_back_by_announcing(
+def test_a_replaced_writer_cannot_return_by_announcing_an_id(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: the generation after its own is gone, even when it goes unseen at first."""
+    """I6: the generation after its own is taken, even if it is not visible at first."""
     stalled = opened(url)
     take(stalled)
     announce = Fence.announce
@@ -454,11 +461,13 @@ def test_a_replaced_writer_cannot_come_back_by_announcing(
     assert [claim.generation for claim in claims(url)] == [1, 2]
 
 
-# --- after the put --------------------------------------------------------------------------------
+# --- After the put --------------------------------------------------------------------------------
 
 
 class _Stalls(LocalStorage):
-    """Somebody acts right after the put of a manifest, or right before it."""
+    """A storage in which another actor acts right after the put of a manifest, or
+    right before it.
+    """
 
     def __init__(self, url: str, meanwhile: Callable[[], None], *, before: bool) -> None:
         super().__init__(url)
@@ -478,8 +487,8 @@ class _Stalls(LocalStorage):
         return done
 
 
-def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) -> None:
-    """I5, I9: a successor has named them again; what nobody needs goes with a collection."""
+def test_a_checkpoint_that_expired_during_its_commit_keeps_its_files(url: str) -> None:
+    """I5, I9: a successor references them; garbage collection deletes the others."""
 
     def succeed_and_expire() -> None:
         successor = opened(url)
@@ -497,8 +506,8 @@ def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) ->
     assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
 
 
-def test_who_loses_at_its_put_deletes_nothing(url: str) -> None:
-    """I9: whether a put was done is not known for sure to who asked for it; `gc` knows."""
+def test_a_writer_that_loses_at_its_put_deletes_nothing(url: str) -> None:
+    """I9: the writer cannot know whether its put was executed; `gc` can."""
     late = StateStore.over(_Stalls(url, lambda: _take(url), before=True), table_format="parquet")
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* was committed by writer"):
         take(late)

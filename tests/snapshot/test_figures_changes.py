@@ -1,4 +1,4 @@
-"""Figures of states with changes: bytes of all that is read, and rows that say of what."""
+"""Metrics of states with changes: the bytes of all files that are read, and the rows of changes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def with_entry(manifest: Manifest, entry: KeyedEntry) -> Manifest:
     return replace(manifest, keyed=(entry,))
 
 
-def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Checkpoints) -> None:
+def test_a_parallelism_is_computed_from_the_bytes_of_base_and_changes(state: Checkpoints) -> None:
     target = RestoreTarget(parallelism="auto", bytes_per_task=10**6)
     (choice,) = plan_target(state.store.manifest(), target).choices
-    # Shares of files are rounded up to bytes.
+    # The shares of a file are rounded up to bytes.
     entry = state.store.manifest().keyed[0]
     rounded = GROUPS * entry.files
     assert 0 <= choice.decision.total_bytes - entry.size_bytes <= rounded
@@ -45,7 +45,7 @@ def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Checkpo
     assert choice.decision.total_bytes > 1.5 * base.decision.total_bytes
 
 
-def test_changes_that_are_folded_do_not_weigh(state: Checkpoints) -> None:
+def test_folded_changes_do_not_count(state: Checkpoints) -> None:
     manifest = state.store.manifest()
     (entry,) = manifest.keyed
     layers = tuple(live_without(layer, [HALF]) for layer in entry.layers)
@@ -61,7 +61,7 @@ def test_changes_that_are_folded_do_not_weigh(state: Checkpoints) -> None:
     assert sum(whole) > sum(folded) > sum(base)
 
 
-def test_rows_of_changes_are_named_in_a_plan(state: Checkpoints) -> None:
+def test_a_plan_shows_the_rows_of_changes(state: Checkpoints) -> None:
     plan = plan_restore(state.store.manifest(), 3)
     (operator,) = plan.operators
     assert sum(subtask.rows for subtask in operator.subtasks) == 420
@@ -73,7 +73,7 @@ def test_rows_of_changes_are_named_in_a_plan(state: Checkpoints) -> None:
     assert "changes" not in str(base)
 
 
-def test_hosts_hold_files_of_changes_too(state: Checkpoints) -> None:
+def test_placement_includes_files_of_changes(state: Checkpoints) -> None:
     manifest = state.store.manifest()
     (entry,) = manifest.keyed
     (first, *rest) = entry.layers
@@ -85,13 +85,15 @@ def test_hosts_hold_files_of_changes_too(state: Checkpoints) -> None:
     assert placed.local_bytes == pytest.approx(layer.entry.size_bytes, abs=4)
 
 
-def test_the_layout_of_the_next_snapshot_goes_by_rows_of_the_base(state: Checkpoints) -> None:
+def test_the_layout_of_the_next_snapshot_depends_on_the_rows_of_the_base(
+    state: Checkpoints,
+) -> None:
     catalog = Catalog.open(state.storage, create=False)
     history = History(catalog, Operators(2, None))
     assert history.rows("u", "s") == 200
 
 
-def test_bytes_of_key_groups_add_up_to_the_file(state: Checkpoints) -> None:
+def test_the_bytes_of_key_groups_add_up_to_the_file(state: Checkpoints) -> None:
     handle = state.store.manifest().keyed[0].handles[0]
     shares = handle.group_bytes()
     assert len(shares) == len(handle.key_groups)

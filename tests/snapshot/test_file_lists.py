@@ -1,4 +1,4 @@
-"""Long lists of files are put once, named again while the files stay, and collected with them."""
+"""Long file lists are put once, referenced again while the files stay, and collected with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(folder: Path) -> StateStore:
 
 
 def write(store: StateStore, n: int, *uids: str) -> None:
-    """Take a checkpoint that has some operators anew, and takes over the others."""
+    """Take a checkpoint that writes some operators and carries the others."""
     with store.snapshot(parallelism=2) as checkpoint:
         for uid in uids:
             rows = [{"k": f"key {i}", "n": n + i} for i in range(20)]
@@ -47,7 +47,9 @@ def rows_of(store: StateStore, uid: str, checkpoint: int | str = "latest") -> li
 
 
 def lists_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:
-    """Return the lists of a checkpoint, in order of operator, a base's before its changes."""
+    """Return the lists of a checkpoint by operator; a base's list precedes the lists of its
+    changes.
+    """
     return [name for part in store.manifest(checkpoint).parts if (name := list_of(part.handles))]
 
 
@@ -58,15 +60,15 @@ def on_disk(store: StateStore) -> set[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    """Checkpoint 1 has both operators; checkpoint 2 has the second one anew."""
+    """Checkpoint 1 has both operators; checkpoint 2 has written the second one again."""
     store = opened(tmp_path / "store")
     write(store, 0, *UIDS)
     write(store, 100, "b")
     return store
 
 
-def test_a_list_is_named_again_while_the_files_stay(store: StateStore) -> None:
-    """Of a checkpoint that takes a state over nothing is written but its manifest."""
+def test_a_list_is_referenced_again_while_the_files_stay(store: StateStore) -> None:
+    """A checkpoint that only carries a state writes nothing but its manifest."""
     (a, b), (same, other) = lists_of(store, 1), lists_of(store, 2)
     assert a == same
     assert b != other
@@ -76,23 +78,25 @@ def test_a_list_is_named_again_while_the_files_stay(store: StateStore) -> None:
     assert rows_of(store, "b") == [*range(100, 120)]
 
 
-def test_a_checkpoint_that_takes_all_over_reads_no_list(store: StateStore) -> None:
-    """Nor does who lists or expires checkpoints that share them; a restore reads its own."""
+def test_a_checkpoint_that_carries_all_states_reads_no_list(store: StateStore) -> None:
+    """Listing or expiring checkpoints that share lists reads none either; a restore
+    reads its own.
+    """
     storage = CountingReads(store.url)
     again = over(storage)
     with again.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
     assert [again.manifest(one).rows for one in again.checkpoints()] == [40] * 3
     again.maintenance.expire(retain=1, dry_run=True)
-    both = {lists_of(store, 1)[1], lists_of(store)[1]}  # files that they may share count once
+    both = {lists_of(store, 1)[1], lists_of(store)[1]}  # files that may be shared count once
     assert {name for name in storage.names if name.startswith("files/")} == both
     storage.names.clear()
     rows_of(again, "a")
     assert {n for n in storage.names if n.startswith("files/")} == {lists_of(store)[0]}
 
 
-def test_the_checkpoint_before_is_read_once(store: StateStore) -> None:
-    """By its number or as the newest one, of whichever states it is looked at."""
+def test_the_previous_checkpoint_is_read_once(store: StateStore) -> None:
+    """By its number and as the newest one, whichever states are used."""
     storage = CountingReads(store.url)
     with over(storage).snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)
@@ -101,28 +105,28 @@ def test_the_checkpoint_before_is_read_once(store: StateStore) -> None:
 
 
 class CountingReads(CountingStorage):
-    """A folder that notes what documents are read."""
+    """A folder that records which documents are read."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.names: list[str] = []
 
     def read(self, name: str) -> bytes:
-        """Note it, and read."""
+        """Record the name, and read."""
         self.names.append(name)
         return super().read(name)
 
 
 def test_a_short_list_stays_in_the_manifest(tmp_path: Path) -> None:
-    """As it is in a store of the usual size: one document says all."""
+    """In a store of the usual size, one document has everything."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     write(store, 0, "a")
     assert not lists_of(store)
     assert not on_disk(store)
 
 
-def test_changes_have_a_list_of_their_own(store: StateStore) -> None:
-    """The base's list is named again, whatever lies over it."""
+def test_changes_have_a_separate_list(store: StateStore) -> None:
+    """The base's list is referenced again, whichever layers are added."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], [{"k": "key 5"}])
         checkpoint.carry_rest()
@@ -137,8 +141,10 @@ def test_changes_have_a_list_of_their_own(store: StateStore) -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_lists_go_with_the_last_checkpoint_that_names_them(store: StateStore) -> None:
-    """I9: and what a kept one names stays."""
+def test_lists_are_collected_with_the_last_checkpoint_that_references_them(
+    store: StateStore,
+) -> None:
+    """I9: lists that a kept checkpoint references stay."""
     (a, b), (_, other) = lists_of(store, 1), lists_of(store, 2)
     expired = store.maintenance.expire(retain=1)
     collected = store.maintenance.gc(minimum_age_s=0)
@@ -152,8 +158,8 @@ def test_lists_go_with_the_last_checkpoint_that_names_them(store: StateStore) ->
     assert rows_of(store, "a") == [*range(20)]
 
 
-def test_a_copy_and_a_fork_have_lists_of_their_own(store: StateStore, tmp_path: Path) -> None:
-    """Either goes on when the other store is gone."""
+def test_a_copy_and_a_fork_have_their_own_lists(store: StateStore, tmp_path: Path) -> None:
+    """Each of them stays readable after the other store is deleted."""
     store.maintenance.copy("latest", opened(tmp_path / "copy"))
     store.maintenance.fork(str(tmp_path / "fork"))
     for target in map(opened, (tmp_path / "copy", tmp_path / "fork")):
@@ -163,8 +169,10 @@ def test_a_copy_and_a_fork_have_lists_of_their_own(store: StateStore, tmp_path: 
         assert target.maintenance.verify(deep=True).is_intact
 
 
-def test_a_list_that_is_gone_or_damaged_is_named(store: StateStore) -> None:
-    """By who restores and by ``verify``; the collection refuses, and another state is read."""
+def test_a_missing_or_damaged_list_is_named(store: StateStore) -> None:
+    """A restore and ``verify`` name it, garbage collection refuses, and other states
+    are readable.
+    """
     list_a, list_b = lists_of(store)
     path = Path(store.url, list_a)
     raw = path.read_bytes()
@@ -189,10 +197,10 @@ def test_a_list_that_is_gone_or_damaged_is_named(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["list is there", "list is gone"])
-def test_a_list_is_asked_for_once_the_checkpoint_before_has_expired(
+def test_a_list_is_checked_after_the_previous_checkpoint_has_expired(
     store: StateStore, is_there: bool
 ) -> None:
-    """I5: a collection may have taken it."""
+    """I5: garbage collection may have deleted it."""
     checkpoint = store.snapshot(parallelism=2)
     list_a = lists_of(store)[0]
 
@@ -215,10 +223,10 @@ def test_a_list_is_asked_for_once_the_checkpoint_before_has_expired(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
-def test_lists_of_a_checkpoint_that_failed_do_not_stay(
+def test_lists_of_a_failed_checkpoint_are_deleted(
     store: StateStore, tmp_path: Path, kind: FaultKind
 ) -> None:
-    """I10: whichever call fails; and what may be visible is whole."""
+    """I10: whichever call fails; a checkpoint that may be visible is complete."""
 
     def take(storage: Storage) -> None:
         write(over(storage), 200, "b")
@@ -249,8 +257,8 @@ def lose(store: StateStore, name: str) -> None:
     Path(store.url, name).unlink()
 
 
-def test_a_state_whose_list_is_lost_can_be_written_anew(store: StateStore) -> None:
-    """In full, or over an older checkpoint; then the checkpoints without it go, and gc goes on."""
+def test_a_state_with_a_lost_list_can_be_written_again(store: StateStore) -> None:
+    """In full, or based on an older checkpoint; after the damaged ones expire, gc works again."""
     lose(store, lists_of(store)[1])
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": f"key {i}", "n": i} for i in range(5)]
@@ -267,10 +275,10 @@ def test_a_state_whose_list_is_lost_can_be_written_anew(store: StateStore) -> No
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["whole", "a list is lost"])
-def test_what_expired_lately_protects_its_files_whichever_list_is_lost(
+def test_a_recently_expired_checkpoint_protects_its_files_whichever_list_is_lost(
     tmp_path: Path, is_lost: bool
 ) -> None:
-    """I9: a writer may name files of the other states again before its checkpoint is there."""
+    """I9: a writer may reference files of the other states before its checkpoint is visible."""
     store = opened(tmp_path / "store")
     write(store, 0, *UIDS)
     write(store, 100, *UIDS)
@@ -288,8 +296,8 @@ def test_what_expired_lately_protects_its_files_whichever_list_is_lost(
     assert store.maintenance.verify(deep=True).is_intact
 
 
-def test_a_list_that_cannot_be_read_is_found_before_a_table_is_published(tmp_path: Path) -> None:
-    """A Delta log names each file; the tables of other states get no version for nothing."""
+def test_an_unreadable_list_is_detected_before_a_table_is_published(tmp_path: Path) -> None:
+    """A Delta log names each file; tables of other states get no unnecessary version."""
     store = StateStore.open(str(tmp_path / "store"), parquet=LISTED, compaction=None)
     write(store, 0, *UIDS)
     lose(store, lists_of(store)[1])
@@ -301,8 +309,8 @@ def test_a_list_that_cannot_be_read_is_found_before_a_table_is_published(tmp_pat
     assert rows_of(store, "b") == [*range(100, 120)]
 
 
-def test_files_that_go_over_into_a_list_are_not_counted_as_released(tmp_path: Path) -> None:
-    """As at the first checkpoints of a release that has lists."""
+def test_files_that_move_into_a_list_do_not_count_as_released(tmp_path: Path) -> None:
+    """As in the first checkpoints of a release that writes lists."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
     write(store, 0, *UIDS)
     store = opened(tmp_path / "store")
@@ -313,7 +321,7 @@ def test_files_that_go_over_into_a_list_are_not_counted_as_released(tmp_path: Pa
 
 
 class Meeting(CountingReads):
-    """Goes on with a list once another one is being read too."""
+    """A storage that returns a list only once another one is being read too."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -326,16 +334,16 @@ class Meeting(CountingReads):
         return super().read(name)
 
 
-def test_lists_are_read_side_by_side_and_each_once(store: StateStore) -> None:
-    """A read that stalls keeps nobody from another list."""
+def test_lists_are_read_concurrently_and_once_each(store: StateStore) -> None:
+    """A read that stalls does not block other lists."""
     storage = Meeting(store.url)
     manifest = over(storage).parts.catalog().manifest(2)
     assert [len(tuple(entry.handles)) for entry in manifest.keyed] == [8, 8]
     assert sum(name.startswith("files/") for name in storage.names) == 2
 
 
-def test_who_plans_one_state_does_not_wait_for_the_list_of_another(store: StateStore) -> None:
-    """Nor do restores in threads of one process."""
+def test_a_plan_of_one_state_does_not_wait_for_the_list_of_another(store: StateStore) -> None:
+    """The same holds for restores in threads of one process."""
     storage = Meeting(store.url)
     plan = over(storage).plan(parallelism=3)
     with ThreadPoolExecutor(2) as pool:
@@ -344,8 +352,8 @@ def test_who_plans_one_state_does_not_wait_for_the_list_of_another(store: StateS
     assert sum(name.startswith("files/") for name in storage.names) == 2
 
 
-def test_what_a_plan_reads_of_all_operators_it_reads_side_by_side(store: StateStore) -> None:
-    """On an object store each list is a request or more."""
+def test_a_plan_of_all_operators_reads_lists_concurrently(store: StateStore) -> None:
+    """On an object store each list costs one request or more."""
     storage = Meeting(store.url)
     plan = over(storage).plan(parallelism=3)
     assert plan.files == sum(one.files for operator in plan.operators for one in operator.subtasks)

@@ -1,4 +1,4 @@
-"""Names that differ in case or in Unicode normalization alone: the second one is refused."""
+"""Names that differ only in case or in Unicode normalization: the second one is refused."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def put(store: StateStore, *names: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", [("U", "n"), ("U", "other"), ("u", "N")])
-def test_a_second_name_is_refused_before_anything_is_written(
+def test_a_second_name_is_refused_before_any_write(
     store: StateStore, name: tuple[str, str]
 ) -> None:
-    """Beside a stored one, of any state of the operator."""
+    """In addition to a stored name, for any state of the operator."""
     before = stored_files(store.url)
     with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         put(store, name)
     assert stored_files(store.url) == before
     with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         store.snapshot(parallelism=2).__enter__().split(*name, [[{"p": 1}], []])
-    put(store, ("u", "n"), ("v", "N"))  # of another operator it is another folder
+    put(store, ("u", "n"), ("v", "N"))  # another operator has another folder
 
 
-def test_two_of_one_checkpoint_are_refused(tmp_path: Path) -> None:
+def test_two_names_in_one_checkpoint_are_refused(tmp_path: Path) -> None:
     for names in ((("a", "n"), ("A", "m")), (("a", "n"), ("a", "N"))):
         store = opened(str(tmp_path / "-".join("".join(name) for name in names)))
         with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
@@ -53,22 +53,24 @@ def test_two_of_one_checkpoint_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["\u00c9", "e\u0301", "E\u0301"])
-def test_letters_beyond_ascii_and_composed_ones_fold_too(store: StateStore, second: str) -> None:
-    """A reader cannot tell them apart, although their paths differ."""
+def test_non_ascii_and_composed_letters_are_folded_too(store: StateStore, second: str) -> None:
+    """Readers cannot distinguish them, although their paths differ."""
     put(store, ("\u00e9", "n"), ("stra\u00dfe", "n"), ("strasse", "n"))
     with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         put(store, (second, "other"))
 
 
-def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
+def test_a_copy_does_not_add_a_second_name(store: StateStore, tmp_path: Path) -> None:
     other = opened(str(tmp_path / "other"))
     put(other, ("U", "n"))
     with pytest.raises(InvalidArgumentError, match="differ in case or in Unicode"):
         store.maintenance.copy("latest", other)
 
 
-def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an older release made it: it stays readable, and its job goes on."""
+def test_a_store_that_has_both_names_stays_usable(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of an older release stays readable, and its job continues."""
     with monkeypatch.context() as patched:
         patched.setattr(taken_names, "folded", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
@@ -82,7 +84,7 @@ def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.Mo
 
 
 class Folding(LocalStorage):
-    """A folder of a file system that keeps the case of names, and does not tell it apart."""
+    """A folder in a file system that preserves the case of names, but ignores it in lookups."""
 
     def _file(self, name: str) -> Path:
         path = super()._file(name)
@@ -94,10 +96,10 @@ class Folding(LocalStorage):
 @pytest.mark.parametrize(
     ("kept", "name"), [("Prod", "prod"), ("prod", "PROD"), ("\u00e9", "e\u0301")]
 )
-def test_of_two_savepoints_that_fold_together_one_is_made(
+def test_one_of_two_savepoints_that_differ_in_case_is_created(
     tmp_path: Path, storage: type[LocalStorage], kept: str, name: str
 ) -> None:
-    """And whoever names the other one does not delete it."""
+    """The other name does not delete it."""
     store = StateStore.over(storage(str(tmp_path / "store")), table_format="parquet")
     put(store, ("u", "n"))
     put(store, ("u", "n"))

@@ -1,4 +1,4 @@
-"""The forms of one history, which many tests go through, are what they are called."""
+"""The forms of one history, which many tests use, are stored as their names say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY = KeyGroupRange(0, GROUPS - 1)
 
 
 @pytest.mark.parametrize("layout", ["ranged", "partitioned"])
-def test_each_form_is_what_it_says_and_all_hold_the_same(tmp_path: Path, layout: str) -> None:
+def test_each_form_is_stored_as_described_with_the_same_rows(tmp_path: Path, layout: str) -> None:
     made = {form: history(tmp_path / form, form, layout) for form in FORMS}
     states = {
         form: [state_of(one.store, number) for number in one.taken] for form, one in made.items()

@@ -1,4 +1,4 @@
-"""What a restore gives back can be written again as it is: its column ``key_group`` is checked."""
+"""Restored rows can be written again unchanged: their column ``key_group`` is checked."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
     st.booleans(),
     st.data(),
 )
-def test_what_a_restore_gives_is_written_again(
+def test_restored_rows_can_be_written_again(
     content: dict[str, int], call: str, form: str, wrong: bool, data: st.DataObject
 ) -> None:
-    """In every form and by every way in; one row that says another key group stops it."""
+    """In every form and with every call; one row with another key group is refused."""
     with tempfile.TemporaryDirectory() as folder:
         store = opened(folder)
         first = pa.table({"k": [*content], "v": pa.array(content.values(), pa.int64())})
@@ -99,7 +99,7 @@ def test_what_a_restore_gives_is_written_again(
         assert {row["k"]: row["v"] for row in rows_of(store).to_pylist()} == expected
 
 
-def test_some_of_the_changes_may_come_with_their_key_group(tmp_path: Path) -> None:
+def test_some_of_the_changes_can_have_a_key_group(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "keyed", pa.table({"k": ["a", "b"], "v": [1, 2]}), FORMS["table"])
     kept = rows_of(store)
@@ -116,8 +116,8 @@ def test_some_of_the_changes_may_come_with_their_key_group(tmp_path: Path) -> No
     assert {row["k"] for row in rows_of(store).to_pylist()} == {"a", "b", "c"} - {gone, "b"}
 
 
-def test_other_key_groups_need_no_check(tmp_path: Path) -> None:
-    """``regroup`` makes them anew; without it the error says why they may differ."""
+def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
+    """``regroup`` computes them again; without it the error explains why they can differ."""
     store = opened(tmp_path / "store")
     put(store, "keyed", pa.table({"k": [*"abcdef"], "v": range(6)}), FORMS["table"])
     rows = rows_of(store)
@@ -135,7 +135,7 @@ def test_other_key_groups_need_no_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "column", [pa.array(["x"]), pa.array([1.0]), pa.array([True]), pa.array([b"x"])]
 )
-def test_a_column_of_ones_own_under_that_name_is_refused(tmp_path: Path, column: Any) -> None:
+def test_a_user_column_with_that_name_is_refused(tmp_path: Path, column: Any) -> None:
     store = opened(tmp_path)
     with pytest.raises(InvalidArgumentError, match="is the store's own") as caught:
         put(store, "keyed", pa.table({"k": ["a"], "key_group": column}), FORMS["table"])
@@ -143,7 +143,7 @@ def test_a_column_of_ones_own_under_that_name_is_refused(tmp_path: Path, column:
 
 
 @pytest.mark.parametrize("name", ["Key_Group", "KEY_GROUP"])
-def test_no_message_advises_to_rename_it(name: str) -> None:
+def test_no_message_suggests_renaming_the_column(name: str) -> None:
     from statestore.files.types import schema_of_arrow
 
     with pytest.raises(StateStoreError, match="leave it out") as caught:

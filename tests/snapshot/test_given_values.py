@@ -1,4 +1,4 @@
-"""Rows, keys, deletes and elements as callers give them: stored as they are, or refused."""
+"""Rows, keys, deletes and elements from callers are stored exactly, or refused."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def rows_of(store: StateStore) -> list[dict[str, Any]]:
     return found
 
 
-# --- deletes of whole keys beside single entries --------------------------------------------------
+# --- Deletes of whole keys and of single entries --------------------------------------------------
 
 entries = st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, 2]), st.sampled_from("xyz"))
 
 
 @examples(60)
 @given(st.sets(entries), st.lists(st.tuples(entries, st.integers(1, 3)), min_size=1, max_size=5))
-def test_deletes_may_mix_keys_namespaces_and_entries(
+def test_deletes_can_mix_keys_namespaces_and_entries(
     tmp_path_factory: pytest.TempPathFactory,
     there: set[tuple[Any, ...]],
     gone: list[tuple[tuple[Any, ...], int]],
 ) -> None:
-    """Each dictionary names what it names, whatever stands beside it; null is a value."""
+    """Each dictionary is interpreted independently of the others; null is a value."""
     store = StateStore.open(str(tmp_path_factory.mktemp("s")), table_format="parquet")
     names = ["k", "ns", "e"]
     kinds = [pa.string(), pa.int64(), pa.string()]
@@ -80,13 +80,13 @@ def test_deletes_may_mix_keys_namespaces_and_entries(
     assert len(rows_of(store)) == len(left)
 
 
-def test_a_delete_of_a_part_of_an_entry_is_refused_with_its_row(store: StateStore) -> None:
+def test_a_delete_of_a_partial_entry_is_refused_with_its_row(store: StateStore) -> None:
     put(store, pa.table({"k": ["a"], "e": ["x"]}), kind="map", entry="e")
     with pytest.raises(InvalidArgumentError, match=r"row 1 of the deletes of state 'n' .* \(e\)"):
         change(store, deletes=[{"k": "a"}, {"e": "x"}])
 
 
-# --- one rule for keys, however they are given ----------------------------------------------------
+# --- One rule for keys in every form --------------------------------------------------------------
 
 KEYS = [
     *(kind for kind in KEY_KINDS if not pa.types.is_floating(kind.type)),
@@ -96,7 +96,7 @@ given_keys = st.sampled_from(KEYS).flatmap(lambda kind: st.tuples(st.just(kind.t
 
 
 def answer(ask: Callable[[], Any]) -> Any:
-    """Return what is found, or that the key is refused."""
+    """Return the result, or that the key is refused."""
     try:
         return ask()
     except InvalidArgumentError:
@@ -106,10 +106,10 @@ def answer(ask: Callable[[], Any]) -> Any:
 @pytest.mark.slow
 @examples(80)
 @given(st.sampled_from(KEYS), st.data())
-def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
+def test_lookups_and_deletes_interpret_a_key_alike(
     tmp_path_factory: pytest.TempPathFactory, kind: Any, data: st.DataObject
 ) -> None:
-    """As a value, in a dictionary, and in a column of its own type: found, not there, or none."""
+    """As a value, in a dictionary, and in a column with its own type: all agree."""
     store = StateStore.open(str(tmp_path_factory.mktemp("s")), table_format="parquet")
     value = data.draw(kind.values)
     put(store, pa.table({"k": pa.array([value], kind.type), "v": [1]}))
@@ -119,13 +119,13 @@ def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
     )
     column = pa.array([wanted], of_type)
     if column.to_pylist() != [wanted]:
-        return  # NaN, or a float of 32 bits: covered where the columns are
+        return  # NaN or a 32-bit float: covered by the tests with columns
     state = store.restore(parallelism=1).keyed("u", "n")
     by_value = answer(lambda: len(state.get(wanted)))
     assert answer(lambda: state.lookup([{"k": wanted}]).num_rows) == by_value
     assert answer(lambda: len(state.lazy(0).get(wanted))) == by_value
     by_column = answer(lambda: state.lookup(pa.table({"k": column})).num_rows)
-    if by_column != by_value:  # a column has a type, and that may be none of the key's
+    if by_column != by_value:  # a column has a type, which may differ from the key's type
         assert by_column == "refused"
     for deletes, found in (([{"k": wanted}], by_value), (pa.table({"k": column}), by_column)):
         if answer(partial(change, store, deletes=deletes)) == "refused":
@@ -147,10 +147,10 @@ def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
     ],
     ids=str,
 )
-def test_no_key_is_deleted_by_another_value(
+def test_no_key_is_deleted_by_a_different_value(
     store: StateStore, key: Any, kind: pa.DataType, deleted: pa.Array
 ) -> None:
-    """The cast would make it one."""
+    """The cast would change the value into the key."""
     put(store, pa.table({"k": pa.array([key], kind), "v": [1]}))
     for ask in (
         lambda: change(store, deletes=pa.table({"k": deleted})),
@@ -163,7 +163,7 @@ def test_no_key_is_deleted_by_another_value(
     assert len(rows_of(store)) == 1
 
 
-# --- dictionaries into what is stored -------------------------------------------------------------
+# --- Lossless conversion of dictionaries ----------------------------------------------------------
 
 WRONG = [("n", 10.7), ("s", {"a": 1.5}), ("l", [1, 1.9]), ("d", datetime(2026, 1, 31, 12))]
 TYPED = pa.schema(
@@ -179,8 +179,8 @@ GOOD: dict[str, Any] = {"k": "a", "n": 1, "s": {"a": 1}, "l": [1], "d": date(202
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
-def test_every_way_in_refuses_what_would_be_lost(store: StateStore, name: str, value: Any) -> None:
-    """Upserts, compared rows, edits, subtasks and elements; nothing is visible of it."""
+def test_every_call_refuses_a_lossy_cast(store: StateStore, name: str, value: Any) -> None:
+    """In upserts, comparisons, edits, subtasks and elements; nothing is stored."""
     put(store, pa.Table.from_pylist([GOOD], TYPED))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.carry("u", "n")
@@ -215,8 +215,8 @@ def test_every_way_in_refuses_what_would_be_lost(store: StateStore, name: str, v
     assert store.checkpoints() == (1, 2)
 
 
-def test_a_condition_finds_no_other_value(store: StateStore) -> None:
-    """1.5 is no partition; 1.0 is 1."""
+def test_a_condition_matches_no_different_value(store: StateStore) -> None:
+    """1.5 does not match any partition; 1.0 matches partition 1."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.union("source", "offsets", [[{"p": 1}, {"p": 2}]])
     offsets = store.restore(parallelism=1).operator("source", "offsets")
@@ -235,8 +235,8 @@ SQL = [
 
 
 @pytest.mark.parametrize(("sql", "column"), SQL)
-def test_an_answer_in_sql_is_stored_as_it_is(store: StateStore, sql: str, column: str) -> None:
-    """Or refused: what it is meant to be is said in the expression."""
+def test_a_result_of_sql_is_stored_exactly(store: StateStore, sql: str, column: str) -> None:
+    """Otherwise it is refused: the expression must have the right type."""
     pytest.importorskip("duckdb")
     floats = pa.array([1.0], pa.float32())
     put(store, pa.table({"k": ["a"], "d": [date(2026, 1, 31)], "b": [True], "f": floats, "n": [1]}))
@@ -248,11 +248,13 @@ def test_an_answer_in_sql_is_stored_as_it_is(store: StateStore, sql: str, column
     assert rows_of(store)[0]["n"] == 2
 
 
-# --- frames ---------------------------------------------------------------------------------------
+# --- Data frames ----------------------------------------------------------------------------------
 
 
-def test_nan_is_nan_and_missing_is_null_in_pandas(store: StateStore) -> None:
-    """By the column's type: floats have NaN, others have a word of their own for what is not."""
+def test_nan_and_missing_values_of_pandas_are_distinguished(store: StateStore) -> None:
+    """The column's type decides: floats have NaN, and other types have a marker for
+    missing values.
+    """
     nan = float("nan")
     frame = pd.DataFrame(
         {
@@ -295,8 +297,10 @@ def test_nan_is_nan_and_missing_is_null_in_pandas(store: StateStore) -> None:
         (pa.table([["a"], [1]], names=["k", "k"]), "two columns .* named 'k'"),
     ],
 )
-def test_a_frame_that_is_no_table_is_refused(store: StateStore, frame: Any, message: str) -> None:
-    """With what to do."""
+def test_a_frame_that_is_not_a_table_is_refused(
+    store: StateStore, frame: Any, message: str
+) -> None:
+    """The error has a remedy."""
     with pytest.raises(InvalidArgumentError, match=message):
         put(store, frame)
     assert store.checkpoints() == ()
@@ -322,7 +326,7 @@ def test_polars_categories_are_stored_as_text(store: StateStore) -> None:
 
 
 def test_elements_in_a_frame_keep_their_types(store: StateStore) -> None:
-    """Widths, whole nanoseconds and times that Python has not; others are refused."""
+    """Widths, nanoseconds, and times outside Python's range; lossy conversions are refused."""
     far = pa.array([FAR], pa.int64()).view(pa.timestamp("us"))
     frame = pa.table({"n": pa.array([1], pa.int32()), "at": far})
     with store.snapshot(parallelism=1) as checkpoint:
@@ -347,10 +351,10 @@ placed = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=8)
 
 @examples(40)
 @given(placed)
-def test_elements_in_a_frame_lie_where_it_says(
+def test_elements_in_a_frame_have_the_given_positions(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]
 ) -> None:
-    """By subtask, then position, then row."""
+    """Sorted by subtask, then position, then row."""
     store = StateStore.open(str(tmp_path_factory.mktemp("s")), table_format="parquet")
     numbers = [pa.array([place[at] for place in places], pa.int64()) for at in range(2)]
     rows = pa.table(
@@ -364,11 +368,11 @@ def test_elements_in_a_frame_lie_where_it_says(
     assert store.restore(parallelism=3).operator("u", "e").per_old_subtask() == wanted
 
 
-# --- times that Python has not --------------------------------------------------------------------
+# --- Times that Python cannot represent -----------------------------------------------------------
 
 
-def test_far_times_are_named_or_shown(store: StateStore) -> None:
-    """Arrow has them; what makes dictionaries says so, and what shows rows shows text."""
+def test_times_outside_pythons_range_are_named_or_shown(store: StateStore) -> None:
+    """Arrow can represent them: dictionaries raise an error, and displays show text."""
     far = pa.array([FAR], pa.int64()).view(pa.timestamp("us"))
     put(store, pa.table({"k": ["a"], "at": far, "n": [1]}))
     put(store, pa.table({"k": ["a"], "at": far, "n": [2]}))
@@ -386,10 +390,10 @@ def test_far_times_are_named_or_shown(store: StateStore) -> None:
     assert example.a["at"] == "11103-08-29 17:22:31.711744"
 
 
-# --- dictionaries over what is stored -------------------------------------------------------------
+# --- Dictionaries with stored types ---------------------------------------------------------------
 
 
-def test_dictionaries_take_the_stored_types_that_hold_them(store: StateStore) -> None:
+def test_dictionaries_get_the_stored_types_if_these_fit(store: StateStore) -> None:
     columns = {"k": pa.int32(), "n": pa.decimal128(18, 18), "d": pa.float64(), "none": pa.int16()}
     rows = pa.table([[1], [Decimal(0)], [1.5], [1]], schema=pa.schema(list(columns.items())))
     put(store, rows)
@@ -399,7 +403,7 @@ def test_dictionaries_take_the_stored_types_that_hold_them(store: StateStore) ->
     assert arrow_schema(store.manifest().keyed_entry("u", "n").state.schema) == rows.schema
 
 
-def test_dictionaries_that_stored_types_do_not_hold_have_their_own(store: StateStore) -> None:
+def test_dictionaries_that_do_not_fit_the_stored_types_keep_their_own(store: StateStore) -> None:
     put(store, pa.table({"k": ["a"], "n": pa.array([1], pa.int32()), "old": [1]}))
     put(store, [{"k": "a", "n": 2**40, "new": 3}], renamed={"old": "new"})
     assert rows_of(store) == [{"k": "a", "n": 2**40, "new": 3}]

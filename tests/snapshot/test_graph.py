@@ -1,4 +1,4 @@
-"""A job graph in the checkpoint: who the operators are, and which state finds its way to whom."""
+"""The job graph in a checkpoint: it identifies the operators and assigns stored state to them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_keeps_the_graph_of_its_job(store: StateStore) -> None:
     assert manifest.keyed_entry("totals", "sums").state.max_parallelism == 8
 
 
-def test_without_a_graph_each_operator_comes_back_as_it_was(store: StateStore) -> None:
+def test_without_a_graph_each_operator_is_unchanged(store: StateStore) -> None:
     take(store, job())
     restored = store.restore()
     assert restored.parallelism_of("source") == 2
@@ -103,7 +103,7 @@ def test_the_new_job_finds_its_state_by_operator_id(store: StateStore) -> None:
 GONE = JOB.replace('uid = "totals"\n', 'uid = "sums"\n')
 
 
-def test_state_that_no_operator_claims_is_refused(store: StateStore, tmp_path: Path) -> None:
+def test_unclaimed_state_is_refused(store: StateStore, tmp_path: Path) -> None:
     take(store, job())
     with pytest.raises(UnclaimedStateError) as caught:
         store.restore(graph=job(GONE))
@@ -124,8 +124,8 @@ def test_state_that_no_operator_claims_is_refused(store: StateStore, tmp_path: P
     assert {state.uid for state in done.states} == {"clean", "source"}
 
 
-def test_a_generated_id_is_lost_with_the_place_and_kept_with_its_hash(store: StateStore) -> None:
-    """What the hint says works: Flink's setUidHash."""
+def test_a_generated_id_depends_on_the_position_unless_its_hash_is_set(store: StateStore) -> None:
+    """The hint is Flink's setUidHash, and it works."""
     take(store, job())
     moved = "[[operator]]\nname = 'other'\n" + JOB
     plan = store.plan(graph=job(moved))
@@ -139,7 +139,7 @@ def test_a_generated_id_is_lost_with_the_place_and_kept_with_its_hash(store: Sta
     assert restored.operator("clean", "pending").subtask(1) == [{"x": 3}]
 
 
-def test_state_is_kept_only_for_operators_of_the_graph(store: StateStore) -> None:
+def test_state_is_written_only_for_operators_of_the_graph(store: StateStore) -> None:
     with (
         pytest.raises(InvalidArgumentError, match="has no operator 'total': did you mean 'totals'"),
         store.snapshot(graph=job()) as checkpoint,
@@ -148,14 +148,14 @@ def test_state_is_kept_only_for_operators_of_the_graph(store: StateStore) -> Non
     assert store.checkpoints() == ()
 
 
-def test_a_name_that_is_anothers_uid_is_refused(store: StateStore) -> None:
+def test_a_name_that_is_another_operators_uid_is_refused(store: StateStore) -> None:
     clash = JOB.replace('name = "clean"', 'name = "source"').replace('["orders"]', '["orders"]')
     clash = clash.replace('from = "clean"', 'from = "source"')
     with pytest.raises(InvalidArgumentError, match="would keep their state in one place"):
         store.snapshot(graph=job(clash))
 
 
-def test_a_max_parallelism_beside_that_of_the_graph_is_refused(store: StateStore) -> None:
+def test_a_max_parallelism_that_contradicts_the_graph_is_refused(store: StateStore) -> None:
     with (
         pytest.raises(ParallelismError, match="has max parallelism 8 in the job graph"),
         store.snapshot(graph=job()) as checkpoint,
@@ -191,7 +191,7 @@ def test_a_graph_that_does_not_fit_names_the_operator(
         {"parallelism": "auto", "bytes_per_task": -1},
     ],
 )
-def test_what_does_not_go_together_is_refused(store: StateStore, given: dict[str, Any]) -> None:
+def test_invalid_combinations_are_refused(store: StateStore, given: dict[str, Any]) -> None:
     take(store, job())
     with pytest.raises(InvalidArgumentError):
         store.restore(**given)
@@ -224,10 +224,10 @@ uid_hash = "{c}"
 """
 
 
-def test_states_are_written_and_planned_under_the_new_jobs_names(
+def test_states_are_written_and_planned_under_the_new_names(
     store: StateStore, tmp_path: Path
 ) -> None:
-    """Two operators have changed places, and one its uid."""
+    """Two operators have been swapped, and one has a new uid."""
     with store.snapshot(parallelism=2) as checkpoint:
         for number, uid in enumerate(("a", "b", "c", "d"), start=1):
             checkpoint.keyed(uid, "s", ROWS[: 10 * number], key="user", max_parallelism=4)
@@ -255,7 +255,7 @@ def test_states_are_written_and_planned_under_the_new_jobs_names(
 
 
 def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) -> None:
-    """I3: its max parallelism and key type are those that were stored under the other one."""
+    """I3: it keeps the max parallelism and the key type that were stored under the old uid."""
     old = JobGraph.from_toml("[[operator]]\nname = 'tot'")
     with store.snapshot(graph=old) as checkpoint:
         checkpoint.keyed("tot", "s", ROWS, key="n", max_parallelism=64)
@@ -271,18 +271,18 @@ def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) 
         checkpoint.keyed("totals", "s", texts, key="n")
 
 
-def test_another_operator_that_only_has_its_name_is_another(store: StateStore) -> None:
+def test_another_operator_with_the_same_name_is_different(store: StateStore) -> None:
     old = JobGraph.from_toml("[[operator]]\nname = 'x'")
     with store.snapshot(graph=old) as checkpoint:
         checkpoint.keyed("x", "s", ROWS, key="n", max_parallelism=4)
     other = JobGraph.from_toml("[[operator]]\nname = 'other'\nuid = 'x'\nparallelism = 8")
     with store.snapshot(graph=other) as checkpoint:
         entry = checkpoint.keyed("x", "s", ROWS, key="n")
-        checkpoint.drop("x", "s")  # of the operator that had the name
+        checkpoint.drop("x", "s")  # the operator that had the name
     assert entry.state.max_parallelism == 128
 
 
-def test_the_data_source_reads_an_operator_as_it_was_stored(store: StateStore) -> None:
+def test_the_data_source_reads_an_operator_under_its_stored_name(store: StateStore) -> None:
     take(store, job())
     options = {"store": store.url, "operator": "totals", "state": "sums"}
     assert len(resolve(options).per_subtask) == 4
@@ -294,7 +294,7 @@ def test_the_data_source_reads_an_operator_as_it_was_stored(store: StateStore) -
 
 
 @pytest.mark.parametrize("graph", ["x", {}, 7])
-def test_what_is_no_graph_is_refused(store: StateStore, graph: Any) -> None:
+def test_an_invalid_graph_is_refused(store: StateStore, graph: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="graph is of type JobGraph"):
         store.snapshot(graph=graph)
     take(store, job())
@@ -302,7 +302,7 @@ def test_what_is_no_graph_is_refused(store: StateStore, graph: Any) -> None:
         store.restore(graph=graph)
 
 
-def test_a_name_that_no_document_can_hold_is_refused_at_once(store: StateStore) -> None:
+def test_a_name_that_cannot_be_stored_is_refused_early(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError):
         store.snapshot(graph=JobGraph((Node("\ud800"),)))
     assert not Path(store.url, "operators").exists()

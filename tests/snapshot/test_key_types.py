@@ -1,4 +1,4 @@
-"""What a key is hashed as can be said, is kept with the state, and stays when it is not said."""
+"""The type for hashing a key can be given, is stored with the state, and stays by default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(path: Path) -> StateStore:
 
 
 def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
-    """Hold the key group of each stored row against that of its key alone."""
+    """Compare the key group of each stored row with the one computed from its key alone."""
     restored = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
     assert restored.num_rows
     for row in restored.to_pylist():
@@ -38,8 +38,10 @@ def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
 
 @pytest.mark.parametrize("zone", [None, UTC])
 @pytest.mark.parametrize("digits", [0, 1, 3, 6, 9])
-def test_a_timestamp_has_the_precision_that_is_said(tmp_path: Path, digits: int, zone: Any) -> None:
-    """The key group is Flink's for that precision, and the state can be written and changed on."""
+def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: Any) -> None:
+    """The key groups are Flink's for that precision, and the state can be written and changed
+    later.
+    """
     store = opened(tmp_path)
     moments = [m.replace(tzinfo=zone, microsecond=0) for m in MOMENTS]
     name = f"{'TIMESTAMP' if zone is None else 'TIMESTAMP_LTZ'}({digits})"
@@ -66,7 +68,7 @@ def test_a_timestamp_has_the_precision_that_is_said(tmp_path: Path, digits: int,
 
 
 @pytest.mark.parametrize("asked", ["int", "Integer", ["INTEGER"], {"k": "java.lang.Integer"}])
-def test_a_type_has_one_name_however_it_is_said(tmp_path: Path, asked: Any) -> None:
+def test_a_type_has_one_stored_name(tmp_path: Path, asked: Any) -> None:
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": range(-20, 20), "v": range(40)})
@@ -75,8 +77,8 @@ def test_a_type_has_one_name_however_it_is_said(tmp_path: Path, asked: Any) -> N
     groups_of(store, "int")
 
 
-def test_a_type_that_is_no_type_of_the_key_is_refused(tmp_path: Path) -> None:
-    """Before anything is written, and with what is wrong."""
+def test_a_type_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
+    """Before any write, with the reason."""
     store = opened(tmp_path)
     rows = pa.table({"k": ["a"], "v": [1]})
     for asked, error, match in (
@@ -104,8 +106,8 @@ IDS = [UUID(int=number * 3**75) for number in range(40)]
 
 
 @pytest.mark.parametrize("form", ["uuid", "fixed", "bytes", "text"])
-def test_a_uuid_is_a_key(tmp_path: Path, form: str) -> None:
-    """As Arrow's own type, as 16 bytes or as text; found by its value, and written on."""
+def test_a_uuid_can_be_a_key(tmp_path: Path, form: str) -> None:
+    """As Arrow's own type, as 16 bytes or as text; it can be looked up and written again."""
     store = opened(tmp_path)
     raw = pa.array([one.bytes for one in IDS], pa.binary(16))
     column = {
@@ -129,8 +131,8 @@ def test_a_uuid_is_a_key(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["bytes", "text"])
-def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
-    """Where the key is said to be one, through every door, as the column has it."""
+def test_uuids_in_dictionaries_can_be_keys(tmp_path: Path, form: str) -> None:
+    """If the key has that type: in every call, equal to a column."""
     store = opened(tmp_path)
 
     def held(numbers: Any) -> list[Any]:
@@ -164,7 +166,7 @@ def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
     check({7: 8})
 
 
-def test_a_value_that_its_key_type_has_not_is_told_as_the_states(tmp_path: Path) -> None:
+def test_an_error_about_a_value_of_a_key_type_names_the_state(tmp_path: Path) -> None:
     with (
         pytest.raises(InvalidArgumentError, match=r"n.*u.*: 'bb' is no Character: .* code unit$"),
         opened(tmp_path).snapshot(parallelism=1) as checkpoint,
@@ -172,8 +174,8 @@ def test_a_value_that_its_key_type_has_not_is_told_as_the_states(tmp_path: Path)
         checkpoint.keyed("u", "n", [{"k": "a"}, {"k": "bb"}], key="k", key_types="Character")
 
 
-def test_a_uuid_is_no_value_of_another_column(tmp_path: Path) -> None:
-    """It would come out as bytes, or as text."""
+def test_a_uuid_in_another_column_is_refused(tmp_path: Path) -> None:
+    """It would be returned as bytes or text."""
     store = opened(tmp_path)
     with (
         pytest.raises(InvalidArgumentError, match="say key_types='UUID' where it is a key"),
@@ -203,10 +205,10 @@ def test_a_uuid_is_no_value_of_another_column(tmp_path: Path) -> None:
         ("TIME(3)", [0, 10**6, 86_399_999 * 10**6], "flink-sql"),
     ],
 )
-def test_a_column_carries_a_key_of_another_type(
+def test_a_column_can_contain_a_key_of_another_type(
     tmp_path: Path, key_type: str, values: list[Any], scheme: str
 ) -> None:
-    """The state has Flink's key groups, and remembers the type."""
+    """The state has Flink's key groups and stores the type."""
     store = opened(tmp_path)
     kind = pa.struct([("a", pa.int32()), ("b", pa.string())]) if "Row" in key_type else None
     with store.snapshot(parallelism=2) as checkpoint:

@@ -1,4 +1,4 @@
-"""Lists, and structs with lists in them, as keys, namespaces and map keys of stored state."""
+"""Lists, and structs with lists inside, as keys, namespaces and map keys of stored state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def opened(folder: Path, layout: str, **options: Any) -> StateStore:
 
 
 def check(store: StateStore, rows: Rows) -> None:
-    """Every reader has these rows, where the keys alone say."""
+    """Check that every reader returns these rows, in the subtasks that their keys determine."""
     state = store.restore(parallelism=3).keyed("u", "s")
     found = [row for i in range(3) for row in state.to_arrow(i).read_all().to_pylist()]
     assert taken(found) == wanted(rows)
@@ -101,7 +101,7 @@ def check(store: StateStore, rows: Rows) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
-    """Snapshot, changes, compaction, edit, rekey and purge; each looked at by every reader."""
+    """Snapshot, changes, compaction, edit, rekey and purge; every reader checks each of them."""
     store = opened(tmp_path, layout, table_format="parquet")
     rows = some(1, 1)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -144,8 +144,8 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     check(store, without(left, [[None]]))
 
 
-def test_rows_lie_in_the_order_of_lists(tmp_path: Path) -> None:
-    """Element by element, the shorter one first, null before all."""
+def test_rows_are_sorted_by_lists(tmp_path: Path) -> None:
+    """Element by element, a shorter list first, null before everything."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     lists = [[2], None, [1, 2], [], [1], [None], [-1], [1, None]]
     rows = pa.table({"k": ["a"] * len(lists), "n": pa.array(lists, pa.list_(pa.int64()))})
@@ -156,7 +156,7 @@ def test_rows_lie_in_the_order_of_lists(tmp_path: Path) -> None:
     assert found.column("n").to_pylist() == ordered
 
 
-def test_what_is_no_key(tmp_path: Path) -> None:
+def test_invalid_keys_are_refused(tmp_path: Path) -> None:
     """A null list has no key group, equal lists are one key, and a map has no order."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     lists = pa.list_(pa.float64())
@@ -176,8 +176,8 @@ def test_what_is_no_key(tmp_path: Path) -> None:
     assert [*store.checkpoints()] == []
 
 
-def test_a_key_names_all_fields_in_its_lists(tmp_path: Path) -> None:
-    """A field that is left out is not taken for null, whose key is another one."""
+def test_a_key_must_have_all_fields_in_its_lists(tmp_path: Path) -> None:
+    """An omitted field is not interpreted as null, which is a different key."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     found: dict[str, Any] = {"x": None, "names": []}
     rows = pa.table({"k": pa.array([[found, None], []], pa.list_(POINT))})
@@ -193,8 +193,8 @@ def test_a_key_names_all_fields_in_its_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
-def test_spark_and_delta_have_the_lists(spark: SparkSession, tmp_path: Path, layout: str) -> None:
-    """Written from a DataFrame, read as one, by the data source, by keys, and as a Delta table."""
+def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """Written from a DataFrame; read as one, by the data source, by keys, and as a Delta table."""
     store = opened(tmp_path, layout, spark=spark)
     rows, came = some(1, 1), without(some(3, 2), [[None]])
     with store.snapshot(parallelism=2) as checkpoint:

@@ -1,4 +1,4 @@
-"""Local times that a session's time zone has not, or has twice: the same from Spark and Arrow."""
+"""Local times that do not exist or occur twice in a session's time zone: Spark equals Arrow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def berlin(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def times(seed: int) -> list[datetime]:
-    """Times around both changes of the clock, the middle of the gap among them."""
+    """Times around both clock changes, including the middle of the gap."""
     r = random.Random(seed)
     hours = [timedelta(microseconds=r.randrange(-3600 * 10**6, 7200 * 10**6)) for _ in range(12)]
     near = [r.choice([GAP, OVERLAP]) + moved for moved in hours]
@@ -50,10 +50,10 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 @pytest.mark.parametrize("most_bytes", [1, 2**20])
-def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
+def test_a_local_time_is_stored_unchanged_by_any_writer(
     berlin: SparkSession, tmp_path: Path, most_bytes: int
 ) -> None:
-    """Full or as changes, from a DataFrame, from Arrow or from both in one call."""
+    """In full or as changes, from a DataFrame, from Arrow or from both in one call."""
     parquet = ParquetOptions(driver_bytes=most_bytes)
     first, later, gone = rows_of(times(1)), rows_of(times(2)[2:]), times(1)[3:6]
     keys = pa.table({"k": pa.array(gone, TYPE)})
@@ -87,7 +87,7 @@ def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
 def test_a_delta_table_of_local_times_in_maps_is_refused(
     tmp_path: Path, within: Callable[[pa.DataType], pa.DataType]
 ) -> None:
-    """But where another column has such times, or there is no log."""
+    """It is accepted if a column outside a map has such times, or if there is no log."""
     kind = within(pa.map_(pa.string(), pa.timestamp("us")))
     rows = pa.table({"k": pa.array([1]), "v": pa.nulls(1, kind)})
     store = StateStore.open(str(tmp_path / "delta"))

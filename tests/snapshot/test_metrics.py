@@ -1,4 +1,4 @@
-"""Every checkpoint is measured, and who listens hears of it."""
+"""Every checkpoint has metrics, and listeners are notified of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = pa.table({"k": [f"k{i}" for i in range(100)], "v": list(range(100))})
 
 
 class Ears(CheckpointListener):
-    """Keeps every event."""
+    """A listener that records every event."""
 
     def __init__(self) -> None:
         self.committed: list[CheckpointCommitted] = []
@@ -53,7 +53,7 @@ class Ears(CheckpointListener):
 
 
 class Deaf(CheckpointListener):
-    """Fails at everything."""
+    """A listener that always fails."""
 
     def on_committed(self, event: CheckpointCommitted) -> None:
         raise RuntimeError("cannot hear")
@@ -90,7 +90,9 @@ def fill(store: StateStore) -> None:
         checkpoint.split("o", "files", [[{"f": "a"}, {"f": "b"}], []])
 
 
-def test_a_full_checkpoint_has_written_all_that_it_names(store: StateStore, ears: Ears) -> None:
+def test_a_full_checkpoint_has_written_everything_it_references(
+    store: StateStore, ears: Ears
+) -> None:
     fill(store)
     manifest, metrics = store.manifest(), figures(store)
     keyed, operator = manifest.keyed[0], manifest.operator[0]
@@ -108,7 +110,7 @@ def test_a_full_checkpoint_has_written_all_that_it_names(store: StateStore, ears
     assert event.metrics == replace(metrics, phases=replace(metrics.phases, put_ms=put))
 
 
-def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore) -> None:
+def test_written_changes_are_measured_separately_from_carried_files(store: StateStore) -> None:
     fill(store)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes(
@@ -129,7 +131,7 @@ def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore)
     assert checkpoint.metrics.states == metrics.states
 
 
-def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
+def test_background_compaction_is_measured_separately(tmp_path: Path) -> None:
     layered = Checkpoints(tmp_path, rule=CompactionRule(merge_layers=2))
     layered.full(users(60, entries=2))
     layered.change({("u001", 0): 5})
@@ -137,14 +139,14 @@ def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
     layered.change({("u003", 0): 5})
     manifest, metrics = layered.store.manifest(), figures(layered.store)
     (entry,) = manifest.keyed
-    layer, _ = entry.layers  # of the first two, merged into one since
+    layer, _ = entry.layers  # of the first two, which have been merged
     assert metrics.written.rows == 1
     assert metrics.compaction == Amount(2, layer.entry.size_bytes, layer.entry.files)
     assert metrics.changed_share == 1 / 120
     assert metrics.files_written == metrics.written.files + layer.entry.files
 
 
-def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears) -> None:
+def test_a_compact_command_writes_nothing_else(tmp_path: Path, ears: Ears) -> None:
     layered = Checkpoints(tmp_path)
     layered.full(users(60))
     layered.change({("u001", 0): 5})
@@ -157,7 +159,7 @@ def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears)
     assert ears.committed[0].manifest.origin is not None
 
 
-def test_an_edit_has_written_the_key_group_it_rewrote(store: StateStore) -> None:
+def test_an_edit_reports_the_rewritten_key_group(store: StateStore) -> None:
     fill(store)
     edited = store.maintenance.edit("u", "s", delete=["k1"])
     metrics = figures(store)
@@ -166,7 +168,7 @@ def test_an_edit_has_written_the_key_group_it_rewrote(store: StateStore) -> None
     assert 0 < (metrics.changed_share or 0) < 1
 
 
-def test_a_state_of_many_processes_is_measured_by_its_answers(store: StateStore) -> None:
+def test_a_state_written_by_subtasks_is_measured_from_acknowledgements(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         writer = checkpoint.declare("u", "s", KEYS.schema, key="k", max_parallelism=16)
         groups = [key_group_of(key, max_parallelism=16) for key in KEYS["k"].to_pylist()]
@@ -177,7 +179,7 @@ def test_a_state_of_many_processes_is_measured_by_its_answers(store: StateStore)
     assert state_of(figures(store), "s").base_rows == 100
 
 
-def test_every_phase_takes_as_long_as_its_requests(tmp_path: Path, ears: Ears) -> None:
+def test_every_phase_includes_its_requests(tmp_path: Path, ears: Ears) -> None:
     store = StateStore.over(
         SlowStorage(str(tmp_path / "s"), latency_seconds=0.03), table_format="parquet"
     )
@@ -186,14 +188,16 @@ def test_every_phase_takes_as_long_as_its_requests(tmp_path: Path, ears: Ears) -
     (event,) = ears.committed
     phases = dict(event.metrics.phases.items())
     for name in ("begin", "check", "put"):
-        assert phases[name] >= 30, name  # at least one request, which sleeps as long
+        assert phases[name] >= 30, name  # at least one request, which sleeps for 30 ms
     waited = sum(phases[name] for name in FOREGROUND) - phases["put"]
     assert waited <= event.metrics.duration_ms
     write_ms = sum(state.write_ms for state in event.metrics.states)
     assert write_ms <= phases["write"] <= write_ms + 1
 
 
-def test_an_error_in_the_block_is_heard_with_what_was_done(store: StateStore, ears: Ears) -> None:
+def test_an_error_in_the_block_is_reported_with_the_metrics_so_far(
+    store: StateStore, ears: Ears
+) -> None:
     def write() -> None:
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "s", KEYS, key="k", max_parallelism=16)
@@ -207,7 +211,7 @@ def test_an_error_in_the_block_is_heard_with_what_was_done(store: StateStore, ea
     assert event.metrics.written.rows == 100
 
 
-def test_a_writer_that_was_replaced_is_heard_once(tmp_path: Path, ears: Ears) -> None:
+def test_a_replaced_writer_is_reported_once(tmp_path: Path, ears: Ears) -> None:
     first = StateStore.open(str(tmp_path), table_format="parquet", listeners=[ears])
     take(first)
 
@@ -225,7 +229,7 @@ def test_a_writer_that_was_replaced_is_heard_once(tmp_path: Path, ears: Ears) ->
 
 
 class NoManifests(LocalStorage):
-    """Fails when a manifest is put."""
+    """A storage that fails to put a manifest."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         if name.startswith("checkpoints/"):
@@ -233,7 +237,7 @@ class NoManifests(LocalStorage):
         return super().put_if_absent(name, data)
 
 
-def test_a_failed_put_is_heard_with_its_time(tmp_path: Path, ears: Ears) -> None:
+def test_a_failed_put_is_reported_with_its_duration(tmp_path: Path, ears: Ears) -> None:
     store = StateStore.over(NoManifests(str(tmp_path)), table_format="parquet")
     store.add_listener(ears)
     with pytest.raises(StorageError):
@@ -243,14 +247,14 @@ def test_a_failed_put_is_heard_with_its_time(tmp_path: Path, ears: Ears) -> None
     assert event.metrics.phases.put_ms is not None
 
 
-def test_a_retry_that_finds_its_checkpoint_tells_nobody(store: StateStore, ears: Ears) -> None:
+def test_a_retry_of_a_committed_checkpoint_is_not_reported(store: StateStore, ears: Ears) -> None:
     take(store, 7)
     again = take(store, 7)
     assert ears.counts == (1, 0, 0)
     assert again.metrics == store.manifest(7).metrics
 
 
-def test_a_restore_is_heard_with_what_its_states_have(store: StateStore, ears: Ears) -> None:
+def test_a_restore_is_reported_with_the_size_of_its_states(store: StateStore, ears: Ears) -> None:
     fill(store)
     restored = store.restore(parallelism=3)
     (event,) = ears.restored
@@ -260,11 +264,11 @@ def test_a_restore_is_heard_with_what_its_states_have(store: StateStore, ears: E
     assert event.seconds > 0
 
 
-def test_a_listener_that_fails_breaks_nothing_and_is_named(
+def test_a_failing_listener_has_no_effect_and_is_named(
     store: StateStore, ears: Ears, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.remove_listener(ears)
-    for listener in (Deaf(), ears):  # one that fails does not keep the next from hearing
+    for listener in (Deaf(), ears):  # a failure does not affect the next listener
         store.add_listener(listener)
     with pytest.raises(ZeroDivisionError), store.snapshot(parallelism=1):
         _ = 1 / 0
@@ -279,19 +283,19 @@ def test_a_listener_that_fails_breaks_nothing_and_is_named(
     ]
 
 
-def test_a_listener_that_was_removed_hears_nothing(store: StateStore, ears: Ears) -> None:
+def test_a_removed_listener_is_not_notified(store: StateStore, ears: Ears) -> None:
     store.remove_listener(ears)
     fill(store)
     assert ears.counts == (0, 0, 0)
 
 
 @pytest.mark.parametrize("wrong", [print, Ears, object(), None])
-def test_what_is_no_listener_is_refused(store: StateStore, wrong: Any) -> None:
+def test_an_object_that_is_not_a_listener_is_refused(store: StateStore, wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"derive its class from statestore\.Check"):
         store.add_listener(wrong)
 
 
-def test_each_checkpoint_and_restore_is_a_line_of_the_log(
+def test_each_checkpoint_and_restore_is_logged_in_one_line(
     store: StateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="statestore")
@@ -306,10 +310,10 @@ def test_each_checkpoint_and_restore_is_a_line_of_the_log(
     assert restored.startswith(f"checkpoint 1 of {store.url} restored at parallelism 3: planned in")
 
 
-def test_the_library_leaves_the_log_to_the_program() -> None:
+def test_the_library_does_not_configure_logging() -> None:
     assert logging.getLogger("statestore").handlers == []
 
 
-def test_older_manifests_have_no_figures() -> None:
+def test_older_manifests_have_no_metrics() -> None:
     golden = Path(__file__).parent.parent / "golden" / "store_v1"
     assert StateStore.open(str(golden)).manifest().metrics is None

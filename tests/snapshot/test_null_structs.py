@@ -1,4 +1,4 @@
-"""A null struct and a struct of nulls are two values, to every command and reader."""
+"""A null struct and a struct of nulls are different values for every command and reader."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _wanted(rows: Rows) -> set[Any]:
 
 
 def _check(store: StateStore, rows: Rows) -> None:
-    """Every reader has these rows."""
+    """Check that every reader returns these rows."""
     state = store.restore(parallelism=2).keyed("u", "s")
     found = [row for i in range(2) for row in state.to_arrow(i).read_all().to_pylist()]
     assert (len(found), _taken(found)) == (len(rows), _wanted(rows))
@@ -75,7 +75,7 @@ def _options() -> dict[str, Any]:
 @pytest.mark.slow
 @examples(15)
 @given(_rows, st.lists(st.tuples(_rows, st.lists(_identities, max_size=5)), max_size=3), st.data())
-def test_histories_keep_them_apart(
+def test_histories_distinguish_them(
     first: Rows, steps: list[tuple[Rows, list[Identity]]], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ def test_one_of_them_twice_is_a_duplicate(tmp_path: Path) -> None:
             checkpoint.map("u", "s", rows, **_options())
 
 
-def test_spark_keeps_them_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_distinguishes_them(spark: SparkSession, tmp_path: Path) -> None:
     kinds: list[Any] = [None, {"x": None, "y": None}, {"x": 1, "y": None}]
     outers = [None, *({"s": inner, "t": None} for inner in kinds)]
     first = {

@@ -1,4 +1,4 @@
-"""A restore in part: some key groups, or some keys, and only the files that have them."""
+"""A partial restore: some key groups or keys, reading only the files that contain them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def layered(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
 
 
 def with_groups(layered: Checkpoints, groups: set[int], most: int = GROUPS) -> set[str]:
-    """Return the data files, base and changes, that have some of these stored key groups."""
+    """Return the data files, base and changes, that have any of these stored key groups."""
     entry = layered.store.manifest().keyed[0]
     return {
         f"{part.table.path}/{handle.path}"
@@ -35,7 +35,7 @@ def with_groups(layered: Checkpoints, groups: set[int], most: int = GROUPS) -> s
 
 
 @pytest.mark.parametrize("most", [GROUPS, 3 * GROUPS, GROUPS // 4])
-def test_key_groups_are_those_rows_and_no_others(layered: Checkpoints, most: int) -> None:
+def test_key_groups_return_exactly_their_rows(layered: Checkpoints, most: int) -> None:
     state = layered.store.restore(parallelism=3, max_parallelism=most).keyed("u", "s")
     dice = random.Random(most)
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_one_key_group_opens_its_files_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [GROUPS, 3 * GROUPS, GROUPS // 4])
-def test_keys_are_those_rows_and_no_others(layered: Checkpoints, most: int) -> None:
+def test_keys_return_exactly_their_rows(layered: Checkpoints, most: int) -> None:
     state = layered.store.restore(parallelism=2, max_parallelism=most).keyed("u", "s")
     wanted = ["u005", "u006", "u007", "new", "nobody", "u005"]
     layered.opened()
@@ -85,10 +85,10 @@ def test_keys_are_those_rows_and_no_others(layered: Checkpoints, most: int) -> N
     frame = pa.table({"k": wanted, "other": range(len(wanted))})
     assert entries_of(state.lookup(frame).to_pylist()) == entries_of(found)
     assert state.lookup(frame.slice(0, 0)).num_rows == 0
-    assert layered.opened() == dict.fromkeys(opened, 1)  # for the one before it alone
+    assert layered.opened() == dict.fromkeys(opened, 1)  # only for the lookup before this one
 
 
-def test_what_is_no_key_or_key_group_is_refused(layered: Checkpoints) -> None:
+def test_invalid_keys_and_key_groups_are_refused(layered: Checkpoints) -> None:
     state = layered.store.restore(parallelism=2).keyed("u", "s")
     with pytest.raises(ParallelismError, match=r"state 's' of operator 'u' has key groups 0\.\.15"):
         state.key_groups(KeyGroupRange(3, GROUPS))

@@ -1,4 +1,4 @@
-"""A snapshot under an id of the job's own: a retry writes once, and ids never go back."""
+"""A snapshot with an id chosen by the job: a retry writes once, and ids never decrease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
-    """I4: neither files nor a claim; its calls return what is stored, whatever it is given."""
+    """I4: neither files nor a claim; its calls return the stored entries, whatever
+    rows they get.
+    """
     store = opened(url)
     with store.snapshot(parallelism=2, checkpoint_id=1) as first:
         first.keyed("u", "n", ROWS, key="k", max_parallelism=4)
@@ -47,10 +49,10 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
     take(store, 2)
 
 
-def test_what_a_retry_finds_is_durable_before_it_is_told(
+def test_a_retry_syncs_the_checkpoint_that_it_finds(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5: the attempt before may have died between the put and its sync."""
+    """I5: the earlier attempt may have died between the put and its sync."""
     take(opened(url), 1)
     synced: list[str] = []
     monkeypatch.setattr(LocalStorage, "sync", lambda self, names: synced.extend(names))
@@ -59,7 +61,7 @@ def test_what_a_retry_finds_is_durable_before_it_is_told(
 
 
 def test_an_error_in_a_retry_changes_nothing(url: str) -> None:
-    """I4: what an earlier attempt committed stays."""
+    """I4: the commit of an earlier attempt stays."""
     store = opened(url)
     take(store, 1)
     with pytest.raises(RuntimeError, match="job"), store.snapshot(parallelism=2, checkpoint_id=1):
@@ -67,8 +69,8 @@ def test_an_error_in_a_retry_changes_nothing(url: str) -> None:
     assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
 
 
-def test_a_failed_attempt_is_retried_under_its_id(url: str) -> None:
-    """I6: the id was not used up, also when it left others out."""
+def test_a_failed_attempt_is_retried_with_the_same_id(url: str) -> None:
+    """I6: the id is still available, also if it skips others."""
     store = opened(url)
     for _ in range(2):
         with pytest.raises(RuntimeError), store.snapshot(parallelism=2, checkpoint_id=7):
@@ -78,8 +80,8 @@ def test_a_failed_attempt_is_retried_under_its_id(url: str) -> None:
     assert store.checkpoints() == (7, 8)
 
 
-def test_ids_may_leave_some_out_but_never_go_back(url: str) -> None:
-    """I6: one that was passed over or has expired is refused, and replaces no writer."""
+def test_ids_can_have_gaps_but_never_decrease(url: str) -> None:
+    """I6: an id that was skipped or has expired is refused, and replaces no writer."""
     store = opened(url)
     assert take(store, 3).id == 3
     assert take(store, 10).id == 10
@@ -94,13 +96,13 @@ def test_ids_may_leave_some_out_but_never_go_back(url: str) -> None:
 
 
 @pytest.mark.parametrize("checkpoint_id", [0, -1, 10**10, True, 1.0, "1"])
-def test_what_is_no_id_is_refused(url: str, checkpoint_id: Any) -> None:
+def test_an_invalid_id_is_refused(url: str, checkpoint_id: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"checkpoint.id"):
         opened(url).snapshot(parallelism=2, checkpoint_id=checkpoint_id)
 
 
-def test_two_attempts_at_one_id_commit_it_once(url: str) -> None:
-    """I4: the second to end is told who won, and its retry finds the winner's."""
+def test_two_attempts_with_one_id_commit_once(url: str) -> None:
+    """I4: the second attempt to end gets an error with the winner, and its retry finds that one."""
     store = opened(url)
     first = store.snapshot(parallelism=2, checkpoint_id=1)
     take(store, 1)
@@ -111,7 +113,7 @@ def test_two_attempts_at_one_id_commit_it_once(url: str) -> None:
 
 
 def test_an_attempt_below_a_newer_checkpoint_does_not_commit(url: str) -> None:
-    """I6: ids grow in the order of commits, also when two attempts of one object overlap."""
+    """I6: ids grow in the order of commits, even if two attempts of one object overlap."""
     store = opened(url)
     slow = store.snapshot(parallelism=2)
     take(store, 5)
@@ -121,8 +123,8 @@ def test_an_attempt_below_a_newer_checkpoint_does_not_commit(url: str) -> None:
 
 
 @pytest.mark.parametrize("greater", [False, True])
-def test_of_two_snapshots_that_are_open_at_once_one_commits(url: str, greater: bool) -> None:
-    """I4: the second one builds on a checkpoint that is not the newest any more."""
+def test_one_of_two_concurrent_snapshots_commits(url: str, greater: bool) -> None:
+    """I4: the base of the second one is not the newest checkpoint any more."""
     store = opened(url)
     take(store)
     first = store.snapshot(parallelism=2)
@@ -135,11 +137,11 @@ def test_of_two_snapshots_that_are_open_at_once_one_commits(url: str, greater: b
             second.changes("u", "n", pa.table({"k": ["d"], "v": [4]}))
             second.carry_rest()
     assert store.checkpoints() == (1, 2)
-    assert take(store).id == (10 if greater else 3)  # an id that was announced is never passed
+    assert take(store).id == (10 if greater else 3)  # an announced id is never skipped
 
 
-def test_snapshots_of_many_threads_lose_nothing(url: str) -> None:
-    """I4: each thread repeats what conflicts, and all rows are there."""
+def test_concurrent_snapshots_of_many_threads_lose_nothing(url: str) -> None:
+    """I4: each thread retries after a conflict, and no row is lost."""
     store, threads, rounds = opened(url), 4, 5
     take(store)
     together = Barrier(threads)
@@ -162,7 +164,7 @@ def test_snapshots_of_many_threads_lose_nothing(url: str) -> None:
 
 
 def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:
-    """I4, I6: the manifest's name is free, and yet nobody would ever see the checkpoint."""
+    """I4, I6: the manifest's name is free, but the checkpoint would never be visible."""
     store = opened(url)
     checkpoint = store.snapshot(parallelism=2).__enter__()
     checkpoint.keyed("u", "n", ROWS, key="k")
@@ -174,8 +176,8 @@ def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:
     assert take(store).id == 2
 
 
-def test_after_any_id_that_can_be_given_many_follow(url: str) -> None:
-    """I6: a great one is refused before anything is claimed, and the greatest leaves room."""
+def test_many_ids_can_follow_the_largest_allowed_one(url: str) -> None:
+    """I6: a larger one is refused before any claim, and the largest leaves room for more."""
     store = opened(url)
     take(store, 1)
     before = claims(url)

@@ -1,4 +1,4 @@
-"""A job goes on with other value columns than it stored: each checkpoint keeps its own (I3)."""
+"""Schema evolution: a job changes its value columns, and each checkpoint keeps its own (I3)."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
-def test_columns_come_go_and_widen(
+def test_columns_are_added_removed_and_widened(
     store: StateStore, layout: str, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """Each checkpoint reads with its own columns, also after further ones."""
+    """Each checkpoint is read with its own columns, also after further changes."""
     wanted = [pa.table({"k": ["a", "b"]} | columns) for columns in (before, after, after)]
     for columns in (before, after, after):
         take(store, columns, layout=layout)
@@ -77,7 +77,7 @@ def test_columns_come_go_and_widen(
 
 
 @pytest.mark.parametrize(("after", "before"), CHANGES[2:])
-def test_a_narrower_type_is_refused_before_anything_is_written(
+def test_a_narrower_type_is_refused_before_any_write(
     store: StateStore, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     take(store, before)
@@ -88,8 +88,8 @@ def test_a_narrower_type_is_refused_before_anything_is_written(
     assert (files(store), store.checkpoints()) == (written, (1,))
 
 
-def test_a_rename_is_told(store: StateStore) -> None:
-    """And stays told: the next checkpoint of the same job says it again."""
+def test_a_rename_is_declared(store: StateStore) -> None:
+    """It stays valid: the next checkpoint of the same job declares it again."""
     take(store, {"old": [1, 2], "x": [1, 2]})
     with pytest.raises(SchemaMismatchError, match=r"renamed=\{'old': 'new'\} if it is the same"):
         take(store, {"new": [1, 2], "x": [1, 2]})
@@ -100,7 +100,7 @@ def test_a_rename_is_told(store: StateStore) -> None:
     assert store.checkpoints() == (1, 2, 3)
 
 
-def test_one_that_is_gone_beside_one_that_is_new_is_told(store: StateStore) -> None:
+def test_a_removed_and_an_added_column_are_declared(store: StateStore) -> None:
     take(store, {"old": [1, 2]})
     with pytest.raises(SchemaMismatchError, match=r"dropped=\['old'\] if it is not"):
         take(store, {"new": [1, 2]})
@@ -117,7 +117,7 @@ def test_a_first_checkpoint_has_nothing_to_rename(store: StateStore) -> None:
 
 
 def test_subtasks_write_the_changed_columns(store: StateStore) -> None:
-    """A declared schema changes like rows do."""
+    """A declared schema can evolve as rows can."""
     take(store, {"v": pa.array([1, 2], pa.int32())})
     schema = pa.schema([("w", pa.string()), ("k", pa.string()), ("v", pa.int64())])
     with store.snapshot(parallelism=1) as checkpoint:
@@ -130,8 +130,8 @@ def test_subtasks_write_the_changed_columns(store: StateStore) -> None:
     ]
 
 
-def test_entries_keep_their_columns(store: StateStore) -> None:
-    """Of a map state the map key, of a list the position, of a window its bounds; values change."""
+def test_entry_columns_cannot_change(store: StateStore) -> None:
+    """A map's key, a list's position and a window's bounds are fixed; values can change."""
     base = {"m": pa.array([1, 2], pa.int32()), "v": pa.array([1, 2], pa.int32())}
     wide = pa.array([1, 2], pa.int64())
     states: dict[str, dict[str, Any]] = {

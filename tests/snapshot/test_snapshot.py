@@ -1,4 +1,4 @@
-"""A snapshot commits all of its states or nothing, and refuses what could not be restored."""
+"""A snapshot commits all of its states or none, and refuses rows that could not be restored."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: A
         return checkpoint.keyed("u", "n", rows, **({"key": "k"} | options))
 
 
-# --- one commit -----------------------------------------------------------------------------------
+# --- One commit -----------------------------------------------------------------------------------
 
 
 def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
-    """I4: nothing of them before the block ends, all of them after."""
+    """I4: none of them before the block ends, all of them after it."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k")
         checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
@@ -59,10 +59,10 @@ def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
 
 @pytest.mark.parametrize("sort", ["keyed", "operator"])
 @pytest.mark.parametrize("damage", ["cut short", "longer", "gone"])
-def test_a_file_that_is_not_as_written_stops_the_commit(
+def test_a_file_with_the_wrong_size_stops_the_commit(
     store: StateStore, sort: str, damage: str
 ) -> None:
-    """I5: its size is asked for before the manifest is put; the error names the file."""
+    """I5: its size is checked before the manifest is put; the error names the file."""
     writer = store.snapshot(parallelism=1)
 
     def commit() -> None:
@@ -82,8 +82,8 @@ def test_a_file_that_is_not_as_written_stops_the_commit(
     assert files(store) == []
 
 
-def test_every_named_file_is_there_with_the_stated_size_and_digest(store: StateStore) -> None:
-    """I5: and no other."""
+def test_every_referenced_file_has_the_recorded_size_and_digest(store: StateStore) -> None:
+    """I5: and there are no other files."""
     take(store)
     manifest = store.manifest()
     named = {f"{e.table.path}/{h.path}": h for e in manifest.entries for h in e.handles}
@@ -93,8 +93,10 @@ def test_every_named_file_is_there_with_the_stated_size_and_digest(store: StateS
 
 
 @pytest.mark.parametrize("error", [RuntimeError("job"), KeyboardInterrupt(), SystemExit(1)])
-def test_a_job_that_raises_leaves_nothing(store: StateStore, error: BaseException) -> None:
-    """I4, I10: its files are gone, the last checkpoint is readable, the error is the job's own."""
+def test_a_job_that_raises_leaves_no_files(store: StateStore, error: BaseException) -> None:
+    """I4, I10: its files are deleted, the last checkpoint is readable, and the job's error is
+    raised.
+    """
     take(store)
     before = files(store)
     with pytest.raises(type(error)) as caught, store.snapshot(parallelism=2) as checkpoint:  # noqa: PT012
@@ -110,8 +112,8 @@ def test_a_job_that_raises_leaves_nothing(store: StateStore, error: BaseExceptio
     assert store.checkpoints() == (1, 2)
 
 
-def test_a_state_that_is_refused_can_be_left_out(store: StateStore) -> None:
-    """The job may catch the error and go on with the other states."""
+def test_a_refused_state_can_be_omitted(store: StateStore) -> None:
+    """The job can catch the error and continue with the other states."""
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(DuplicateKeyError):
             checkpoint.keyed("u", "twice", [{"k": 1}, {"k": 1}], key="k")
@@ -119,8 +121,8 @@ def test_a_state_that_is_refused_can_be_left_out(store: StateStore) -> None:
     assert [entry.state.name for entry in store.manifest().entries] == ["n"]
 
 
-def test_of_two_writers_at_a_time_one_commits(store: StateStore) -> None:
-    """I4, I6: the other one's files are gone, and its next try has a new id."""
+def test_one_of_two_concurrent_writers_commits(store: StateStore) -> None:
+    """I4, I6: the other one's files are deleted, and its next attempt has a new id."""
     first, second = store.snapshot(parallelism=1), store.snapshot(parallelism=1)
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .*Take the snapshot again"):  # noqa: PT012, SIM117
         with second:
@@ -133,10 +135,10 @@ def test_of_two_writers_at_a_time_one_commits(store: StateStore) -> None:
     assert store.checkpoints() == (1, 2)
 
 
-def test_files_of_a_commit_that_may_have_happened_stay(
+def test_files_of_a_possibly_successful_commit_are_kept(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5, I10: the manifest was put, then the answer was lost; what it names must be there."""
+    """I5, I10: the manifest was put, but the response was lost; its files must exist."""
     put = LocalStorage.put_if_absent
 
     def lost(self: LocalStorage, name: str, data: bytes) -> bool:
@@ -152,10 +154,10 @@ def test_files_of_a_commit_that_may_have_happened_stay(
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
 
 
-def test_an_error_while_cleaning_up_does_not_hide_the_jobs_own(
+def test_an_error_during_the_clean_up_does_not_hide_the_jobs_error(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It becomes a note, one for each file that stays behind."""
+    """It becomes a note, one for each file that could not be deleted."""
 
     def failing(self: LocalStorage, name: str) -> None:
         raise StorageError(f"cannot delete {name}")
@@ -167,8 +169,8 @@ def test_an_error_while_cleaning_up_does_not_hide_the_jobs_own(
     assert len(caught.value.__notes__) == len(entry.handles)
 
 
-def test_a_writer_is_used_once(store: StateStore) -> None:
-    """Neither its block nor its methods work again, and what it committed stays."""
+def test_a_writer_can_be_used_once(store: StateStore) -> None:
+    """Its block and its methods cannot be used again, and its commit stays."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k")
     with pytest.raises(InvalidArgumentError, match="take another one"):
@@ -181,7 +183,7 @@ def test_a_writer_is_used_once(store: StateStore) -> None:
 
 
 def test_a_full_disk_leaves_nothing(store: StateStore) -> None:
-    """A storage error that names the file, and no part of it stays."""
+    """The error names the file, and no part of the file is left."""
     take(store, pa.table({"k": [1]}))
     before = files(store)
     big = pa.table({"k": [1], "v": [os.urandom(9000)]})
@@ -203,8 +205,8 @@ def take_other(store: StateStore, rows: Any) -> None:
 # --- the store ------------------------------------------------------------------------------------
 
 
-def test_a_store_is_not_made_inside_a_foreign_folder(tmp_path: Path) -> None:
-    """Nor in a file; what is there stays as it is."""
+def test_a_store_is_not_created_in_a_foreign_folder(tmp_path: Path) -> None:
+    """This also holds for a file; the existing files are unchanged."""
     (tmp_path / "thesis.txt").write_text("x")
     for place in (tmp_path, tmp_path / "thesis.txt"):
         store = StateStore.open(str(place), table_format="parquet")
@@ -213,8 +215,8 @@ def test_a_store_is_not_made_inside_a_foreign_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_table_format_is_delta_or_parquet(tmp_path: Path) -> None:
-    """And where delta-rs would write elsewhere, no Delta table is begun."""
+def test_the_table_format_must_be_delta_or_parquet(tmp_path: Path) -> None:
+    """If delta-rs would write to another place, no Delta table is created."""
     with pytest.raises(InvalidArgumentError, match="'iceberg'; there is delta and parquet"):
         StateStore.open(str(tmp_path), table_format="iceberg")
     with pytest.raises(InvalidArgumentError, match="table_format='parquet'"):

@@ -1,4 +1,4 @@
-"""Columns of Spark as they are called and typed."""
+"""Unusual names and types of Spark columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 NAMES = ["k.x", "a`b", "s.t"]
 
 
-def test_a_column_may_have_a_dot_in_its_name(
+def test_a_column_can_have_a_dot_in_its_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no way into a struct; written, changed, read and looked up."""
+    """It does not select a field of a struct; it is written, changed, read and looked up."""
     store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
     rows = spark.createDataFrame(
         [("x", 1, (1,)), ("y", 2, (2,))], "k string, n long, s struct<t:int>"
@@ -50,7 +50,7 @@ def test_a_column_may_have_a_dot_in_its_name(
 def test_a_delete_of_a_narrower_type_is_refused(
     spark: SparkSession, tmp_path: Path, most_bytes: int
 ) -> None:
-    """By its type, whether the rows are few or many: Spark's cast would make other keys of them."""
+    """The type decides, for few rows and many: Spark's cast would produce other keys."""
     parquet = ParquetOptions(driver_bytes=most_bytes)
     store = StateStore.open(
         str(tmp_path / "s"), spark=spark, table_format="parquet", parquet=parquet

@@ -1,4 +1,4 @@
-"""What a state may be, by itself and after what was stored of it before (I3)."""
+"""Valid states: by themselves, and compared with the stored ones (I3)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: A
 
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 2.0, "2", None])
 def test_a_parallelism_out_of_bounds_is_refused(store: StateStore, parallelism: Any) -> None:
-    """Before a store is made for it."""
+    """Before a store is created."""
     says = r"parallelism (must be|is of type int)"
     with pytest.raises((ParallelismError, InvalidArgumentError), match=says):
         store.snapshot(parallelism=parallelism)
@@ -58,7 +58,7 @@ def test_a_parallelism_out_of_bounds_is_refused(store: StateStore, parallelism: 
 def test_a_max_parallelism_that_does_not_fit_is_refused(
     store: StateStore, max_parallelism: Any
 ) -> None:
-    """Out of bounds, no number, or below the parallelism."""
+    """It is out of bounds, not an integer, or below the parallelism."""
     with pytest.raises((ParallelismError, InvalidArgumentError)) as caught:
         take(store, max_parallelism=max_parallelism)
     assert re.search("max.parallelism", str(caught.value))
@@ -76,7 +76,7 @@ def test_max_parallelism_is_flinks_default(
 
 
 def test_max_parallelism_never_changes(store: StateStore) -> None:
-    """I3: of an operator's state, whatever the parallelism; all states of an operator share it."""
+    """I3: for an operator's state at any parallelism; all states of an operator share it."""
     assert take(store, max_parallelism=100).state.max_parallelism == 100
     assert take(store, parallelism=100).state.max_parallelism == 100
     with pytest.raises(ParallelismError, match="stored with max parallelism 100 but 128"):
@@ -133,7 +133,7 @@ def test_rows_that_could_not_be_restored_are_refused(
     error: type[Exception],
     message: str,
 ) -> None:
-    """The message says which; no file is left, nothing is visible."""
+    """The message describes the rows; no file is left and nothing is visible."""
     with pytest.raises(error, match=message):
         take(store, pa.table(rows), **options)
     assert files(store) == []
@@ -141,14 +141,14 @@ def test_rows_that_could_not_be_restored_are_refused(
 
 
 @pytest.mark.parametrize("rows", [1, "rows", [1], [[1]], {"k": [1]}])
-def test_what_is_no_table_is_refused(store: StateStore, rows: Any) -> None:
-    """Rows are a table, a frame that speaks Arrow, or dictionaries."""
+def test_rows_that_are_not_a_table_are_refused(store: StateStore, rows: Any) -> None:
+    """Rows are a table, a frame that supports Arrow's protocol, or dictionaries."""
     with pytest.raises(InvalidArgumentError, match="rows are a Spark DataFrame, an Arrow table"):
         take(store, rows)
 
 
-def test_rows_come_as_dictionaries_batches_and_frames(store: StateStore) -> None:
-    """All of the same state."""
+def test_rows_can_be_dictionaries_batches_and_frames(store: StateStore) -> None:
+    """All with the same state."""
     digest = take(store, ROWS).digest
     columns = ROWS.to_pydict()
     for rows in (
@@ -168,10 +168,10 @@ def test_rows_come_as_dictionaries_batches_and_frames(store: StateStore) -> None
     ("method", "column", "values"),
     [("list", "position", [1, 1]), ("map", "m", ["x", "x"]), ("timers", "timestamp", [5, 5])],
 )
-def test_each_kind_refuses_an_entry_that_comes_twice(
+def test_each_kind_refuses_a_duplicate_entry(
     store: StateStore, method: str, column: str, values: list[Any]
 ) -> None:
-    """And takes it where it differs, or where the key does."""
+    """It accepts entries that differ, and equal entries of different keys."""
     options: dict[str, Any] = {"key": "k"}
     options |= {"map_key": "m"} if method == "map" else {}
     options |= {"time_domain": "event"} if method == "timers" else {}
@@ -184,8 +184,8 @@ def test_each_kind_refuses_an_entry_that_comes_twice(
     assert entry.state.time_domain is (TimeDomain.EVENT if method == "timers" else None)
 
 
-def test_keys_of_any_length_and_script_are_kept(store: StateStore) -> None:
-    """Empty, 10,000 characters long, composed and decomposed; 0.0 and -0.0 are two keys."""
+def test_keys_of_any_length_and_script_are_stored(store: StateStore) -> None:
+    """Empty, 10,000 characters, composed and decomposed; 0.0 and -0.0 are different keys."""
     keys = ["", "x" * 10_000, "é", "e\u0301", "日本", "😀", "\0", " "]
     entry = take(store, pa.table({"k": keys}))
     restored = store.restore(parallelism=1).keyed("u", "n")
@@ -196,15 +196,15 @@ def test_keys_of_any_length_and_script_are_kept(store: StateStore) -> None:
         checkpoint.carry("u", "n")
 
 
-def test_columns_may_be_called_what_operator_state_reserves(store: StateStore) -> None:
-    """And anything else that Parquet can hold."""
+def test_columns_can_have_names_that_operator_state_reserves(store: StateStore) -> None:
+    """Any other name that Parquet supports is also accepted."""
     names = ["subtask", "position", "a.b", "a b", "`", "é", ",;{}()\n\t="]
     take(store, pa.table({"k": [1], **{name: [2] for name in names}}))
     [row] = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().to_pylist()
     assert {row[name] for name in names} == {2}
 
 
-# --- what was stored before -----------------------------------------------------------------------
+# --- Compared with the stored state ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_columns_may_be_called_what_operator_state_reserves(store: StateStore) -
 def test_key_and_columns_of_a_stored_state_never_change(
     store: StateStore, rows: dict[str, Any], options: dict[str, Any], stored: str, now: str
 ) -> None:
-    """I3: the message shows both sides."""
+    """I3: the message has both sides."""
     take(store, pa.table({"k": [1], "v": [1]}))
     with pytest.raises(SchemaMismatchError) as caught:
         take(store, pa.table(rows), **options)
@@ -235,15 +235,15 @@ def test_key_and_columns_of_a_stored_state_never_change(
     assert store.checkpoints() == (1,)
 
 
-def test_columns_may_come_in_another_order(store: StateStore) -> None:
-    """They are stored in the first one; the hash scheme need not be said again."""
+def test_columns_can_have_another_order(store: StateStore) -> None:
+    """They are stored in the first order; the hash scheme need not be repeated."""
     rows = pa.table({"k": [1], "v": [1], "w": ["x"]})
     first = take(store, rows, hash_scheme="pyflink")
     assert take(store, rows.select(["w", "v", "k"])).state == first.state
 
 
-def test_a_state_is_named_once_in_a_checkpoint(store: StateStore) -> None:
-    """Of either sort."""
+def test_a_state_can_be_written_once_per_checkpoint(store: StateStore) -> None:
+    """For keyed and operator state."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k")
         for again in (
@@ -258,8 +258,8 @@ def test_a_state_is_named_once_in_a_checkpoint(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize(("uid", "name"), [("", "n"), ("u", ""), ("x" * 201, "n"), ("u", "\ud800")])
-def test_a_name_that_no_path_can_have_is_refused(store: StateStore, uid: str, name: str) -> None:
-    """Of keyed and of operator state."""
+def test_a_name_that_is_not_a_valid_path_is_refused(store: StateStore, uid: str, name: str) -> None:
+    """For keyed and operator state."""
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(InvalidArgumentError, match=r"name|uid must not be empty"):
             checkpoint.keyed(uid, name, ROWS, key="k")
@@ -273,7 +273,7 @@ def test_a_name_that_no_path_can_have_is_refused(store: StateStore, uid: str, na
 @pytest.mark.parametrize("mode", ["split", "union"])
 @pytest.mark.parametrize("lists", [[], [[]], [[], [], []], None, 1, [{"a": 1}, {"a": 2}]])
 def test_elements_are_one_list_per_subtask(store: StateStore, mode: str, lists: Any) -> None:
-    """The message says how many there are, and how many there must be."""
+    """The message has the number of lists and the expected number."""
     with store.snapshot(parallelism=2) as checkpoint, pytest.raises(InvalidArgumentError):
         getattr(checkpoint, mode)("u", "n", lists)
     assert files(store) == []
@@ -290,14 +290,14 @@ def test_elements_are_one_list_per_subtask(store: StateStore, mode: str, lists: 
 def test_mode_and_columns_of_stored_elements_never_change(
     store: StateStore, mode: str, lists: Any, message: str
 ) -> None:
-    """I3: the message shows both sides."""
+    """I3: the message has both sides."""
     elements(store, "union", [[{"p": 1}], []])
     with pytest.raises(SchemaMismatchError, match=message):
         elements(store, mode, lists)
 
 
-def test_elements_that_were_all_empty_may_get_columns_later(store: StateStore) -> None:
-    """A source that has not begun knows none; one that has nothing left keeps them."""
+def test_elements_that_were_all_empty_can_get_columns_later(store: StateStore) -> None:
+    """A source that has not started knows none; a source that is finished keeps them."""
     snapshots: list[list[list[Any]]] = [
         [[], []],
         [[{"p": 1}], []],
@@ -317,10 +317,10 @@ def test_elements_that_were_all_empty_may_get_columns_later(store: StateStore) -
         ({"subtask": [1, 0, 1], "position": [1, 0, 0], "p": [1, 2, 3]}, [[2], [3, 1]]),
     ],
 )
-def test_elements_come_as_a_table(
+def test_elements_can_be_a_table(
     store: StateStore, columns: dict[str, list[int]], lists: list[list[int]]
 ) -> None:
-    """With the subtask and position that they name, or dealt in blocks."""
+    """With a subtask and position for each, or distributed in blocks."""
     elements(store, "split", pa.table(columns))
     stored = store.restore().operator("u", "n").per_old_subtask()
     assert [[element["p"] for element in one] for one in stored] == lists
@@ -336,16 +336,16 @@ def test_elements_come_as_a_table(
         {"subtask": [0, 1], "position": [0, None]},
     ],
 )
-def test_elements_in_a_place_that_is_none_are_refused(
+def test_elements_with_an_invalid_position_are_refused(
     store: StateStore, columns: dict[str, Any]
 ) -> None:
-    """Instead of going to some subtask."""
+    """They are not assigned to any other subtask."""
     with pytest.raises(InvalidArgumentError, match=r"subtask|position"):
         elements(store, "union", pa.table({**columns, "p": [1, 2]}))
 
 
 @pytest.mark.parametrize("is_table", [True, False])
-def test_elements_that_subtasks_cannot_hold_are_refused(
+def test_elements_that_cannot_be_stored_are_refused(
     store: StateStore, monkeypatch: pytest.MonkeyPatch, is_table: bool
 ) -> None:
     rows = [{"p": at, "text": "x" * 100} for at in range(100)]
@@ -363,8 +363,8 @@ def elements(store: StateStore, mode: str, given: Any) -> Any:
         return getattr(checkpoint, mode)("u", "n", given)
 
 
-def test_a_state_left_out_for_a_while_keeps_its_key_groups(store: StateStore) -> None:
-    """I3: a state that the newest checkpoint lacks is still what an older one stored."""
+def test_a_dropped_state_keeps_its_key_groups(store: StateStore) -> None:
+    """I3: a state that the newest checkpoint lacks still has its properties from an older one."""
     rows = pa.table({"user": ["a", "b"], "n": [1, 2]})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("op", "state", rows, key="user", max_parallelism=16)
@@ -382,7 +382,7 @@ def test_a_state_left_out_for_a_while_keeps_its_key_groups(store: StateStore) ->
         checkpoint.keyed("op", "state", rows, key="user", max_parallelism=32)
 
 
-def test_a_time_domain_may_be_a_word_and_belongs_to_timers(store: StateStore) -> None:
+def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> None:
     rows = [{"k": "a", "at": 5}]
     with store.snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.keyed(
@@ -403,8 +403,8 @@ def test_a_time_domain_may_be_a_word_and_belongs_to_timers(store: StateStore) ->
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 2.0, "2"])
-def test_no_parallelism_at_all_is_a_wrong_argument(store: StateStore, parallelism: Any) -> None:
-    """Of whoever takes one: exit code 2, as for any wrong argument."""
+def test_an_invalid_parallelism_is_an_invalid_argument(store: StateStore, parallelism: Any) -> None:
+    """Every call that has the argument uses exit code 2, as for any invalid argument."""
     take(store)
     for call in (
         lambda: store.plan(parallelism=parallelism),
@@ -419,7 +419,7 @@ def test_no_parallelism_at_all_is_a_wrong_argument(store: StateStore, parallelis
         assert caught.value.exit_code == 2
 
 
-def test_what_is_above_the_stored_max_names_the_flag_that_reads_it(store: StateStore) -> None:
+def test_an_error_about_the_stored_max_parallelism_names_the_flag(store: StateStore) -> None:
     take(store, max_parallelism=100)
     with pytest.raises(ParallelismError, match=r"max_parallelism=300 \(--max-parallelism 300\)"):
         store.restore(parallelism=201)

@@ -1,4 +1,4 @@
-"""Rows that can be read once are stored as the same rows in a table, whatever call takes them."""
+"""Rows that can be read only once are stored like the same rows in a table, by every call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Form = Callable[[pa.Table], Any]
 
 
 class _Exported:
-    """What speaks Arrow and has its rows once, and is no iterator."""
+    """An object that exports its Arrow rows once, and is not an iterator."""
 
     def __init__(self, table: pa.Table) -> None:
         self._reader = table.to_reader()
@@ -75,7 +75,7 @@ def _keys(keys: list[int]) -> pa.Table:
 
 @st.composite
 def _step(draw: st.DrawFn) -> tuple[str, list[pa.Table], list[str]]:
-    """A call, the tables that it takes, and the form in which it takes each."""
+    """A call, its tables, and the form in which it receives each of them."""
     call = draw(st.sampled_from(["full", "changes", "against", "edit", "subtasks", "elements"]))
     ids = st.integers(0, 20)
     rows = draw(st.dictionaries(ids, st.tuples(st.text(max_size=3), st.just(NOW)), max_size=12))
@@ -134,7 +134,7 @@ def _parts(rows: pa.Table) -> list[pa.Table]:
 
 
 def _stored(store: StateStore) -> list[Any]:
-    """What each checkpoint holds: of every state its rows and its digest."""
+    """The contents of each checkpoint: the rows and the digest of every state."""
     found = []
     for number in range(1, store.manifest().checkpoint_id + 1):
         restored = store.restore(checkpoint=number, parallelism=1, now_ms=NOW)
@@ -148,7 +148,7 @@ def _stored(store: StateStore) -> list[Any]:
 @pytest.mark.slow
 @examples(60)
 @given(st.lists(_step(), min_size=1, max_size=4), st.booleans())
-def test_a_history_of_streams_is_stored_as_one_of_tables_is(
+def test_a_history_written_from_streams_equals_one_written_from_tables(
     steps: list[tuple[str, list[pa.Table], list[str]]], has_ttl: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +166,7 @@ def test_a_history_of_streams_is_stored_as_one_of_tables_is(
 
 
 @pytest.mark.parametrize("form", ["reader", "batches", "dictionaries"])
-def test_a_stream_that_was_read_before_is_refused(tmp_path: Path, form: str) -> None:
+def test_a_stream_that_was_already_read_is_refused(tmp_path: Path, form: str) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = FORMS[form](_table({1: ("a", 0), 2: ("b", 0)}))
     with store.snapshot(parallelism=1) as checkpoint:
@@ -178,7 +178,7 @@ def test_a_stream_that_was_read_before_is_refused(tmp_path: Path, form: str) -> 
         checkpoint.keyed("u", "s", rows, key="k")
 
 
-def test_what_a_restore_gives_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
@@ -189,7 +189,7 @@ def test_what_a_restore_gives_is_taken_as_it_is(tmp_path: Path) -> None:
     assert store.restore().keyed("u", "s").get(1) == [{"k": 1, "v": "a", "t": 0}]
 
 
-def test_wanted_values_of_an_iterator_hold_for_every_batch(tmp_path: Path) -> None:
+def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     elements = [{"p": number % 3} for number in range(200_000)]
     with store.snapshot(parallelism=1) as checkpoint:

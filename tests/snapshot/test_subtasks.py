@@ -1,4 +1,6 @@
-"""Many processes write one checkpoint: each its own key groups, and one coordinator commits."""
+"""Many processes write one checkpoint: each writes its own key groups, and a
+coordinator commits.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def rows_of(writer: KeyedWriter, subtask: int) -> list[dict[str, Any]]:
 
 
 def write_one(writer: SubtaskWriter, rows: Any) -> bytes:
-    """What a worker does: write, and answer over the wire."""
+    """Write a subtask's part as a worker does, and return the acknowledgement as bytes."""
     return writer.write(rows).to_json()
 
 
@@ -74,12 +76,12 @@ def restored(store: StateStore, parallelism: int = 2) -> Counter[str]:
 WANTED = Counter(repr(sorted(row.items())) for row in ROWS)
 
 
-# --- the way it goes ------------------------------------------------------------------------------
+# --- The protocol ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_processes_write_their_own_part_and_one_commits(store: StateStore) -> None:
-    """I2, I4: from processes that share nothing but the store; equal to one that wrote it alone."""
+def test_processes_write_their_parts_and_one_commits(store: StateStore) -> None:
+    """I2, I4: the processes share only the store; the result equals a snapshot by one process."""
     spawn = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(PARALLELISM, mp_context=spawn) as pool,
@@ -107,8 +109,10 @@ def test_processes_write_their_own_part_and_one_commits(store: StateStore) -> No
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
-def test_answers_come_in_any_order(tmp_path: Path, order: list[int], layout: str) -> None:
-    """The files come out in order of key group, in either layout, through bytes and pickles."""
+def test_acknowledgements_can_arrive_in_any_order(
+    tmp_path: Path, order: list[int], layout: str
+) -> None:
+    """The files are sorted by key group in either layout, after bytes and pickles."""
     store = StateStore.open(str(tmp_path), table_format="parquet", layout=layout)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = pickle.loads(pickle.dumps(declare(checkpoint)))
@@ -136,8 +140,8 @@ def test_answers_come_in_any_order(tmp_path: Path, order: list[int], layout: str
     ],
     ids=["table", "list", "iterator", "reader", "batch", "other order", "dictionaries"],
 )
-def test_rows_come_as_table_batches_or_dictionaries(store: StateStore, form: Any) -> None:
-    """In any order of columns."""
+def test_rows_can_be_a_table_batches_or_dictionaries(store: StateStore, form: Any) -> None:
+    """The columns can have any order."""
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = declare(checkpoint)
         for subtask in range(PARALLELISM):
@@ -149,7 +153,7 @@ def test_rows_come_as_table_batches_or_dictionaries(store: StateStore, form: Any
     "nothing", [SCHEMA.empty_table(), [], iter([])], ids=["table", "list", "no"]
 )
 def test_a_subtask_without_rows_acknowledges_no_files(store: StateStore, nothing: Any) -> None:
-    """It is not missing."""
+    """It does not count as missing."""
     with store.snapshot(parallelism=1) as checkpoint:
         answer = declare(checkpoint).subtask(0).write(nothing)
         assert answer.entry.handles == ()
@@ -158,8 +162,8 @@ def test_a_subtask_without_rows_acknowledges_no_files(store: StateStore, nothing
     assert stored_files(store.url) == set()
 
 
-def test_written_states_and_awaited_ones_are_one_commit(store: StateStore) -> None:
-    """Max parallelism is the operator's, and a state has one name in a checkpoint."""
+def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> None:
+    """They share the operator's max parallelism, and a state name is unique in a checkpoint."""
     with store.snapshot(parallelism=2) as checkpoint:
         writer = declare(checkpoint)
         other = checkpoint.keyed("u", "other", [{"user": "a", "n": 1}], key="user")
@@ -180,10 +184,10 @@ def test_written_states_and_awaited_ones_are_one_commit(store: StateStore) -> No
 
 @pytest.mark.parametrize("run_bytes", [1, 200, 10**9])
 @pytest.mark.parametrize("block_bytes", [1, 200, 10**9])
-def test_any_size_of_state_is_written_alike(
+def test_a_state_of_any_size_is_written_alike(
     tmp_path: Path, block_bytes: int, run_bytes: int
 ) -> None:
-    """I7: whatever part of the rows is brought into order at a time."""
+    """I7: whichever number of rows is sorted at a time."""
     parquet = ParquetOptions(block_bytes=block_bytes, run_bytes=run_bytes)
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", parquet=parquet)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
@@ -198,11 +202,11 @@ def test_any_size_of_state_is_written_alike(
     assert (many.rows, many.digest) == (alone.rows, alone.digest)
 
 
-# --- what a subtask is refused --------------------------------------------------------------------
+# --- Errors in a subtask --------------------------------------------------------------------------
 
 
 def test_a_row_of_another_subtask_is_refused(store: StateStore) -> None:
-    """I2: named are its key group and its owner; nothing is left behind."""
+    """I2: the error has its key group and its owner; no files are left."""
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = declare(checkpoint)
         assert writer.subtask(1).key_groups == KeyGroupRange(6, 10)
@@ -240,7 +244,7 @@ def test_a_row_of_another_subtask_is_refused(store: StateStore) -> None:
 def test_rows_that_cannot_be_stored_are_refused(
     store: StateStore, rows: Any, error: type[Exception], message: str
 ) -> None:
-    """By the process that has them, before anything is visible."""
+    """The process that has the rows refuses them, before anything is visible."""
     checkpoint = store.snapshot(parallelism=1).__enter__()
     with pytest.raises(error, match=message):
         declare(checkpoint).subtask(0).write(rows)
@@ -248,7 +252,7 @@ def test_rows_that_cannot_be_stored_are_refused(
 
 
 @pytest.mark.parametrize("subtask", [-1, 3])
-def test_there_is_no_other_subtask(store: StateStore, subtask: int) -> None:
-    """Subtasks count from 0."""
+def test_an_invalid_subtask_is_refused(store: StateStore, subtask: int) -> None:
+    """Subtasks are counted from 0."""
     with pytest.raises(InvalidArgumentError, match=f"subtask {subtask} does not exist"):
         declare(store.snapshot(parallelism=3).__enter__()).subtask(subtask)

@@ -1,4 +1,4 @@
-"""Time to live in a store: written, restored, compacted, at any parallelism, by a given clock."""
+"""TTL in a store: written, restored and compacted, at any parallelism, with a given clock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> Keye
 
 
 def at(store: StateStore, now: int, parallelism: int = 2, **where: Any) -> list[dict[str, Any]]:
-    """Return the rows that a restore hands over, without their key group."""
+    """Return the restored rows without their key group."""
     restored = store.restore(parallelism=parallelism, now_ms=now, **where).keyed("u", "n")
     tables = [restored.to_arrow(subtask).read_all() for subtask in range(parallelism)]
     rows = pa.concat_tables(tables).drop_columns(["key_group"])
@@ -67,7 +67,7 @@ ROWS = [{"k": "a", "v": 1, "at": 0}, {"k": "b", "v": 2, "at": 50}, {"k": "c", "v
 
 @pytest.mark.parametrize("parallelism", [1, 3, 8])
 def test_expired_rows_are_not_restored(store: StateStore, parallelism: int) -> None:
-    """To the millisecond, before 1970 too; nothing gets a new time."""
+    """Exact to the millisecond, also before 1970; no row gets a new time."""
     full(store, ROWS, ttl=TTL)
     expected = {-61: "abc", 39: "abc", 40: "ab", 99: "ab", 100: "b", 149: "b", 150: ""}
     for now, left in expected.items():
@@ -75,15 +75,15 @@ def test_expired_rows_are_not_restored(store: StateStore, parallelism: int) -> N
     assert at(store, 149) == [ROWS[1]]
 
 
-def test_a_row_of_the_last_milliseconds_lives_until_the_last(store: StateStore) -> None:
-    """Its end does not wrap around."""
+def test_a_row_near_the_greatest_time_stays_alive(store: StateStore) -> None:
+    """The end of its TTL does not overflow."""
     full(store, [{"k": "a", "at": LONG_MAX - 5}], ttl=TTL)
     assert keys(at(store, LONG_MAX - 1)) == ["a"]
     assert keys(at(store, LONG_MAX)) == []
 
 
-def test_every_way_to_read_leaves_them_out(store: StateStore) -> None:
-    """A key, all states of a key, and a query; by the clock of the call."""
+def test_every_read_hides_expired_rows(store: StateStore) -> None:
+    """A key, all states of a key, and a query, by the clock of the call."""
     full(store, ROWS, ttl=TTL)
     for now, there in ((99, ROWS[:1]), (100, [])):
         assert store.restore(now_ms=now).keyed("u", "n").get("a") == there
@@ -92,8 +92,8 @@ def test_every_way_to_read_leaves_them_out(store: StateStore) -> None:
         assert asked.read_all().to_pylist() == there
 
 
-def test_the_clock_is_the_machines_unless_given(store: StateStore) -> None:
-    """One row of 1970, one of now."""
+def test_the_default_clock_is_the_machines(store: StateStore) -> None:
+    """One row is from 1970, and one is new."""
     full(store, [{"k": "a", "at": 0}], ttl=TimeToLive(3_600_000, "at"))
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("u", "n", [{"k": "b"}])
@@ -103,8 +103,8 @@ def test_the_clock_is_the_machines_unless_given(store: StateStore) -> None:
     assert store.query("SELECT k FROM n").read_all().to_pylist() == [{"k": "b"}]
 
 
-def test_expired_rows_are_seen_until_compaction_drops_them(store: StateStore) -> None:
-    """With the other visibility."""
+def test_expired_rows_can_be_visible_until_compaction(store: StateStore) -> None:
+    """If the state's visibility allows it."""
     full(store, ROWS, ttl=SHOWN)
     assert keys(at(store, 10**6)) == ["a", "b", "c"]
     compacting = StateStore.open(
@@ -114,8 +114,8 @@ def test_expired_rows_are_seen_until_compaction_drops_them(store: StateStore) ->
     assert keys(at(compacting, 10**6)) == list("bdefghijkl")
 
 
-def test_instants_expire_as_milliseconds_do(store: StateStore) -> None:
-    """A timestamp column, stamped as one."""
+def test_timestamps_expire_like_milliseconds(store: StateStore) -> None:
+    """In a timestamp column, which snapshots also set."""
     then = datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)
     full(store, [{"k": "a", "at": then}], ttl=TTL)
     change(store, now=1050, upserts=[{"k": "b"}])
@@ -125,7 +125,7 @@ def test_instants_expire_as_milliseconds_do(store: StateStore) -> None:
     assert keys(at(store, 1150)) == []
 
 
-def test_list_elements_and_map_entries_expire_alone(store: StateStore) -> None:
+def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> None:
     """Each row has its own time."""
     elements = [{"k": "a", "position": n, "v": n, "at": 10 * n} for n in range(4)]
     entries = [{"k": "a", "m": f"m{n}", "v": n, "at": 10 * n} for n in range(4)]
@@ -151,8 +151,8 @@ def test_list_elements_and_map_entries_expire_alone(store: StateStore) -> None:
     assert [row["v"] for row in restored.keyed("u", "map").get("a")] == [8, 3]
 
 
-def test_an_expired_change_hides_the_row_that_it_took_the_place_of(store: StateStore) -> None:
-    """An older row may live on past a newer one with an older time: it does not come back."""
+def test_an_expired_change_hides_the_row_that_it_replaced(store: StateStore) -> None:
+    """An older row with a later time is still alive, but does not return."""
     full(store, [{"k": "a", "v": 1, "at": 1000}], ttl=TTL)
     change(store, now=0, upserts=[{"k": "a", "v": 2, "at": 0}])
     assert at(store, 100) == []
@@ -178,10 +178,10 @@ def merged_rows(store: StateStore, entry: KeyedEntry) -> list[tuple[str, int | N
     [CompactionRule(), CompactionRule(merge_layers=2, share=5, most_share=5)],
     ids=["folds", "merges"],
 )
-def test_any_history_restores_what_has_not_expired(
+def test_any_history_restores_the_rows_that_have_not_expired(
     tmp_path: Path, kind: str, rule: CompactionRule
 ) -> None:
-    """Compared with a dict, whatever was merged or folded meanwhile."""
+    """Compared with a dictionary, whichever layers were merged or folded."""
     rng = random.Random(f"{kind} {rule}")
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=rule)
     entry: dict[str, Any] = {"kind": "map", "entry": "m"} if kind == "map" else {}
@@ -205,8 +205,8 @@ def test_any_history_restores_what_has_not_expired(
             assert sorted(found, key=repr) == sorted(left, key=repr)
 
 
-def test_folding_drops_what_has_expired(store: StateStore) -> None:
-    """Of base and layers, so that it is in no file any more; by a clock only."""
+def test_a_fold_drops_expired_rows(store: StateStore) -> None:
+    """From the base and layers, so that no file has them; only with a clock."""
     full(store, ROWS, ttl=TTL)
     entry = change(
         store, now=120, upserts=[{"k": "d", "v": 4, "at": 70}, {"k": "e", "v": 5, "at": 10}]
@@ -221,8 +221,8 @@ def test_folding_drops_what_has_expired(store: StateStore) -> None:
     assert rows == {None: 5, 100: 3, 120: 2, 10**6: 0}
 
 
-def test_turning_it_on_gives_all_rows_the_clock(store: StateStore) -> None:
-    """A full snapshot of a state without a time to live so far, and of a new one."""
+def test_turning_ttl_on_sets_all_times_to_the_clock(store: StateStore) -> None:
+    """For a full snapshot of a state that had none, and of a new state."""
     bare = [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
     full(store, bare)
     full(store, bare, now=1000, ttl=TTL)
@@ -230,8 +230,10 @@ def test_turning_it_on_gives_all_rows_the_clock(store: StateStore) -> None:
     assert at(store, 1100) == []
 
 
-def test_rows_of_a_state_that_has_one_come_with_their_times(store: StateStore) -> None:
-    """Or all would begin to live anew; not so what changed, which is written now."""
+def test_full_rows_of_a_state_with_ttl_need_times(store: StateStore) -> None:
+    """Otherwise all rows would start a new TTL; changes are different, because they are written
+    now.
+    """
     full(store, ROWS, ttl=TTL)
     for ttl in (None, TTL, TimeToLive(100, "other")):
         with pytest.raises(InvalidArgumentError, match=r"begin to live anew.*changes.*ttl='off'"):
@@ -246,7 +248,7 @@ def test_rows_of_a_state_that_has_one_come_with_their_times(store: StateStore) -
     assert len(store.checkpoints()) == 2
 
 
-def test_changes_of_nothing_yet_are_stamped_and_written_in_full(store: StateStore) -> None:
+def test_changes_without_a_base_get_times_and_are_written_in_full(store: StateStore) -> None:
     """The first checkpoint of a job that always writes changes."""
     entry = change(store, now=5, ttl=TTL, upserts=[{"k": "a"}])
     assert (entry.layers, entry.state.ttl) == ((), TTL)
@@ -261,7 +263,7 @@ def test_changes_of_nothing_yet_are_stamped_and_written_in_full(store: StateStor
 
 
 def test_a_null_time_is_refused(store: StateStore) -> None:
-    """In full and in changes, with nothing visible; deletes need none."""
+    """In full rows and in changes; nothing is visible, and deletes need no time."""
     bad = [{"k": "a", "v": 1, "at": 0}, {"k": "b", "v": 1, "at": None}]
     with pytest.raises(InvalidArgumentError, match=r"1 rows of state 'n' of operator 'u'.*'at'"):
         full(store, bad, ttl=TTL)
@@ -273,8 +275,8 @@ def test_a_null_time_is_refused(store: StateStore) -> None:
     assert keys(at(store, 0)) == ["a", "c"]
 
 
-def test_it_is_kept_changed_and_turned_off(store: StateStore) -> None:
-    """Only the column is fixed for changes; a full snapshot may change all."""
+def test_a_ttl_is_kept_changed_and_turned_off(store: StateStore) -> None:
+    """For changes only the column is fixed; a full snapshot can change everything."""
     full(store, ROWS, ttl=TTL)
     longer = TimeToLive(1000, "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
     assert change(store, now=0, upserts=ROWS[:1]).state.ttl == TTL
@@ -293,10 +295,10 @@ def test_it_is_kept_changed_and_turned_off(store: StateStore) -> None:
 
 @pytest.mark.parametrize("first", [None, TTL], ids=["without", "with"])
 @pytest.mark.parametrize("asked", [TTL, TimeToLive(100, "v"), "off"], ids=["at", "v", "off"])
-def test_changes_go_by_the_column_of_their_base(
+def test_changes_use_the_ttl_column_of_their_base(
     store: StateStore, first: TimeToLive | None, asked: Any
 ) -> None:
-    """What they build on is neither stamped nor dropped by them."""
+    """They neither set the times of the base nor drop its rows."""
     full(store, ROWS, ttl=first)
     if (first, asked) in ((TTL, TTL), (None, "off")):
         change(store, now=0, ttl=asked, upserts=ROWS)
@@ -306,8 +308,8 @@ def test_changes_go_by_the_column_of_their_base(
     assert store.checkpoints() == (1,)
 
 
-def test_changes_of_an_older_base_have_its_time_to_live(store: StateStore) -> None:
-    """Not that of the checkpoint after it."""
+def test_changes_of_an_older_base_have_its_ttl(store: StateStore) -> None:
+    """Not the TTL of a later checkpoint."""
     full(store, ROWS)
     full(store, ROWS, ttl=TTL)
     with store.snapshot(parallelism=2, now_ms=9) as checkpoint:
@@ -317,14 +319,14 @@ def test_changes_of_an_older_base_have_its_time_to_live(store: StateStore) -> No
 
 
 @pytest.mark.parametrize("ttl", ["on", 5, True])
-def test_what_is_no_time_to_live_is_refused(store: StateStore, ttl: Any) -> None:
-    """The message says how it is written."""
+def test_an_invalid_ttl_is_refused(store: StateStore, ttl: Any) -> None:
+    """The message describes the format."""
     with pytest.raises(InvalidArgumentError, match="TimeToLive"):
         full(store, ROWS, ttl=ttl)
 
 
-def test_declared_rows_declare_their_times(store: StateStore) -> None:
-    """Subtasks far away have no clock of the checkpoint."""
+def test_declared_rows_need_times(store: StateStore) -> None:
+    """Subtasks in other processes do not know the checkpoint's clock."""
     bare = pa.schema([("k", pa.string()), ("v", pa.int64())])
     with (
         pytest.raises(InvalidArgumentError, match="goes by the column 'at'"),
@@ -338,7 +340,7 @@ def test_declared_rows_declare_their_times(store: StateStore) -> None:
     assert keys(at(store, 100)) == ["b"]
 
 
-def test_an_unknown_clock_is_refused_before_anything_is_claimed(store: StateStore) -> None:
+def test_an_invalid_clock_is_refused_before_any_claim(store: StateStore) -> None:
     """In a snapshot, a restore, a lookup and a query."""
     full(store, ROWS, ttl=TTL)
     bad: Any = 1.5
@@ -352,8 +354,8 @@ def test_an_unknown_clock_is_refused_before_anything_is_claimed(store: StateStor
             ask()
 
 
-def test_spark_stamps_and_leaves_out_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """In full and in changes, as a DataFrame and as a data source, by one clock in all tasks."""
+def test_spark_sets_times_and_hides_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """In full and as changes, as a DataFrame and as a data source, with one clock in all tasks."""
     store = StateStore.open(str(tmp_path), spark=spark, table_format="parquet", compaction=None)
     instants = spark.sql("SELECT 'a' AS k, timestamp_millis(-7) AS at")
     full(store, instants, ttl=TTL)
@@ -376,12 +378,12 @@ def test_spark_stamps_and_leaves_out_the_same_rows(spark: SparkSession, tmp_path
 
 
 def test_compact_all_drops_expired_rows_of_key_groups_without_changes(tmp_path: Path) -> None:
-    """Also of a state without layers: what has expired is gone from the files."""
+    """Also in a state without layers: expired rows are removed from the files."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = [{"k": number, "seen": number * 10} for number in range(100)]
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(500, "seen"))
     report = store.maintenance.compact(everything=True, now_ms=1000)
     assert report.new_checkpoint_id == 2
-    assert store.manifest(2).keyed[0].rows == 49  # those seen after 500
+    assert store.manifest(2).keyed[0].rows == 49  # visible after 500
     assert store.manifest(1).keyed[0].rows == 100

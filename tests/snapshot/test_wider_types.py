@@ -1,4 +1,4 @@
-"""A wider type is no difference: rows whose columns changed are compared by what they hold."""
+"""A wider type is not a difference: rows with changed columns are compared by value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = list[Any]
 
 @dataclass(frozen=True)
 class Widening:
-    """A type, a wider one, and what becomes of a value."""
+    """A type, a wider type, and the conversion of a value."""
 
     old: Kind
     new: Kind
@@ -70,7 +70,7 @@ def _map(inner: Widening) -> Widening:
 
 
 def _struct(inner: Widening) -> Widening:
-    """A struct with one field, and in the new type one more."""
+    """A struct with one field, or with two in the new type."""
     more = _integer(32)
     old = Kind(
         pa.struct([("f", inner.old.type)]),
@@ -97,7 +97,7 @@ widenings = st.recursive(
 
 @st.composite
 def _cases(draw: st.DrawFn) -> tuple[Widening, Values, Values, bool]:
-    """A widening, the values of some keys before and after, and whether a column is new besides."""
+    """A widening, the old and new values of some keys, and whether a column is added too."""
     widening = draw(widenings)
     before = draw(st.lists(nullable(widening.old).values, min_size=1, max_size=8))
     convert = _or_null(widening.convert)
@@ -109,7 +109,7 @@ def _cases(draw: st.DrawFn) -> tuple[Widening, Values, Values, bool]:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value that is equal for equal values; the entries of a map have no order."""
+    """Return an object that is equal for equal values; the entries of a map have no order."""
     if value is None or not pa.types.is_nested(kind):
         return canonical(value)
     if pa.types.is_map(kind):
@@ -127,7 +127,7 @@ def _table(values: Values, kind: pa.DataType, is_new: bool) -> pa.Table:
 @pytest.mark.slow
 @examples(40)
 @given(_cases(), st.booleans())
-def test_rows_are_compared_by_what_they_hold(
+def test_rows_are_compared_by_value(
     case: tuple[Widening, Values, Values, bool], is_layered: bool
 ) -> None:
     widening, before, after, has_new = case
@@ -170,10 +170,10 @@ def test_rows_are_compared_by_what_they_hold(
 @pytest.mark.slow
 @examples(40)
 @given(_cases())
-def test_elements_are_compared_by_what_they_hold(
+def test_elements_are_compared_by_value(
     case: tuple[Widening, Values, Values, bool],
 ) -> None:
-    """Operator state keeps its columns; two stores may have it under other ones."""
+    """Operator state keeps its columns, but two stores can have different ones."""
     widening, before, after, _ = case
     convert = _or_null(widening.convert)
     wanted = sum(
@@ -194,7 +194,7 @@ def test_elements_are_compared_by_what_they_hold(
         assert (found.added, found.removed, found.changed) == (0, 0, wanted)
 
 
-def test_minus_zero_is_a_change_to_every_reader(tmp_path: Any) -> None:
+def test_minus_zero_is_a_change_for_every_reader(tmp_path: Any) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     for value in (0.0, -0.0, float("nan"), float("nan")):
         with store.snapshot(parallelism=1) as checkpoint:
