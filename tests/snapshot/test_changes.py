@@ -114,7 +114,7 @@ def test_without_a_base_upserts_are_written_in_full_with_a_log_message(
     assert content(store) == ROWS
 
 
-def test_without_a_base_deletes_are_ignored(tmp_path: Path) -> None:
+def test_without_a_base_deletes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="nothing to delete"):
         change(opened(tmp_path), None, keys("u2"))
     assert files(tmp_path) == set()
