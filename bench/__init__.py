@@ -1,1 +1,1 @@
-"""Benchmarks: figures with the floor they are measured against, in the same run."""
+"""Benchmarks: figures, each with a floor that is measured in the same run."""

@@ -1,7 +1,7 @@
-"""B4, B8, B13, B15: a state read without Spark, all subtasks, one key, and in little memory.
+"""B4, B8, B13, B15: restores without Spark, of all subtasks, of one key, and with little memory.
 
-The floor of a restore is pyarrow reading the same files in one thread. Counts are of a folder that
-counts what is opened and read in it, the same on every machine.
+The floor of a restore is pyarrow, which reads the same files in one thread. A counting folder
+records the opened files and the bytes read, which are the same on every machine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RESTORED_AT = (3, 16, 64)
 LAYOUTS = ("partitioned", "ranged")
 FLOOR = "pyarrow, the same files, one thread"
 MEBIBYTE = 2**20
-# Ten times the memory that a restore may take, 200 MB and a row group: 2.3 GB.
+# Ten times the memory limit of the restore, which is 200 MB and a row group: 2.3 GB.
 WIDE_ROWS, WIDE_NOTES = 1_800_000, 20
-# What a child process runs for B15: it dies where it would need more than it may.
+# The child process of B15: it dies if it needs more memory than the limit.
 _CHILD = """
 import resource, sys
 import pyarrow
@@ -56,7 +56,7 @@ print(rows, peak() - before)
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return all figures, those of each layout from a store of its own below ``folder``."""
+    """Return all figures; each layout has its own store below ``folder``."""
     found: list[Figure] = []
     for layout in LAYOUTS:
         entry = stored(folder / layout, rows, ranged=layout == "ranged")
@@ -72,7 +72,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def _wide(rows: pa.Table) -> pa.Table:
-    """Return rows with many notes: more bytes than would fit one column of text."""
+    """Return rows with many notes: more bytes than fit into one text column."""
     for number in range(WIDE_NOTES):
         rows = rows.append_column(f"note{number}", rows.column("note"))
     return rows
@@ -170,7 +170,9 @@ def _row_group_bytes(metadata: pq.FileMetaData, uncompressed: bool) -> list[int]
 
 
 def _memory(folder: Path, entry: KeyedEntry, layout: str) -> Figure:
-    """Restore all rows as one subtask in a process that may use a tenth of them, or little more."""
+    """Restore all rows as one subtask, in a process with a memory limit of about a
+    tenth of them.
+    """
     metadata = [
         pq.read_metadata(folder / entry.table.path / handle.path) for handle in entry.handles
     ]

@@ -15,19 +15,21 @@ __all__ = ["MAX_PARALLELISM", "NAME", "UID", "WRITTEN_AT", "store_rows", "stored
 
 UID, NAME = "bench", "state"
 MAX_PARALLELISM, WRITTEN_AT = 128, 4
-# Compressed, a row of the state has about half of the bytes that it has in Arrow.
+# Compression halves the size of a row compared with its size in Arrow.
 _COMPRESSED = 2
 
 
 def stored(folder: Path, rows: int, *, ranged: bool) -> KeyedEntry:
-    """Store so many rows of the measured state, a file per key group, or ranged in four files."""
+    """Store this many rows of the measured state, with a file per key group, or in four ranged
+    files.
+    """
     table = state_table(rows)
     file_bytes = table.nbytes // _COMPRESSED // WRITTEN_AT if ranged else None
     return store_rows(folder, table, file_bytes=file_bytes)
 
 
 def store_rows(folder: Path, rows: pa.Table, *, file_bytes: int | None) -> KeyedEntry:
-    """Store rows as one keyed state: ranged in files of about so many bytes, else partitioned."""
+    """Store rows as one keyed state: in ranged files of about this many bytes, or partitioned."""
     layout, options = None, ParquetOptions()
     if file_bytes is not None:
         layout, options = "ranged", ParquetOptions(file_bytes=max(file_bytes, 1))

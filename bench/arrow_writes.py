@@ -1,9 +1,9 @@
-"""A snapshot straight from Arrow by two processes, against pyarrow writing the same rows sorted.
+"""A snapshot from Arrow by two processes, compared with pyarrow writing the same rows sorted.
 
-Each process has its own half of the state in memory before anything is timed. A time is from the
-moment when the coordinator begins until its checkpoint is committed, files and folders synced; the
-floor's until both processes have said that their files are written, which are not synced. A second
-floor is: it is what durable files cost, whoever writes them.
+Each process has half of the state in memory before the measurement. A snapshot's time starts when
+the coordinator begins and ends when its checkpoint is committed, with files and folders synced. The
+floor's time ends when both processes have reported that their files are written, without a sync. A
+second floor includes the sync: it is the cost of durable files for any writer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AS_THEY_COME = "snapshot from Arrow, rows as they come"
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return times, ratios to the floors, and rows a second; ``folder`` is empty."""
+    """Return times, ratios to the floors, and rows per second; ``folder`` is empty."""
     schema = _prepare(folder, rows)
     with _processes(folder) as workers:
         seconds = _in_turn(_runs(folder, workers, schema), folder, repeats)
@@ -67,13 +67,13 @@ def _rate(what: str, rows: int, seconds: Sequence[float]) -> Figure:
 
 
 def _prepare(folder: Path, rows: int) -> pa.Schema:
-    """Leave each process's half of the state in files, as it comes and in order."""
+    """Write each process's half of the state to files, unsorted and sorted."""
     table = state_table(rows)
     groups = key_groups([table["user"]], max_parallelism=MAX_PARALLELISM)
     own = KeyGroupAssignment(max_parallelism=MAX_PARALLELISM, parallelism=PROCESSES)
     for subtask, (first, last) in enumerate((r.first, r.last) for r in own.ranges()):
         mine = np.flatnonzero((groups >= first) & (groups <= last))
-        # The rows come in order of user: a stable sort by key group is the order of the files.
+        # The rows are sorted by user: a stable sort by key group gives the order of the files.
         order = np.argsort(groups[mine], kind="stable")
         _keep(folder / f"{AS_THEY_COME}-{subtask}", table.take(pa.array(mine)))
         _keep(folder / f"{SORTED}-{subtask}", table.take(pa.array(mine[order])))
@@ -93,7 +93,7 @@ def _loaded(path: Path) -> pa.Table:
 
 @dataclass
 class _Worker:
-    """What one process has in memory, and does when it is asked."""
+    """The data that one process has in memory, and the operations that it executes."""
 
     tables: dict[str, pa.Table]
     bounds: list[int]
@@ -129,7 +129,7 @@ class _Worker:
 
 
 def _work(connection: Connection, folder: Path, subtask: int) -> None:
-    """Do what is asked until there is nothing more; an error is an answer too."""
+    """Execute commands until there are no more; an error is returned as a result."""
     worker = _Worker.of(folder, subtask)
     connection.send(None)
     while (asked := connection.recv()) is not None:
@@ -142,7 +142,7 @@ def _work(connection: Connection, folder: Path, subtask: int) -> None:
 
 @contextmanager
 def _processes(folder: Path) -> Iterator[list[Connection]]:
-    """Start the processes; what is yielded is ready to work."""
+    """Start the processes; yield them when they are ready."""
     spawn = multiprocessing.get_context("spawn")
     pairs = [spawn.Pipe() for _ in range(PROCESSES)]
     started = [
@@ -201,7 +201,9 @@ def _runs(
 def _in_turn(
     runs: dict[str, Callable[[], None]], folder: Path, repeats: int
 ) -> dict[str, list[float]]:
-    """Return seconds per run, in turn, after an unmeasured round; nobody syncs another's files."""
+    """Return the seconds of each run, in turn, after an unmeasured round; no run syncs another's
+    files.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():

@@ -1,9 +1,10 @@
-"""What ``by_key`` adds to calling a function for each key.
+"""The overhead of ``by_key`` compared with calling a function for each key.
 
-The function returns the rows that it gets. The floor is Spark's own ``applyInArrow`` over the same
-cogrouped rows: Arrow tables, no pandas and no checks. ``applyInPandas`` is measured for comparison:
-it changes values, which ``by_key`` does not. A row of the state and an event for each key are
-cached before, and the result is dropped. The three take turns. The first round is not counted.
+The function returns its input rows. The floor is Spark's own ``applyInArrow`` over the same
+cogrouped rows, which uses Arrow tables without pandas and without checks. ``applyInPandas`` is
+measured for comparison, although it changes values and ``by_key`` does not. One state row and one
+event for each key are cached in advance, and the result is discarded. The three run in turn, and
+the first round does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ARROW, PANDAS, OURS = "by key, applyInArrow", "by key, applyInPandas", "by key, 
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a call for each of ``rows`` keys, each way."""
+    """Return the time per call for ``rows`` keys with each of the three."""
     spark = session()
     events, state = _cached(spark, rows)
     update = by_key("user", _same)

@@ -1,8 +1,8 @@
-"""What a Delta table's history costs the next checkpoint: thousands of versions of one table.
+"""The cost of a Delta table's history for the next checkpoint: thousands of versions of one table.
 
-Each version has 128 files, of which none was there before. They are made up: who publishes opens no
-file. Each hundred versions the log is collected, as ``gc`` does, for a store that keeps the last
-ten checkpoints.
+Each version has 128 new files. The files do not exist, because publishing opens no file. After
+every hundred versions the log is collected, as ``gc`` does for a store that keeps the last ten
+checkpoints.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _STATISTICS = json.dumps(
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return what a version takes among the first and among the last ones, and what the log takes;
-    ``rows`` says how many versions there are, and they are not repeated.
+    """Return the time of a version among the first and among the last ones, and the size of the
+    log.
+
+    ``rows`` is the number of versions, which are not repeated.
     """
     storage = LocalStorage(str(folder))
     tables = DeltaTables(storage)
@@ -56,7 +58,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
             for item in needless(storage, log, {entry.table.path: version - KEPT}):
                 storage.delete(item.name)
     sample = min(SAMPLE, rows // 3)
-    # The very first ones are those of a process that has done nothing yet.
+    # The very first versions include the warm-up of the process.
     what = f"publish {KEY_GROUPS} files"
     first, last = f"{what}, early", f"{what}, after {rows:,} versions"
     taken = {first: seconds[sample : 2 * sample], last: seconds[-sample:]}

@@ -1,10 +1,15 @@
-"""A savepoint of Flink's with one value for each of many string keys, beside Flink's own restore.
+"""A Flink savepoint with one value for each of many string keys, compared with Flink's own restore.
 
-Flink runs in a process of its own, two subtasks on this machine; what is timed is a job from its
-submission until all of its tasks run, in a JVM that has restored before, with the state and without
-any. The same savepoint is read by column, imported into a store, by as many threads as there are
-cores and by one, and made of the store again, with the proof that ends an export. What the backends
-write in their own formats is read as well.
+Flink runs in a separate process with two subtasks on this machine. Its time is that of a job from
+submission until all of its tasks run, with the state and without any. The JVM has restored before.
+
+The same savepoint is also processed by the store:
+
+* It is read by column.
+* It is imported into a store, with one thread per core and with one thread.
+* It is exported from the store again, including the verification at the end.
+
+The backends' own formats are read too.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ Run = Callable[..., str]
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of each way; they take turns."""
+    """Return the time of each way; they run in turn."""
     rows -= rows % SPLITS
     with _flink() as flink:
         run = partial(flink, keys=rows, parallelism=2, **_checkpoints(folder))
@@ -80,7 +85,7 @@ def _rate(what: str, rows: int, seconds: list[float], goal: float) -> Figure:
 
 @contextmanager
 def _flink() -> Iterator[Run]:
-    """Start Flink; what runs its steps raises StorageError once it has ended."""
+    """Start Flink; a step raises StorageError once the process has ended."""
     command = Flink(VERSIONS[0]).command("golden.Many", [])
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -101,7 +106,7 @@ def _flink() -> Iterator[Run]:
 
 
 def _savepoints(run: Run, folder: Path, rows: int) -> dict[str, str]:
-    """Let a job take a canonical savepoint, and each backend one in its own format."""
+    """Let a job take a canonical savepoint, and let each backend take one in its own format."""
     step = partial(run, do="savepoint", to=folder)
     canonical = step(events=rows, format="CANONICAL", **HASHMAP)
     own = {"from": canonical, "format": "NATIVE"}

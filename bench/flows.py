@@ -1,7 +1,7 @@
-"""Which modules of the package a flow passes: ``python -m bench.flows``.
+"""Count the modules of the package that a flow uses: ``python -m bench.flows``.
 
-A module counts when one of its functions runs between the first call of a flow and its last, in
-this process and thread or in the threads that it starts; what only an import runs does not count.
+A module counts if one of its functions runs between the first and the last call of a flow, in this
+thread or in threads that the flow starts. Code that runs only on import does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OFFSETS = [[{"topic": "t", "partition": p, "offset": 10 * p}] for p in range(4)]
 
 
 def modules_of(flow: Callable[[], object]) -> list[str]:
-    """Return the modules of the package of which a function ran, in order of name."""
+    """Return the modules of the package in which a function ran, sorted by name."""
     seen: set[str] = set()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -43,24 +43,24 @@ def modules_of(flow: Callable[[], object]) -> list[str]:
 
 
 def snapshot(store: StateStore) -> None:
-    """A table becomes a keyed state, partitioned by key group."""
+    """Store a table as keyed state, partitioned by key group."""
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=16, layout="ranged")
 
 
 def restore(store: StateStore) -> None:
-    """One subtask of another parallelism reads its rows."""
+    """Read the rows of one subtask at another parallelism."""
     store.restore(parallelism=3).keyed("u", "n").to_arrow(1)
 
 
 def change(store: StateStore) -> None:
-    """Some rows change, and the layers are folded into the base in the background."""
+    """Change some rows; the layers are folded into the base in the background."""
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.changes("u", "n", ROWS.slice(0, 400), key="k")
 
 
 def element(store: StateStore) -> None:
-    """An operator's elements are written and dealt to other subtasks."""
+    """Write an operator's elements and redistribute them to other subtasks."""
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.carry_rest()
         checkpoint.split("source", "offsets", OFFSETS)
@@ -71,10 +71,10 @@ FLOWS = {"snapshot": snapshot, "restore": restore, "change": change, "operator e
 
 
 def main() -> None:
-    """Print for each flow how many modules it passes, and which."""
+    """Print the number of modules of each flow, and their names."""
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(str(Path(folder, "store")), table_format="parquet")
-        snapshot(store)  # what a first use does alone is in no flow
+        snapshot(store)  # one-time initialization is not part of any flow
         restore(store)
         for name, flow in FLOWS.items():
             found = modules_of(lambda flow=flow: flow(store))  # type: ignore[misc]

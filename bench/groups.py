@@ -1,6 +1,7 @@
-"""32,768 key groups against 128: the same rows, each in the layout that ``auto`` picks for them.
+"""32,768 key groups compared with 128: the same rows, each with the layout that ``auto`` selects.
 
-Written and restored in Arrow, without a JVM, and through Spark; with the files and bytes of both.
+They are written and restored in Arrow, without a JVM, and through Spark. The files and bytes of
+both are counted.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ MOST_SNAPSHOT, MOST_RESTORE = 2.0, 1.5
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return snapshot and restore with many key groups, as ratios to few; Spark is started for
-    half of it.
+    """Return ratios of snapshot and restore with many key groups to those with few.
+
+    Half of the figures start Spark.
     """
     table = state_table(rows)
     arrow = [StateStore.open(str(folder / f"arrow-{g}"), table_format="parquet") for g in _GROUPS]
@@ -87,7 +89,7 @@ def _spark(restored: RestoredKeyedState) -> None:
 
 
 def _figure(values: dict[str, list[float]], unit: str, goal: float | None = None) -> Figure:
-    """Return the second of two as a ratio to the first."""
+    """Return the second of two figures as a ratio to the first."""
     floor, what = values
     own, base = statistics.median(values[what]), statistics.median(values[floor])
     low, high = min(values[what]), max(values[what])

@@ -1,12 +1,13 @@
-"""A store of 100 TB: what its manifests and lists of files alone cost who begins, commits, lists,
-restores, plans and cleans up.
+"""A store of 100 TB: the cost of its manifests and file lists for each kind of operation.
 
-The checkpoints are made up: 200 states of 32,768 key groups each, 512 files of 1 GiB a state, every
-one with the rows and the digest of each of its key groups; each checkpoint takes over what the one
-before has. The data files are there by name, and empty. Each step is taken in a new process, which
-says how long that took, how much memory it ever had, and how often it asked the storage. A store
-that keeps a thousand checkpoints has so many manifests to list, expire and collect; here it keeps a
-few, and what each of them costs is told.
+The operations are begin, commit, list, restore, plan and the clean-up commands. The checkpoints are
+synthetic: 200 states with 32,768 key groups and 512 files of 1 GiB each. Every file has the rows
+and the digest of each of its key groups. Each checkpoint carries the files of the previous one. The
+data files exist by name and are empty.
+
+Each step runs in a new process, which reports its time, its peak memory and the number of its
+storage requests. A store with a thousand checkpoints has as many manifests to list, expire and
+collect. This store has a few, and the figures are the cost of each.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ print(json.dumps([seconds, 1024 * int(status["VmHWM"].split()[0]) / 1e6, storage
 
 
 class Asked(LocalStorage):
-    """A folder that counts what it is asked: reads, puts, listings, sizes and deletions."""
+    """A folder that counts requests: reads, puts, listings, sizes and deletions."""
 
     def __init__(self, url: str) -> None:
-        """Take a path; nothing was asked yet."""
+        """Take a path; all counts are zero."""
         super().__init__(url)
         self.requests: Counter[str] = Counter()
 
@@ -106,14 +107,14 @@ class Asked(LocalStorage):
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return seconds, peak memory and requests of each step; ``rows`` say how many files a state
-    has.
+    """Return seconds, peak memory and requests of each step; ``rows`` is the number of files per
+    state.
     """
     url = str(folder / "store")
     size = _store(url, rows)
     found = [_count("the lists of files", size / 1e6, "MB"), _count("checkpoints", KEPT, "")]
     for name, step in STEPS.items():
-        # Expired and collected is what there is once.
+        # A checkpoint can be expired and collected only once.
         runs = [_taken(url, step) for _ in range(1 if name in ("expire", "gc") else repeats)]
         seconds, megabytes, requests = zip(*runs, strict=True)
         asked = ", ".join(f"{number} {what}" for what, number in sorted(requests[-1].items()))
@@ -126,12 +127,14 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def _store(url: str, files: int) -> int:
-    """Make the store with its manifests, and its data files by name; return the bytes of one."""
+    """Create the store with its manifests and empty data files; return the bytes of
+    one manifest.
+    """
     catalog = Catalog.open(open_storage(url), create=True, table_format="parquet")
     manifest = made_up_manifest(
         catalog.store_id, STATES, states=STATES, files=files, file_bytes=FILE_BYTES
     )
-    # As a snapshot puts them: each list of files once, for all checkpoints that have the files.
+    # As in a snapshot, each file list is put once for all checkpoints with the same files.
     listed = [
         catalog.put_list(file_list_path(1, "0" * 32, at), entry, packed=False)
         for at, entry in enumerate(manifest.keyed)
@@ -147,7 +150,7 @@ def _store(url: str, files: int) -> int:
 
 
 def _taken(url: str, step: str) -> tuple[float, float, dict[str, int]]:
-    """Return the seconds, the peak megabytes and the requests of a process that takes a step."""
+    """Run a step in a new process; return its seconds, peak megabytes and requests."""
     command = [sys.executable, "-c", _STEP.format(step=step), url]
     done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
     seconds, megabytes, requests = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
-"""Runs timed in turn, and their figures: a value, its spread, its tail, its ratio, its goal.
+"""Timed runs in turn, and their figures: a value with its spread, tail, ratio and goal.
 
-Runs that are compared take turns, so that what else the machine does falls on all of them.
+Runs that are compared take turns, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Runs = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table: what was measured, as a ratio to a floor of the same run if it has
+    """One line of the table: a measured value, and its ratio to a floor in the same run if there is
     one.
 
-    ``p99`` and ``total`` are the 99th percentile and the sum of all runs, for a value that is a
-    median. ``goal`` bounds the ratio, or where there is none the value: from above, or from below
-    with ``at_least``.
+    ``p99`` and ``total`` are the 99th percentile and the sum of all runs, if the value is a median.
+    ``goal`` bounds the ratio, or the value if there is no ratio. It is an upper bound, or a lower
+    bound with ``at_least``.
     """
 
     target: str
@@ -42,7 +42,7 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal was reached; None without one."""
+        """True if the goal was reached; None without a goal."""
         if self.goal is None:
             return None
         found = self.value if self.ratio is None else self.ratio
@@ -54,7 +54,7 @@ class Figure:
 
 
 def in_turn(runs: Runs, repeats: int) -> dict[str, list[float]]:
-    """Return seconds per run, each repeated, all in turn, after one unmeasured round."""
+    """Return the seconds of each repeated run, all in turn, after one unmeasured round."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
@@ -123,5 +123,5 @@ def counted(
     goal: float | None = None,
     at_least: bool = False,
 ) -> Figure:
-    """Return a figure that has no spread: a count, the same in every run."""
+    """Return a figure without a spread: a count that is the same in every run."""
     return Figure(target, what, value, unit, value, value, goal=goal, at_least=at_least)

@@ -1,10 +1,9 @@
-"""Peak memory and time of each operation on one large key group, beside the same bytes spread over
-128 key groups.
+"""Peak memory and time of each operation on one large key group, compared with 128 small ones.
 
-Each step runs in a new process, which reports its seconds, and the most memory that it or one of
-Spark's Python workers ever had. The rows are a whole number as key and a text of a kilobyte that
-does not compress. The first checkpoint has the state in full, the second one changes of as many
-bytes, half of them new keys.
+Both have the same number of bytes. Each step runs in a new process, which reports its time and the
+peak memory of itself and of Spark's Python workers. A row has an integer key and a text of one
+kilobyte that does not compress. The first checkpoint is full. The second one has changes of the
+same size, half of which are new keys.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ ROW_BYTES = 1000
 _BATCH_ROWS = 10_000
 _ROOT = Path(__file__).resolve().parent.parent
 
-# They run in this order: each one finds the checkpoints that the steps before it left.
+# They run in this order: each step finds the checkpoints of the earlier steps.
 STEPS = {
     "snapshot": """
 with store.snapshot(parallelism=1) as checkpoint:
@@ -143,12 +142,12 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process, or a Python process that it started, ever had."""
+    """Return the peak memory of this process, or of a Python process that it started."""
     return max(map(_peak_megabytes, _python_processes(os.getpid())))
 
 
 def _python_processes(process: int) -> Iterator[int]:
-    """Yield a process, and all that descend from it, if they run Python."""
+    """Yield a process and all of its descendants that run Python."""
     if Path(f"/proc/{process}/comm").read_text().startswith("python"):
         yield process
     for thread in Path(f"/proc/{process}/task").iterdir():
@@ -163,7 +162,7 @@ def _peak_megabytes(process: int) -> float:
 
 
 def open_store(folder: str, spark: Any = None) -> StateStore:
-    """Open the store of a folder with the memory budget that is measured."""
+    """Open the store of a folder with the measured memory budget."""
     return StateStore.open(
         folder,
         spark=spark,
@@ -174,7 +173,7 @@ def open_store(folder: str, spark: Any = None) -> StateStore:
 
 
 def batches(first: int, stop: int) -> pa.RecordBatchReader:
-    """Return the rows of some keys as a stream, in no order of theirs."""
+    """Return the rows of some keys as an unsorted stream."""
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
     def stream() -> Iterator[pa.RecordBatch]:
@@ -191,8 +190,9 @@ def batches(first: int, stop: int) -> pa.RecordBatchReader:
 
 
 def _run(step: str, after: str, folder: Path, rows: int, key_groups: int) -> tuple[float, float]:
-    """Return the seconds and the peak megabytes of a process that takes a step; what it does
-    ``after`` is not measured.
+    """Run a step in a new process; return its seconds and peak megabytes.
+
+    The code in ``after`` is not measured.
     """
     arguments = [str(folder), str(rows), str(key_groups)]
     command = [sys.executable, "-c", _STEP.format(step=step, after=after), *arguments]

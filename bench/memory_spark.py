@@ -21,7 +21,7 @@ def spark() -> SparkSession:
 
 
 def spark_rows(rows: int) -> DataFrame:
-    """Return rows like those of :func:`bench.memory.batches`, which Spark makes itself."""
+    """Return rows like those from :func:`bench.memory.batches`, created by Spark itself."""
     count = ROW_BYTES // _HASH_LETTERS + 1
     parts = [sha2(concat("id", lit(f" {at}")), 256) for at in range(count)]
     return spark().range(rows).select(col("id").alias("k"), concat(*parts).alias("v"))

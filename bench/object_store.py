@@ -1,10 +1,11 @@
-"""Object stores: how long a restore from a far one takes, and what a snapshot asks of one.
+"""Object stores: the time of a restore from a distant one, and the requests of a snapshot.
 
-B11 restores from a folder behind simulated requests: each waits 20 ms, a stream brings 50 MB/s, and
-16 are open at most. Its floor is the larger of two times. No reader can be faster than all streams
-full, which is computed; and none can be faster than pyarrow, which decodes the same row groups from
-the page cache on all cores, in turn with the restore. B24 counts what a real server was asked, by
-whoever asked it, and says what that costs.
+B11 restores from a folder with simulated requests: each has a latency of 20 ms, a stream has 50
+MB/s, and at most 16 streams are open. Its floor is the larger of two times. The first is computed:
+no reader can be faster than all streams at full speed. The second is measured in turn with the
+restore: pyarrow decodes the same row groups from the page cache on all cores.
+
+B24 counts the requests of all clients to a real server, and computes their price.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ PRICES = {"PUT": 0.005, "POST": 0.005, "LIST": 0.005, "GET": 0.0004, "DELETE": 0
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a restore by seven subtasks, a thread each, and its ratio to the floor."""
+    """Return the time of a restore by seven subtasks, one thread each, and its ratio
+    to the floor.
+    """
     entry = stored(folder / "ranged", rows, ranged=True)
     files = [folder / "ranged" / entry.table.path / handle.path for handle in entry.handles]
     storage = SlowStorage(str(folder / "ranged"))
@@ -54,13 +57,13 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def requests(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return what a checkpoint of little state asks of a bucket, in both layouts, and its price."""
+    """Return the requests of a checkpoint with little state, in both layouts, and their price."""
     tables = small_tables(rows)
     found = []
     with s3_server(folder) as server:
         for layout in ("partitioned", "auto"):
             store = StateStore.open(server.url(layout), storage_options=server.options)
-            for _ in range(2):  # the first one makes the store and its tables
+            for _ in range(2):  # the first checkpoint creates the store and its tables
                 before = server.requests()
                 with store.snapshot(parallelism=4) as checkpoint:
                     write_small(checkpoint, tables, layout)
@@ -89,7 +92,7 @@ def _read(keyed: RestoredKeyedState, subtask: int) -> None:
 
 
 def _decode(files: list[Path]) -> None:
-    """Decode all row groups once, each in one thread, on as many threads as there are cores."""
+    """Decode all row groups once, each in one thread, with one thread per core."""
     groups = [
         (file, group) for file in files for group in range(pq.read_metadata(file).num_row_groups)
     ]

@@ -1,9 +1,9 @@
-"""Union offsets for many readers: all parts come out of one read of the state's file.
+"""Union offsets for many readers: one read of the state's file serves all of them.
 
-100,000 partitions of one topic, reported by 20 old subtasks as Flink's Kafka source deals them, are
-dealt to 1, 20, 200 and 2,000 readers. What is moved is what is read from the store, and the
-starting offsets that each reader is then handed. A reader that asks on its own, with ``where``,
-reads the file by itself: what that costs is shown beside it.
+One topic has 100,000 partitions, reported by 20 old subtasks as Flink's Kafka source assigns them.
+They are redistributed to 1, 20, 200 and 2,000 readers. The figures count the bytes read from the
+store, and the starting offsets that each reader receives. A reader that uses ``where`` reads the
+file by itself; this cost is shown too.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TARGET = "B12"
 ELEMENTS, OLD_READERS = 100_000, 20
 READERS = (1, 20, 200, 2_000)
 TOPIC, UID, NAME = "orders", "orders-source", "offsets"
-# Each reader's share names the topic, and is a document of its own.
+# Each reader's share is a separate document with the name of the topic.
 MOST_BYTES = 1.05
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return bytes moved and time for each number of readers; ``rows`` do not count here."""
+    """Return the bytes and the time for each number of readers; ``rows`` has no effect here."""
     url = str(folder / "store")
     _write(url)
     runs = {_what(readers): partial(_deal, url, readers) for readers in READERS}
@@ -81,7 +81,7 @@ def _dealt(store: StateStore, readers: int) -> list[str]:
 
 
 def _moved(url: str, readers: int) -> int:
-    """Return the bytes read of the store's data, and handed to the readers."""
+    """Return the bytes read from the store's data and passed to the readers."""
     storage = CountingStorage(url)
     handed = _dealt(StateStore.over(storage), readers)
     assert sum(storage.opened.values()) == 1
@@ -89,7 +89,7 @@ def _moved(url: str, readers: int) -> int:
 
 
 def _read_alone(url: str, readers: int) -> int:
-    """Return the bytes that one reader reads when it asks for its partitions alone."""
+    """Return the bytes that one reader reads if it requests only its own partitions."""
     storage = CountingStorage(url)
     own = assign_partitions(((TOPIC, number) for number in range(ELEMENTS)), readers)[0]
     wanted = [partition for _, partition in own]

@@ -1,8 +1,8 @@
-"""How long pages of a store take to open: of very many checkpoints, and of a very large one.
+"""The time to open pages of a store with very many checkpoints, and with a very large one.
 
-Each page is made as the server makes it, from a store that was just opened, to HTML. The floor of
-the list is the same page of a store with no more checkpoints than it shows; that of one checkpoint
-of 100 states of 32,768 key groups is what has to be read for it, its manifest.
+Each page is rendered to HTML as the server does it, from a newly opened store. The floor of the
+list is the same page of a store that has only the checkpoints on that page. The large checkpoint
+has one hundred states of 32,768 key groups each; the floor of its page is reading its manifest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARALLELISM = 16
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the seconds of each page, of ``rows`` checkpoints and of one large one."""
+    """Return the seconds of each page, for ``rows`` checkpoints and for one large checkpoint."""
     many, few, large = (str(folder / name) for name in ("many", "few", "large"))
     for url, number in ((few, SHOWN), (many, rows)):
         store = StateStore.open(url, table_format="parquet", layout="auto")

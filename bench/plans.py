@@ -1,8 +1,8 @@
-"""The plan of a restore of about 10 TB: from the manifest's bytes to who reads what.
+"""The plan of a restore of about 10 TB: from the manifest's bytes to the reads of each subtask.
 
-The checkpoint is made up: 100 states of 32,768 key groups each, 800 files of 128 MB a state, every
-one with the rows and the digest of each of its key groups. No data file exists; a plan reads none.
-It is planned in a new process, which says how long that took and how much memory it ever had.
+The checkpoint is synthetic: 100 states with 32,768 key groups and 800 files of 128 MB each. Every
+file has the rows and the digest of each of its key groups. No data file exists, because a plan
+reads none. A new process computes the plan, and reports its time and peak memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARALLELISM = 1_000
 MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
 _ROOT = Path(__file__).resolve().parent.parent
 
-# VmHWM and not ru_maxrss: Linux lets a child inherit the latter from whoever started it.
+# VmHWM and not ru_maxrss: in Linux a child process inherits the latter from its parent.
 _PLAN = """
 import json, sys, time
 from pathlib import Path
@@ -53,8 +53,9 @@ print(json.dumps([seconds, peak, size]))
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return time and peak memory of a plan, of 100 operators and of one with 100 states; ``rows``
-    do not count here.
+    """Return time and peak memory of a plan, of 100 operators and of one operator with 100 states.
+
+    ``rows`` has no effect here.
     """
     found = []
     for operators in (STATES, 1):
@@ -76,8 +77,9 @@ def made_up_manifest(
     files: int = FILES,
     file_bytes: int = FILE_BYTES,
 ) -> Manifest:
-    """Return a checkpoint of some keyed states, of so many files each of about so many bytes,
-    spread over some operators.
+    """Return a manifest of some keyed states, spread over some operators.
+
+    Each state has this many files of about this many bytes.
     """
     numbers = np.random.default_rng(14)
     ranges = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=files).ranges()
@@ -103,7 +105,7 @@ def made_up_manifest(
 
 
 def made_up_state(uid: str, name: str, key_groups: int, layout: Layout) -> KeyedState:
-    """Return a state of counts by user, of which there is not a row."""
+    """Return a state of counts by user, of which no row exists."""
     return KeyedState(
         uid=uid,
         name=name,
@@ -143,7 +145,7 @@ def _handle(
 
 
 def _store(url: str, operators: int) -> int:
-    """Make the store with its one manifest; return the bytes of that."""
+    """Create the store with its only manifest; return the bytes of the manifest."""
     catalog = Catalog.open(open_storage(url), create=True)
     catalog.commit(made_up_manifest(catalog.store_id, operators))
     (file,) = Path(url, "checkpoints").iterdir()
@@ -152,7 +154,7 @@ def _store(url: str, operators: int) -> int:
 
 
 def _planned(url: str) -> tuple[float, float]:
-    """Return the seconds and the peak megabytes of a process that plans."""
+    """Plan in a new process; return its seconds and peak megabytes."""
     command = [sys.executable, "-c", _PLAN, url, str(PARALLELISM)]
     done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
     seconds, peak, planned_bytes = json.loads(done.stdout)

@@ -1,9 +1,10 @@
-"""What a micro-batch of 10,000 events costs a ``StatefulProcessor``, beside Spark's own state.
+"""The cost of 10,000 events per micro-batch for a ``StatefulProcessor``, compared with Spark's
+state.
 
-The same class over the same events, in files, one file a micro-batch: by Spark's
-``transformWithStateInPandas`` with RocksDB, and on a store. One processor has a value alone, the
-other a value, a list and a timer by event time that each event sets anew. All begin with the same
-keys. They take turns, as in B18. A time is Spark's own measure of the trigger.
+The same class processes the same events, one file per micro-batch: with Spark's
+``transformWithStateInPandas`` and RocksDB, and on a store. One processor has only a value. The
+other has a value, a list and an event-time timer that each event resets. Both start with the same
+keys. They run in turn, as in B18. A time is Spark's own duration of the trigger.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OUT = "user string, n long"
 
 
 class Value(StatefulProcessor):
-    """A count and a sum a key."""
+    """A count and a sum per key."""
 
     time_mode = "None"
 
@@ -50,7 +51,7 @@ class Value(StatefulProcessor):
         self.total = handle.getValueState("total", "n long, total long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Add up."""
+        """Add the amounts."""
         n, total = self.total.get() or (0, 0)
         for frame in rows:
             n, total = n + len(frame), total + int(frame["amount"].sum())
@@ -58,11 +59,11 @@ class Value(StatefulProcessor):
         yield pd.DataFrame({"user": [key[0]], "n": [n]})
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 class Several(Value):
-    """The same, the last amounts, and a timer that is far away."""
+    """The same totals, the last amounts, and a timer far in the future."""
 
     time_mode = "EventTime"
 
@@ -72,7 +73,7 @@ class Several(Value):
         self.handle, self.last = handle, handle.getListState("last", "amount long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Add up, keep the amounts, and set the timer anew."""
+        """Add the amounts, keep the last ones, and reset the timer."""
         frames = list(rows)
         kept = [one for (one,) in self.last.get()] + [int(one) for one in frames[0]["amount"]]
         self.last.put([(one,) for one in kept[-3:]])
@@ -87,7 +88,7 @@ WAYS = {"a value": Value, "a value, a list and a timer": Several}
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a micro-batch of each processor both ways; they take turns."""
+    """Return the time of a micro-batch of each processor in both ways; they run in turn."""
     spark = session()
     ways: dict[str, partial[StreamingQuery]] = {}
     inputs: list[Path] = []
@@ -98,7 +99,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
             own = folder / f"state-{number}"
             ways[f"micro-batch of {what}, {name}"] = partial(start, spark, kind(), inputs[-1], own)
     scratch = folder / "scratch"
-    # All keys come in the first micro-batches, whose time is not counted.
+    # All keys occur in the first micro-batches, whose time does not count.
     write(every_key(spark, rows), scratch, 0, inputs)
     for start in ways.values():
         start().awaitTermination()

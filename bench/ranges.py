@@ -1,7 +1,8 @@
-"""Ranges of key groups by number and by bytes, on a state that a few users have most of.
+"""Ranges of key groups by number and by bytes, for a state in which a few users have most rows.
 
-What counts is the bytes of the largest subtask: a restore takes as long as that one. Users are
-drawn as Zipf has it, user k about 1 / k as often as the first, each row a window of its user.
+The figure is the bytes of the largest subtask, which determines the duration of a restore. Users
+have a Zipf distribution: user k occurs about 1 / k as often as the first. Each row is a window of
+its user.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ PARALLELISMS = (4, 8, 16)
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the largest subtask's bytes with balanced ranges, as a ratio to even ones; counts, so
-    that ``repeats`` do not matter.
+    """Return the largest subtask's bytes with balanced ranges, as a ratio to even ranges.
+
+    The figures are counts, so ``repeats`` has no effect.
     """
     table = zipf_table(rows)
     store = StateStore.open(str(folder), table_format="parquet")
@@ -50,7 +52,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def zipf_table(rows: int) -> pa.Table:
-    """Return the measured state with its users drawn by Zipf, and the row's number as window."""
+    """Return the measured state with Zipf-distributed users, and the row's number as window."""
     numbers = np.arange(rows, dtype=np.int64)
     octaves = max(rows.bit_length() - 1, 1)
     low = np.int64(1) << numbers % octaves

@@ -1,8 +1,9 @@
-"""From a stopped job at parallelism 4 to every row in its new task at 8.
+"""The time from a stopped job at parallelism 4 to every row in its new task at 8.
 
-The other side is Spark's own offline state repartition (4.2, a private call, RocksDB only), which
-shuffles the state and writes all of it anew, and the ``statestore`` reader that then reads it. Both
-sides hold the same keys and values: those of one streaming aggregation, read out of its checkpoint.
+It is compared with Spark's own offline repartition (4.2, a private call, only RocksDB), which
+shuffles the state and writes all of it again, and the ``statestore`` reader that reads the result.
+Both sides have the same keys and values: those of a streaming aggregation, read from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ WRITTEN_AT, RESTORED_AT = 4, 8
 CORES = 2
 FASTER_ARROW, FASTER_SPARK = 10.0, 5.0
 
-# The most rows a second that Flink 2.3 restored of such keys on two cores: HashMap backend, a
-# canonical savepoint with snapshot compression, 1 million string keys, from 4 to 8. Quoted.
+# The best rate of a restore of such keys with Flink 2.3 on two cores, quoted: HashMap backend,
+# canonical savepoint, snapshot compression, 1 million string keys, from 4 to 8.
 FLINK_ROWS_PER_SECOND = 593_000.0
 RATE_ARROW, RATE_SPARK = 10.0, 2.0
 
@@ -44,9 +45,9 @@ _SETTINGS = {
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return how many times as long as a restore Spark's repartition of ``rows`` keys takes.
+    """Return the time of Spark's repartition of ``rows`` keys, as a multiple of a restore's time.
 
-    Each run of the repartition has a copy of the checkpoint for itself, made before.
+    Each run of the repartition has its own copy of the checkpoint, which is made in advance.
     """
     spark = _session()
     known = {name: spark.conf.get(name, None) for name in _SETTINGS}
@@ -79,7 +80,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def rates(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the rows a second that a restore from 4 to 8 hands over, against Flink's best."""
+    """Return the rows per second of a restore from 4 to 8, compared with Flink's best rate."""
     spark = _session()
     store = StateStore.open(str(folder / "rates"), spark=spark)
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
@@ -100,7 +101,7 @@ def _session() -> SparkSession:
 
 
 def _streamed(spark: SparkSession, folder: Path, rows: int) -> Path:
-    """Run a streaming aggregation to its end; return its checkpoint, which holds a row per key."""
+    """Run a streaming aggregation to its end; return its checkpoint, which has a row per key."""
     source, checkpoint = str(folder / "source"), folder / "checkpoint"
     state_rows(spark, rows).write.parquet(source)
     schema = spark.read.parquet(source).schema
@@ -108,7 +109,7 @@ def _streamed(spark: SparkSession, folder: Path, rows: int) -> Path:
         spark.readStream.schema(schema)
         .parquet(source)
         .groupBy("user")
-        # Four different functions: the reader calls a value by the function that made it.
+        # Four different functions: the reader names a value after its function.
         .agg(F.count("*"), F.sum("amount"), F.max("last_seen"), F.min("note"))
     )
     query = (
@@ -123,7 +124,7 @@ def _streamed(spark: SparkSession, folder: Path, rows: int) -> Path:
 
 
 def _stored(spark: SparkSession, folder: Path, checkpoint: Path) -> StateStore:
-    """Store what the checkpoint holds, at the same parallelism."""
+    """Store the state of the checkpoint at the same parallelism."""
     frame = _state(spark, checkpoint).select("key.*", "value.*")
     store = StateStore.open(str(folder / "store"), spark=spark)
     with store.snapshot(parallelism=WRITTEN_AT) as taken:

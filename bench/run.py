@@ -1,8 +1,8 @@
-"""Everything that is measured, one table: ``make bench``, or ``python -m bench.run``.
+"""Run all measurements and print one table: ``make bench``, or ``python -m bench.run``.
 
-A time is the median of the repeats, with the smallest and largest, and with the 99th percentile and
-the sum where the median hides a tail. A ratio is to the floor beside it, measured in turn with it
-in the same run. Each section runs in a process of its own.
+A time is the median of the repeats, with the minimum and maximum. If the median hides a tail, the
+table also shows the 99th percentile and the sum. A ratio is relative to the floor in the same line,
+which is measured in turn in the same run. Each section runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BEGIN, END = "<!-- the table of the last run -->", "<!-- its end -->"
 
 @dataclass(frozen=True)
 class Section:
-    """Figures that are measured together: which targets, how, and of how many rows by default."""
+    """Figures that are measured together: their targets, their function and their default rows."""
 
     targets: tuple[str, ...]
     figures: Callable[[Path, int, int], list[Figure]]
@@ -91,7 +91,7 @@ SECTIONS = (
 
 
 def main() -> None:
-    """Run the sections that are asked for, print the table, write the JSON."""
+    """Run the requested sections, print the table, and write the JSON."""
     arguments = _arguments()
     found: list[Figure] = []
     for section in SECTIONS:
@@ -137,24 +137,24 @@ def show(found: Sequence[Figure], repeats: int) -> None:
 
 
 def line_of(figure: Figure) -> str:
-    """Return a figure's line in the table of README."""
+    """Return the line of a figure in the table of README."""
     return f"| {' | '.join(row_of(figure))} |"
 
 
 def kept(lines: Sequence[str], found: Sequence[Figure]) -> list[str]:
-    """Return the lines of a table that were not measured again: those of other sections."""
+    """Return the lines of a table from sections that were not measured again."""
     measured = {_place(line_of(figure)) for figure in found}
     return [line for line in lines if _place(line) not in measured]
 
 
 def _place(line: str) -> int:
-    """Return which section a line of the table is of."""
+    """Return the section of a line in the table."""
     target = line.split("|")[1].strip()
     return next(at for at, section in enumerate(SECTIONS) if target in section.targets)
 
 
 def row_of(figure: Figure) -> tuple[str, ...]:
-    """Return the cells of a figure's row."""
+    """Return the cells of a figure's line."""
     goal = ""
     if figure.goal is not None:
         goal = f"{'≥' if figure.at_least else '≤'} {figure.goal:g}"

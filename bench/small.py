@@ -1,7 +1,7 @@
-"""What waits for the store alone: checkpoints of little state, and the start of the command.
+"""The fixed cost of a store: checkpoints of little state, and the start of the command.
 
-The state is 65 thousand rows in three keyed and two operator states, as Delta tables: totals, a map
-and a list per user, the offsets of a source, and one row for all.
+The state has 65 thousand rows in three keyed and two operator states, as Delta tables: totals, a
+map and a list per user, the offsets of a source, and one row for all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["figures", "small_tables", "starts", "write_small"]
 
 PARALLELISM, KEY_GROUPS = 4, 128
 ROWS = 65_000
-CHECKPOINTS_A_REPEAT = 10  # few would have no tail
+CHECKPOINTS_A_REPEAT = 10  # fewer would not show a tail
 MOST_SECONDS = {
     ("Arrow", "auto"): 0.3,
     ("Arrow", "partitioned"): 1.0,
@@ -35,8 +35,9 @@ MOST_FIRST, MOST_START = 3.0, 0.3
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the seconds of a checkpoint from Arrow and through Spark, in both layouts, and of the
-    first one that a session takes.
+    """Return the seconds of a checkpoint from Arrow and through Spark, in both layouts.
+
+    The first checkpoint of a session is a separate figure.
     """
     tables = small_tables(rows)
     spark = spark_session(app_name="statestore-bench", master="local[2]")
@@ -48,7 +49,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for engine, given in (("Arrow", tables), ("Spark", frames)):
         for layout in ("auto", "partitioned"):
             take = _taken(folder / f"{engine}-{layout}", given, layout, spark)
-            _seconds(take, 2)  # makes the tables, and warms up
+            _seconds(take, 2)  # creates the tables, and warms up
             goal = MOST_SECONDS[engine, layout]
             what = f"checkpoint of {rows:,} rows, {engine}, {layout}"
             seconds = _seconds(take, repeats * CHECKPOINTS_A_REPEAT)
@@ -60,7 +61,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the seconds until the command has shown its help."""
+    """Return the seconds until the command has printed its help."""
     code = "import sys; from statestore.cli.main import main; sys.exit(main(['--help']))"
     command = [sys.executable, "-c", code]
 
@@ -72,7 +73,7 @@ def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def small_tables(rows: int) -> dict[str, pa.Table]:
-    """Return the rows of the keyed states, so many together."""
+    """Return the rows of the keyed states, with this total."""
     users = [f"user-{number:06}" for number in range(rows // 3)]
     numbers = range(len(users))
     return {
@@ -95,7 +96,7 @@ def _taken(
 
 
 def write_small(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str) -> None:
-    """Write all states, from whatever has their rows."""
+    """Write all states, from the rows of any engine."""
     options: dict[str, Any] = {"key": "user", "max_parallelism": KEY_GROUPS, "layout": layout}
     checkpoint.keyed("users", "totals", given["totals"], **options)
     checkpoint.map("users", "routes", given["routes"], map_key="to", **options)

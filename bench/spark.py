@@ -1,7 +1,8 @@
-"""Snapshot and restore through Spark: against plain Parquet of the same rows, in the same session.
+"""Snapshot and restore through Spark, compared with plain Parquet files of the same rows.
 
-The rows are cached in the JVM, so a snapshot is measured without making them. Once with keys of one
-row, and once with few keys that have most of the rows (Zipf), so that key groups differ in size.
+Both run in the same session. The rows are cached in the JVM, so that creating them is not measured.
+One run has one row per key. Another has a few keys with most of the rows (Zipf), so that key groups
+differ in size.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FLINK_BYTES_A_ROW = 88
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return what a snapshot and a restore take, and the bytes of a row."""
+    """Return the times of a snapshot and a restore, and the bytes of a row."""
     spark = spark_session(app_name="statestore-bench", master="local[2]", driver_memory="8g")
     found = []
     for skew in (None, "zipf"):
@@ -47,7 +48,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 class _State:
-    """One state: its rows, the store that it is written to and read from, and what both take."""
+    """One state: its rows, its store, and the times of both operations."""
 
     def __init__(
         self, spark: SparkSession, folder: Path, rows: DataFrame, skew: str | None
@@ -83,7 +84,7 @@ class _State:
 
     def _writes(self) -> Runs:
         rows = self._rows
-        # What the job before this one left in Spark's memory, where it belongs.
+        # The restored rows in Spark's cache and in their partitions, as a previous job leaves them.
         restored = self._store.restore(parallelism=PARALLELISM).keyed("bench", "state")
         lying = restored.to_spark().drop("key_group").persist()
         lying.count()

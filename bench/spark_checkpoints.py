@@ -1,8 +1,10 @@
-"""A query's state of many keys goes from 8 shuffle partitions to 16, beside Spark's own way.
+"""Rescale a query's state of many keys from 8 shuffle partitions to 16, compared with Spark's own
+way.
 
-The query is Spark's aggregation with RocksDB. Spark's own repartition rewrites a location in place;
-it gets a copy for each run, which is not timed. A store's way is an import and an export, with the
-proof that ends it. A restore of what was imported, in Arrow and at 16 subtasks, stands beside them.
+The query is Spark's aggregation with RocksDB. Spark's own repartition rewrites a checkpoint
+location in place, so each run gets a copy, which is not timed. The store's way is an import and an
+export, including the verification at the end. A restore of the imported state in Arrow, at 16
+subtasks, is measured too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ ARROW = "restore of the import at 16, in Arrow"
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of each way; they take turns."""
+    """Return the time of each way; they run in turn."""
     spark = spark_session(
         app_name="statestore-bench",
         master="local[2]",
@@ -65,7 +67,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def _query(spark: SparkSession, folder: Path, rows: int) -> Path:
-    """Run a query that sees each key once; return its checkpoint location."""
+    """Run a query that reads each key once; return its checkpoint location."""
     user = F.concat(F.lit("user-"), F.col("id"))
     events = spark.range(rows).select(user.alias("user"), F.col("id").alias("amount"))
     events.write.parquet(str(folder / "events"))

@@ -1,4 +1,4 @@
-"""The state that is measured: made from row numbers, so equal on every machine, and in both
+"""The measured state: computed from row numbers, so it is equal on every machine and in both
 engines.
 """
 
@@ -20,8 +20,8 @@ NOTE_CHARACTERS = 58
 def state_rows(spark: SparkSession, rows: int, skew: str | None = None) -> DataFrame:
     """Return ``rows`` users: a string key, count, amount, time and a note of 58 characters.
 
-    With skew ``"zipf"`` a few users have most of the rows, so that key groups differ in size: user
-    k about 1 / k as many as the first. Then ``window``, the row's number, is a namespace.
+    With skew ``"zipf"`` a few users have most of the rows, so that key groups differ in size. User
+    k has about 1 / k as many as the first. Then ``window``, the row's number, is a namespace.
     """
     if skew not in (None, "zipf"):
         raise ValueError(f"no skew {skew!r}; there is 'zipf'")
@@ -39,9 +39,10 @@ def state_rows(spark: SparkSession, rows: int, skew: str | None = None) -> DataF
 
 
 def _zipf_rank(rows: int) -> Column:
-    """Return which user row ``id`` belongs to, in whole numbers, so that all machines agree.
+    """Return the user of row ``id``, computed with integers, so that all machines agree.
 
-    As many rows fall on users 1, on 2 and 3, on 4 to 7, and so on, evenly within each.
+    User 1, users 2 and 3, users 4 to 7 and so on have equal shares, spread evenly within each
+    group.
     """
     octaves = max(rows.bit_length() - 1, 1)
     return F.expr(
@@ -59,7 +60,7 @@ def state_table(rows: int) -> pa.Table:
     return pa.table(
         {
             "user": [f"user-{each:09d}" for each in range(rows)],
-            "count": np.fmod(hashes, 1000),  # the sign is the hash's, as in the JVM
+            "count": np.fmod(hashes, 1000),  # the sign belongs to the hash, as in the JVM
             "amount": np.fmod(hashes, 100_000) / 100,
             "last_seen": pa.array(seconds * 1_000_000, pa.timestamp("us", "UTC")),
             "note": [digest[:NOTE_CHARACTERS] for digest in digests],

@@ -1,12 +1,15 @@
-"""What a micro-batch of 10,000 events costs against a state of many keys, beside Spark's own state.
+"""The cost of 10,000 events per micro-batch with a large state, compared with Spark's own state.
 
-The same events, in files, one file a micro-batch, are added up by key: by a query whose state lives
-in a store, with and without what it holds of files, and by Spark's aggregation with RocksDB in
-update mode, whose output goes nowhere. What Spark takes for a micro-batch of which nothing is
-computed is the floor of all. All begin with the same keys, and have as many shuffle partitions as
-the state has subtasks. They take turns, five micro-batches a round; the first round is not counted,
-nor is the first micro-batch of another. A time is Spark's own measure of the trigger, from planning
-to commit.
+The same events, one file per micro-batch, are added up by key in several ways:
+
+* By a query whose state is in a store, with its cache of file contents and without.
+* By Spark's aggregation with RocksDB in update mode, whose output is discarded.
+
+The floor is Spark's time for a micro-batch that computes nothing. All start with the same keys, and
+have as many shuffle partitions as the state has subtasks.
+
+They run in turn, five micro-batches per round. The first round does not count, nor does the first
+micro-batch after a switch. A time is Spark's own duration of the trigger, from planning to commit.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ COLUMNS = "user string, amount long"
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a micro-batch each way; they take turns, a few at a time."""
+    """Return the time of a micro-batch with each way; they run in turn, a few at a time."""
     spark = session()
     inputs = {
         way: folder / f"events-{number}" for number, way in enumerate((EMPTY, SPARK, HELD, READ))
@@ -91,7 +94,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def session() -> SparkSession:
-    """Return a session whose own states are in RocksDB."""
+    """Return a session whose own states use RocksDB."""
     return spark_session(
         app_name="statestore-bench",
         master="local[2]",
@@ -104,12 +107,12 @@ def session() -> SparkSession:
 
 
 def every_key(spark: SparkSession, rows: int) -> DataFrame:
-    """Return an event of each key, which all begin with."""
+    """Return an event for each key, with which every query starts."""
     return _events(spark.range(rows).select(F.col("id").alias("number"), F.lit(1).alias("amount")))
 
 
 def some_keys(spark: SparkSession, rows: int, batch: int) -> DataFrame:
-    """Return the events of a micro-batch, whose keys are drawn by its number."""
+    """Return the events of a micro-batch, whose keys are drawn from its number."""
     drawn = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(rows))
     return _events(spark.range(EVENTS).select(drawn.alias("number"), F.col("id").alias("amount")))
 
@@ -120,7 +123,7 @@ def _events(numbers: DataFrame) -> DataFrame:
 
 
 def write(events: DataFrame, scratch: Path, number: int, inputs: Iterable[Path]) -> None:
-    """Write events as one file, younger than those before, to some folders."""
+    """Write events as one file, later than earlier files, into some folders."""
     events.coalesce(1).write.mode("overwrite").parquet(str(scratch))
     (written,) = scratch.glob("*.parquet")
     os.utime(written, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -167,14 +170,14 @@ def _start(
         states={"totals": "user string, n long, total long"},
         update=_totals,
         parallelism=PARALLELISM,
-        succeeds=True,  # the store may hold rows that no query wrote
+        succeeds=True,  # the store may have rows that no query wrote
         cache_bytes=cache_bytes,
     )
     return query.start(read_events(spark, inputs), f"{inputs}-progress", availableNow=True)
 
 
 def read_events(spark: SparkSession, inputs: Path) -> DataFrame:
-    """Return a stream of the events in a folder, a file a micro-batch."""
+    """Return a stream of the events in a folder, one file per micro-batch."""
     reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(inputs))
 
@@ -189,7 +192,7 @@ def _totals(
 
 
 def seconds_of(query: StreamingQuery) -> list[float]:
-    """Return how long each trigger took that ran a micro-batch, which may have read no rows."""
+    """Return the duration of each trigger that ran a micro-batch, even without input rows."""
     own = [
         one.durationMs["triggerExecution"]
         for one in query.recentProgress

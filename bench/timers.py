@@ -1,11 +1,13 @@
-"""What a micro-batch costs in which a thousand timers are due, of many and of a hundredth of them.
+"""The cost of a micro-batch with a thousand due timers, among many timers and among a hundredth of
+them.
 
-Each key has a value and a timer by the time of processing; a thousand fall due each minute. No
-events come: a micro-batch is that of the next minute. The two stores take turns, and the smaller
-one is the floor. A time is that of the whole micro-batch: its timers are found, the rows of their
-keys looked up, the processor called, and what changed is committed. Bytes are counted apart, in the
-first micro-batch after a start, which reads the rows of the keys in files that nothing holds yet,
-and in the one after it.
+Each key has a value and a processing-time timer. A thousand timers are due each minute. There are
+no events: each micro-batch advances the clock by a minute. The two stores run in turn, and the
+smaller one is the floor.
+
+A time is that of the whole micro-batch: it finds the timers, looks up their keys' rows, calls the
+processor and commits the changes. Bytes are counted separately, in the first micro-batch after a
+start and in the next one. The first one reads the rows of the keys from files that are not cached.
 """
 
 from __future__ import annotations
@@ -38,32 +40,32 @@ _STRIDE = 7_368_787
 
 
 class Reminders(StatefulProcessor):
-    """A value a key, that its timer ends."""
+    """A value per key, which its timer clears."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the value."""
         self.total = handle.getValueState("total", "n long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        """Count."""
+        """Count the events."""
         self.total.update((sum(1 for _ in rows),))
         return iter([])
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
-        """Give the value out."""
+        """Emit the value."""
         (n,) = self.total.get() or (0,)
         self.total.clear()
         yield Row(user=key[0], n=n)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 @dataclass
 class Reminded:
-    """A store of so many timers, and the micro-batches that ran."""
+    """A store with this many timers, and the micro-batches so far."""
 
     spark: SparkSession
     folder: Path
@@ -71,7 +73,7 @@ class Reminded:
     done: MicroBatch | None = None
 
     def run(self, query: StatefulQuery) -> None:
-        """Let the next minute's timers fire."""
+        """Fire the timers of the next minute."""
         number = 0 if self.done is None else self.done.number + 1
         given: list[int] = []
         query = replace(query, output=lambda frame, _: given.append(frame.count()))
@@ -81,7 +83,7 @@ class Reminded:
         self.done = replace(batch, before=None)
 
     def query(self, store: StateStore, cache_bytes: int) -> StatefulQuery:
-        """Return the query as one that begins."""
+        """Return the query, as at a start."""
         return StatefulQuery.of_processor(
             store=store,
             uid=UID,
@@ -96,7 +98,7 @@ class Reminded:
         )
 
     def preload(self) -> None:
-        """Write values and timers; the first micro-batch makes the index of them."""
+        """Write values and timers; the first micro-batch creates the timers' index."""
         number = np.arange(self.rows)
         user = pa.array(np.char.add("user-", (number * _STRIDE % self.rows).astype(str)))
         at = pa.array(MINUTE * (1 + number // DUE) + number % DUE)
@@ -113,18 +115,18 @@ class Reminded:
         self.run(self.query(self._store(), HELD_BYTES))
 
     def timed(self) -> float:
-        """Return the seconds of a micro-batch of a query that runs."""
+        """Return the seconds of a micro-batch of a running query."""
         query = self.query(self._store(), HELD_BYTES)
         start = time.perf_counter()
         self.run(query)
         return time.perf_counter() - start
 
     def read(self, what: str) -> list[Figure]:
-        """Return the bytes read in the first micro-batch after a start, and from then on."""
+        """Return the bytes read in the first micro-batch after a start, and in the next one."""
         storage = CountingStorage(str(self.folder))
         store = StateStore.over(storage, spark=self.spark, table_format="parquet", layout="auto")
         found = []
-        query = self.query(store, HELD_BYTES + self.rows)  # held apart from what was held before
+        query = self.query(store, HELD_BYTES + self.rows)  # separate from earlier cached data
         for when in ("after a start", "from then on"):
             storage.bytes_read = 0
             self.run(query)
@@ -139,7 +141,7 @@ class Reminded:
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a micro-batch with few timers and with many, and what is read."""
+    """Return the time of a micro-batch with few timers and with many, and the bytes read."""
     spark = session()
     stores = {
         f"{DUE:,} due of {number:,} timers": Reminded(spark, folder / str(number), number)
