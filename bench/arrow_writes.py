@@ -35,7 +35,7 @@ __all__ = ["figures"]
 PROCESSES = 2
 MAX_PARALLELISM = 128
 FLINK_SAVEPOINT_ROWS_PER_SECOND = 800_000
-"""Apache Flink's compressed savepoint of rows of this kind, on two cores."""
+"""Apache Flink's rate for a compressed savepoint of similar rows, on two cores."""
 
 FLOOR = "pyarrow, sorted rows, not synced"
 SYNCED = "pyarrow, sorted rows, synced"

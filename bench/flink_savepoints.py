@@ -44,10 +44,10 @@ GOALS = dict.fromkeys(READS.values(), 1.0) | {IN: 1.0, OUT: 0.5}
 """Million rows a second."""
 
 SPLITS = 8
-"""Of the job's source: as many numbers come from each."""
+"""The subtasks of the job's source, each of which emits the same number of keys."""
 
 Run = Callable[..., str]
-"""Runs a step of ``Many.java``; returns the last word that it says."""
+"""Runs a step of ``Many.java``; returns the last word of its output."""
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:

@@ -35,7 +35,7 @@ __all__ = [
 
 TARGET = "B31"
 MEGABYTES = 4000
-"""The size of the large key group, unless another one is given."""
+"""The default size of the large key group."""
 BUDGET = 512 * 2**20
 MOST_MEMORY = BUDGET / 1e6 + 300
 MOST_TIME = 1.5
@@ -93,13 +93,13 @@ frame = open_store(folder, spark()).restore(parallelism=1).keyed("u", "s2").to_s
 frame.write.format("noop").mode("overwrite").save()""",
 }
 READING = ("restore", "get", "lookup", "lazy", "diff", "verify --deep", "restore, Spark")
-"""Steps that are repeated: they leave a store as it is."""
+"""Steps that are repeated, because they do not change the store."""
 OF_KEYS = ("get", "lookup", "lazy", "purge")
-"""Steps that read the row groups or files of their keys: as many bytes as these have."""
+"""Steps that read the row groups or files of their keys, and no other bytes."""
 SHRINKING = ("compact", "edit", "edit by SQL", "purge", "rekey", "snapshot, Spark")
-"""Steps after which older checkpoints are deleted, for room on the disk."""
+"""Steps after which older checkpoints are deleted, to free disk space."""
 COPIES = {"copy": ("copied",), "Flink repack": ("savepoint", "imported", "repacked")}
-"""Steps after which folders beside the store are deleted."""
+"""Steps after which folders outside the store are deleted."""
 _SHRINK = """
 store.maintenance.expire(retain=1)
 store.maintenance.gc(minimum_age_s=0)"""

@@ -31,7 +31,7 @@ READ = "read.parquet of the same files"
 MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.25, 1.2
 
 FLINK_BYTES_A_ROW = 88
-"""Flink's compressed savepoint of 98 bytes of payload a row, as measured beside this one."""
+"""The size of a row in Flink's compressed savepoint, for a payload of 98 bytes."""
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:

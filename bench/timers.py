@@ -36,7 +36,7 @@ DUE = 1000
 MINUTE = 60_000
 HELD_BYTES = 2**31
 _STRIDE = 7_368_787
-"""A prime: timers that are due together are of keys that lie anywhere."""
+"""A prime, so that timers that are due together belong to scattered keys."""
 
 
 class Reminders(StatefulProcessor):

@@ -9,8 +9,10 @@ __all__ = ["Part", "Race", "Try", "draw"]
 
 MOST_WRITERS = 8
 POINTS = ("open", "begin", "write", "commit", "put")
-"""Where a writer stalls: before it opens the store, begins, writes, leaves its block; and inside
-the commit, after the last check and before the put of the manifest.
+"""Points at which a writer stalls.
+
+It stalls before it opens the store, begins, writes or leaves its block. In the commit it stalls
+after the last check and before the put of the manifest.
 """
 
 

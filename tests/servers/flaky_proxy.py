@@ -57,7 +57,7 @@ class FlakyProxy:
 
     endpoint: str
     seen: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of each request, in the order in which they came."""
+    """Method and path of each request, in order of arrival."""
 
     _refusal: tuple[int, Headers, bytes] | None = None
     _faults: list[Fault] = field(default_factory=list)

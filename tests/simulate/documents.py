@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 __all__ = ["Checkpoint", "Rows", "checkpoint_of", "document_of", "rows_of"]
 
 Rows = dict[str, dict[str, Any]]
-"""By key, of the one keyed state that all actors share; and its elements by state's name."""
+"""The rows by key of the only keyed state, and the elements of operator states by name."""
 
 SEAL = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
 KEY, COUNT, MARK = "k", "n", "__deleted__"

@@ -24,7 +24,7 @@ from tests.support.examples import examples
 from tests.support.strategies import KEY_KINDS
 
 FAR = 2**58
-"""Microseconds from 1970 into the year 11103, which Python has not."""
+"""Microseconds from 1970 to the year 11103, which Python cannot represent."""
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ COLUMNS = ("key", "n", "amount", "ids", "squares")
 UPDATE, PROCESSOR = "update", "processor"
 
 Totals = dict[str, tuple[int, int, int, int]]
-"""Of each key: the number of its events, and the sums of their amounts, ids, and squared ids."""
+"""For each key: the number of its events, and the sums of their amounts, ids and squared ids."""
 
 
 def events_of(number: int) -> list[dict[str, int | str]]:

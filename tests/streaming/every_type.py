@@ -57,7 +57,7 @@ IN_PYTHON = PLAIN | {
     ),
 }
 del IN_PYTHON["far"]
-"""The same without times that a datetime of Python cannot hold."""
+"""The same without times that a Python datetime cannot represent."""
 
 
 def every_type(plain: Mapping[str, pa.Array] = PLAIN) -> pa.Table:

@@ -39,7 +39,7 @@ from tests.streaming.driver import (
 __all__ = ["Found", "kill_many", "main"]
 
 AHEAD = 6
-"""By default a job has so many files before it, so that it is killed before it is done."""
+"""The default number of files available to a job, so that it is killed before it is done."""
 MOST = 8
 
 
@@ -52,9 +52,9 @@ class Found:
     checkpoints: int = 0
     events_files: int = 0
     unknown: int = 0
-    """Kills after a commit of which Spark did not know yet: its micro-batch ran again."""
+    """Kills after a commit that Spark had not recorded yet: the micro-batch ran again."""
     begun: int = 0
-    """Kills in a micro-batch that Spark had planned, and the store did not have."""
+    """Kills in a micro-batch that Spark had planned, but the store had not committed."""
 
 
 class Job(Victim):

@@ -12,7 +12,7 @@ from tests.streaming.kills import AHEAD, kill_many
 pytestmark = pytest.mark.spark
 
 SEED = 66
-"""Its first kill is in a second micro-batch, after a commit."""
+"""A seed whose first kill is in the second micro-batch, after a commit."""
 
 
 @pytest.mark.parametrize(

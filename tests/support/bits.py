@@ -19,7 +19,7 @@ RAW = {
     pa.timestamp("us", "UTC"): pa.int64(),
     pa.timestamp("us"): pa.int64(),
 }
-"""Types whose values are made of the bits of whole numbers: any NaN, and any year."""
+"""Types whose values are built from the bits of integers: any NaN, and any year."""
 CONTEXT = Context(prec=38)
 NAN_32, NAN_64 = 0x7FC00123, 0x7FF8000000000123
 """Quiet NaNs with a payload."""

@@ -13,7 +13,7 @@ from statestore.format.state import StateKind
 from statestore.store import StateStore
 
 FLIPS = int(os.environ.get("STATESTORE_FLIPS", "100"))
-"""How many bytes are damaged, one at a time; of what takes longer to judge a twelfth."""
+"""The number of bytes that are damaged, one at a time; slower checks use a twelfth."""
 
 USERS = [f"user-{i}" for i in range(12)]
 SORTS = (*StateKind, "split", "union", "broadcast")

@@ -38,7 +38,7 @@ Entries = dict[tuple[str, int], int]
 Form = Literal["plain", "layered", "compacted"]
 FORMS: tuple[Form, ...] = ("plain", "layered", "compacted")
 COMPACTED = CompactionRule(merge_layers=2, share=0.2, most_share=9, bytes_per_checkpoint=1)
-"""Three changes become one, and the base's file with most changes is written anew each time."""
+"""Merges three layers into one, and rewrites the base file with the most changes each time."""
 
 # For tests with the fixture ``taken``: only the layered form; or all forms, where the forms with
 # changes have both layouts.

@@ -84,7 +84,7 @@ schemas = _columns(0)
 
 
 footers = st.none() | st.builds(Footer, st.integers(1, 2**40), tokens)
-"""Of a file, None as older releases have it."""
+"""The footer of a file; None as in older releases."""
 
 
 @st.composite
@@ -204,7 +204,7 @@ metrics = st.builds(
     ).map(tuple),
     compaction=_amounts,
 )
-"""Figures of checkpoints, whatever they are."""
+"""Arbitrary metrics of checkpoints."""
 
 
 def _graphs(parallelism: int) -> st.SearchStrategy[JobGraph]:

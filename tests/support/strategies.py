@@ -166,7 +166,7 @@ ordered_kinds = st.recursive(
     ),
     max_leaves=3,
 )
-"""Kinds of a column that tells rows apart, as a namespace or a map key: no map is in them."""
+"""Kinds of a column that identifies rows, such as a namespace or a map key; none has a map."""
 
 value_kinds = st.recursive(
     st.sampled_from((*KEY_KINDS, BINARY)),
@@ -177,7 +177,7 @@ value_kinds = st.recursive(
     ),
     max_leaves=3,
 )
-"""Kinds of a column that holds values, nested ones as well; every level may hold null."""
+"""Kinds of a value column, including nested ones; every level may be null."""
 
 max_parallelisms = st.sampled_from([1, 2, 3, 7, 128, 200, 32_768])
 

@@ -21,7 +21,7 @@ from tests.services.secrecy import failure
 MIB = 2**20
 PAYLOAD = bytes(range(256)) * 4096
 SOON_S = 60
-"""How long a few retries may take on a busy machine; the tests count the retries themselves."""
+"""The time limit for a few retries on a busy machine; the tests count the retries."""
 
 CALLS: dict[str, tuple[Callable[[Storage], Any], Any]] = {
     "read": (lambda storage: storage.read("a"), PAYLOAD),
