@@ -1,18 +1,8 @@
 """File access by name: the only package that knows where a store is, and that uses fsspec.
 
-A store needs these operations of its file system: read, list, delete, write a new file, and
-``put_if_absent``. The last one creates a file with all of its bytes or not at all, and lets exactly
-one of several writers succeed. Every commit depends on it (I4). So each file system has its own
-implementation, not fsspec's generic check-then-write:
-
-* a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
-* S3 and Azure: a conditional put (``If-None-Match: *``);
-* Google: a conditional put (``ifGenerationMatch=0``);
-* HDFS: a hidden file that is renamed, which fails if the name is taken.
-
-Other file systems are refused when a store is opened. When a store is created, a probe checks that
-the file system really implements put-if-absent (``base.py``). Errors of the file system are raised
-as StorageError with their cause, except FileNotFoundError, which is raised unchanged.
+Each supported file system is one module, which implements ``base.Storage``. Other file systems are
+refused when a store is opened. The contents of files do not belong here: documents are in
+``format``, and rows are in ``files``.
 """
 
 from __future__ import annotations

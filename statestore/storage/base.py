@@ -1,4 +1,19 @@
-"""The interface between a store and its file system, and the errors of that interface."""
+"""The interface between a store and its file system, and the errors of that interface.
+
+A store needs these operations: read, list, delete, write a new file, and ``put_if_absent``. The
+last one creates a file with all of its bytes or not at all, and lets exactly one of several writers
+succeed. Every commit depends on it (I4). So each file system has its own implementation, not
+fsspec's generic check-then-write:
+
+* A local (or mounted) file system: a temporary file, synced, then a hard link to its name.
+* S3 and Azure: a conditional put (``If-None-Match: *``).
+* Google: a conditional put (``ifGenerationMatch=0``).
+* HDFS: a hidden file that is renamed, which fails if the name is taken.
+
+When a store is created, a probe checks that the file system really implements put-if-absent. Errors
+of the file system are raised as StorageError with their cause, except FileNotFoundError, which is
+raised unchanged.
+"""
 
 from __future__ import annotations
 

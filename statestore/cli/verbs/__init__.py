@@ -1,0 +1,5 @@
+"""The verbs of the command ``statestore``: one module each, with its options, JSON and text.
+
+A verb calls the library and returns a value. Parsing and drawing that several verbs share belong in
+``cli``.
+"""

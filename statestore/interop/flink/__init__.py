@@ -1,15 +1,12 @@
 """Read and write savepoints and checkpoints of Flink jobs without a JVM.
 
-The functions (the command is ``statestore flink``):
-
-- ``open_savepoint`` opens a savepoint.
-- ``show_savepoint`` lists its contents.
+- ``open_savepoint`` opens a savepoint, and ``show_savepoint`` lists its contents.
 - ``import_savepoint`` imports its state into a store.
 - ``export_savepoint`` writes a checkpoint of a store as a savepoint.
 - ``repack_savepoint`` rewrites a savepoint with another number of key groups.
 
 Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
-over bytes.
+over bytes. Flink's rules for a job belong in ``statestore.flink``.
 """
 
 from statestore.interop.flink.export_state import (

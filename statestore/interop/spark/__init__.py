@@ -1,7 +1,8 @@
 """Show, import and export checkpoints of Spark's own stateful queries.
 
 The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint`` and
-``export_progress``. The command is ``statestore spark``.
+``export_progress``. The command is ``statestore spark``. Reading and writing a store with Spark
+belongs in ``statestore.spark``, and queries with state in a store in ``statestore.streaming``.
 """
 
 from statestore.extras import needs_extra
