@@ -170,9 +170,7 @@ def _row_group_bytes(metadata: pq.FileMetaData, uncompressed: bool) -> list[int]
 
 
 def _memory(folder: Path, entry: KeyedEntry, layout: str) -> Figure:
-    """Restore all rows as one subtask, in a process with a memory limit of about a
-    tenth of them.
-    """
+    """Restore all rows as one subtask, in a process with about a tenth of their size as memory."""
     metadata = [
         pq.read_metadata(folder / entry.table.path / handle.path) for handle in entry.handles
     ]

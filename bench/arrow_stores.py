@@ -20,9 +20,7 @@ _COMPRESSED = 2
 
 
 def stored(folder: Path, rows: int, *, ranged: bool) -> KeyedEntry:
-    """Store this many rows of the measured state, with a file per key group, or in four ranged
-    files.
-    """
+    """Store rows of the measured state, with a file per key group, or in four ranged files."""
     table = state_table(rows)
     file_bytes = table.nbytes // _COMPRESSED // WRITTEN_AT if ranged else None
     return store_rows(folder, table, file_bytes=file_bytes)

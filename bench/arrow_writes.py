@@ -201,8 +201,9 @@ def _runs(
 def _in_turn(
     runs: dict[str, Callable[[], None]], folder: Path, repeats: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of each run, in turn, after an unmeasured round; no run syncs another's
-    files.
+    """Return the seconds of each run, in turn; the first round is not measured.
+
+    Each run starts after a sync, so that it does not sync another's files.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):

@@ -40,8 +40,7 @@ _STATISTICS = json.dumps(
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a version among the first and among the last ones, and the size of the
-    log.
+    """Return the time of a version among the first and the last ones, and the log's size.
 
     ``rows`` is the number of versions, which are not repeated.
     """

@@ -107,8 +107,9 @@ class Asked(LocalStorage):
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return seconds, peak memory and requests of each step; ``rows`` is the number of files per
-    state.
+    """Return seconds, peak memory and requests of each step.
+
+    ``rows`` is the number of files per state.
     """
     url = str(folder / "store")
     size = _store(url, rows)
@@ -127,9 +128,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def _store(url: str, files: int) -> int:
-    """Create the store with its manifests and empty data files; return the bytes of
-    one manifest.
-    """
+    """Create the store with its manifests and empty data files; return a manifest's bytes."""
     catalog = Catalog.open(open_storage(url), create=True, table_format="parquet")
     manifest = made_up_manifest(
         catalog.store_id, STATES, states=STATES, files=files, file_bytes=FILE_BYTES

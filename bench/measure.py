@@ -19,11 +19,10 @@ Runs = Mapping[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table: a measured value, and its ratio to a floor in the same run if there is
-    one.
+    """One line of the table: a measured value, and its ratio to a floor in the same run if any.
 
     ``p99`` and ``total`` are the 99th percentile and the sum of all runs, if the value is a median.
-    ``goal`` bounds the ratio, or the value if there is no ratio. It is an upper bound, or a lower
+    ``goal`` bounds the ratio, or the value if it has no ratio. It is an upper bound, or a lower
     bound with ``at_least``.
     """
 

@@ -35,9 +35,7 @@ PRICES = {"PUT": 0.005, "POST": 0.005, "LIST": 0.005, "GET": 0.0004, "DELETE": 0
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the time of a restore by seven subtasks, one thread each, and its ratio
-    to the floor.
-    """
+    """Return the time of a restore by seven threads, and its ratio to the floor."""
     entry = stored(folder / "ranged", rows, ranged=True)
     files = [folder / "ranged" / entry.table.path / handle.path for handle in entry.handles]
     storage = SlowStorage(str(folder / "ranged"))

@@ -1,5 +1,4 @@
-"""The cost of 10,000 events per micro-batch for a ``StatefulProcessor``, compared with Spark's
-state.
+"""The cost of 10,000 events per micro-batch for a ``StatefulProcessor``, on a store and on Spark.
 
 The same class processes the same events, one file per micro-batch: with Spark's
 ``transformWithStateInPandas`` and RocksDB, and on a store. One processor has only a value. The

@@ -1,5 +1,4 @@
-"""Rescale a query's state of many keys from 8 shuffle partitions to 16, compared with Spark's own
-way.
+"""Rescale a query's large state from 8 shuffle partitions to 16, compared with Spark's own way.
 
 The query is Spark's aggregation with RocksDB. Spark's own repartition rewrites a checkpoint
 location in place, so each run gets a copy, which is not timed. The store's way is an import and an

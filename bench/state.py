@@ -1,6 +1,4 @@
-"""The measured state: computed from row numbers, so it is equal on every machine and in both
-engines.
-"""
+"""The measured state, computed from row numbers: equal on every machine and in both engines."""
 
 from __future__ import annotations
 

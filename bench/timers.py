@@ -1,13 +1,13 @@
-"""The cost of a micro-batch with a thousand due timers, among many timers and among a hundredth of
-them.
+"""The cost of a micro-batch with a thousand due timers, of many and of a hundredth of them.
 
-Each key has a value and a processing-time timer. A thousand timers are due each minute. There are
-no events: each micro-batch advances the clock by a minute. The two stores run in turn, and the
+Each key has a value and a processing-time timer. A thousand timers are due each minute. The query
+has no events: each micro-batch advances the clock by a minute. The two stores run in turn, and the
 smaller one is the floor.
 
-A time is that of the whole micro-batch: it finds the timers, looks up their keys' rows, calls the
-processor and commits the changes. Bytes are counted separately, in the first micro-batch after a
-start and in the next one. The first one reads the rows of the keys from files that are not cached.
+The measured time includes the whole micro-batch: it finds the timers, looks up their keys' rows,
+calls the processor and commits the changes. Bytes are counted separately, in the first micro-batch
+after a start and in the next one. The first one reads the rows of the keys from files that are not
+cached.
 """
 
 from __future__ import annotations

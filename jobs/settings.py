@@ -51,9 +51,7 @@ _ENTRY: Final[dict[str, tuple[str, str | None]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedSettings:
-    """One keyed state of a snapshot: its name, the roles of its columns, and the source of its
-    rows.
-    """
+    """One keyed state of a snapshot: its name, its columns with their roles, and its source."""
 
     uid: str
     name: str

@@ -84,9 +84,7 @@ def hosts(job: Job) -> str:
 
 
 def kept_by_hint(job: Job) -> str:
-    """Apply the plan's hint for new.toml; return the number of elements that ``clean`` then
-    restores.
-    """
+    """Apply the plan's hint for new.toml; return the number of elements that ``clean`` restores."""
     store = StateStore.open(STORE)
     graph = JobGraph.from_toml(Path("new.toml").read_text(encoding="utf-8"))
     matching = store.plan(graph=graph).matching

@@ -88,9 +88,7 @@ def _output(language: str, text: str, names: dict[str, Any]) -> str:
 
 
 def command(line: str) -> list[str]:
-    """Return the output of a ``statestore`` command, or the lines that ``head`` or ``tail``
-    selects.
-    """
+    """Return the output of a ``statestore`` command, or the lines that head or tail selects."""
     words = shlex.split(_HEAD_OR_TAIL.sub("", line))
     assert words[0] == "statestore"
     unset = dict.fromkeys((CONFIG_VARIABLE, *ENVIRONMENT.values(), *AS_ON_A_TERMINAL))

@@ -71,9 +71,7 @@ class Made:
             checkpoint.changes("u", "s", rows, [{"k": k} for k in gone])
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
-        """Restore all subtasks: each has its own rows only, and together they have
-        each row once.
-        """
+        """Restore all subtasks: each has its own rows, and together they have each row once."""
         restored = self.store.restore(parallelism=parallelism, max_parallelism=groups, **more)
         keyed = restored.keyed("u", "s")
         owners = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
@@ -139,9 +137,7 @@ def test_the_plans_read_amplification_is_the_rows_read(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_subtask_with_all_stored_groups_reads_each_once(tmp_path: Path, layout: str) -> None:
-    """After raising k-fold, no subtask reads a row twice: k or fewer subtasks read at most all
-    rows.
-    """
+    """No subtask reads a row twice, so the amplification is at most the parallelism."""
     made = Made(tmp_path, "value", layout)
     for parallelism in (1, 2, 5):
         plan = made.store.plan(parallelism=parallelism, max_parallelism=60)

@@ -71,9 +71,7 @@ def test_no_host_gets_more_than_its_slots(manifest: Manifest, strategy: str) -> 
 
 
 def test_a_subtask_leaves_the_slot_to_the_one_with_local_state(manifest: Manifest) -> None:
-    """The strategy reserves slots that other subtasks need; without it the first
-    subtask takes one.
-    """
+    """The strategy reserves slots that others need; otherwise the first subtask takes one."""
     hosts = {"a": 1, "c": 1}  # b, which has the state of subtask 0, is lost
     kept = place(manifest, 2, hosts=hosts, strategy="previous-default")
     assert [one.host for one in kept.subtasks] == ["c", "a"]

@@ -83,9 +83,7 @@ def test_at_the_same_parallelism_subtasks_return_to_their_hosts() -> None:
 
 
 def test_most_bytes_decide_when_ranges_change() -> None:
-    """Three old subtasks on three hosts, four new ones: the inner two have bytes on
-    two hosts each.
-    """
+    """Three old subtasks on three hosts, four new ones: the inner two have bytes on two hosts."""
     hosts = "a" * 43 + "b" * 43 + "c" * 42
     assert preferred_hosts(handles(*hosts), assigned(128, 4)) == ("a", "b", "b", "c")
     assert preferred_hosts(handles(*hosts), assigned(128, 1)) == ("a",)
@@ -104,9 +102,7 @@ def test_a_host_keeps_its_share_with_the_largest_subtasks() -> None:
 
 
 def test_a_subtask_without_a_slot_moves_to_the_host_of_its_other_files() -> None:
-    """Host a has no slot left for subtask 0, although it has most of its bytes; host b has the
-    rest.
-    """
+    """Host a has most bytes of subtask 0 but no slot left; host b has the other bytes."""
     held = [
         *(handle(0, "a", size=50), handle(1, "b", size=20)),
         *(handle(2, "a", size=60), handle(3, "a", size=60)),
@@ -194,9 +190,7 @@ def test_with_enough_slots_each_subtask_runs_where_most_of_its_bytes_are(
 @pytest.mark.parametrize("parallelism", [1, 7, 1000, 32_768])
 @pytest.mark.parametrize("hosts", [1, 2, 100])
 def test_the_largest_state_is_placed(parallelism: int, hosts: int) -> None:
-    """32,768 files, neighbours on different hosts: nearly all subtasks run where some of theirs
-    are.
-    """
+    """32,768 files, neighbors on different hosts: nearly all subtasks run near theirs."""
     held = handles(*(f"host-{group % hosts}" for group in range(32_768)))
     found = preferred_hosts(held, assigned(32_768, parallelism))
     assert len(found) == parallelism

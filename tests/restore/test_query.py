@@ -1,6 +1,4 @@
-"""SQL queries over a checkpoint's states return the rows of a restore and read only
-what they need.
-"""
+"""SQL queries over a checkpoint return the rows of a restore, and read only the needed parts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every subtask restores the rows that were written, at every parallelism, through Arrow and
-Parquet.
-"""
+"""Every subtask restores the written rows at every parallelism, through Arrow and Parquet."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ def check(state: RestoredKeyedState, oracle: ReferenceKeyed) -> None:
 @examples(60)
 @given(st.data(), keyed_cases())
 def test_restore_conserves_rows_at_every_parallelism(data: st.DataObject, case: KeyedCase) -> None:
-    """I1, I2, I7: write a state of any kind at p, restore it at p', write that and restore it at
-    p''.
-    """
+    """I1, I2, I7: states of every kind, restored and written at p', then restored at p''."""
     first, second, third = (data.draw(parallelisms(case.max_parallelism)) for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet")

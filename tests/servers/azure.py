@@ -60,9 +60,7 @@ class AzureServer:
         return self.through(self.endpoint)
 
     def through(self, endpoint: str, key: str | None = None) -> dict[str, Any]:
-        """Return the options for the same server at another address, or with another
-        account key.
-        """
+        """Return the options for the same server at another address, or with another key."""
         return {
             "connection_string": f"AccountName={self.account};AccountKey={key or self.secret_key};"
             f"BlobEndpoint={endpoint}/{self.account};"

@@ -37,9 +37,7 @@ _DEPLOY = "org.apache.spark.deploy"
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """A running cluster: its URL, its spark-submit command, and the environment for
-    that command.
-    """
+    """A running cluster: its URL, its spark-submit command, and that command's environment."""
 
     master: str
     submit: str
@@ -144,9 +142,7 @@ def _started(
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables with which master, workers and spark-submit find Spark,
-    Java and Python.
-    """
+    """Return the variables with which all processes find Spark, Java and Python."""
     java, quick = " ".join(spark_jvm()), quick_spark()
     submit = f"{quick['SPARK_SUBMIT_OPTS']} '-Dspark.executor.extraJavaOptions={java}'"
     return {

@@ -46,9 +46,7 @@ def s3_environment(s3: S3Server) -> dict[str, str]:
 
 
 def connector_jars() -> str:
-    """Return Spark's Kafka connector as a value of ``spark.jars``; MissingDependencyError without
-    it.
-    """
+    """Return Spark's Kafka connector as ``spark.jars``; MissingDependencyError without it."""
     return ",".join(map(str, (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER))))
 
 

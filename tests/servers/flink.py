@@ -1,14 +1,13 @@
-"""Run real Flink on this machine for tests: its published jars, and programs that run jobs in a
-JVM.
+"""Run real Flink on this machine for tests: its published jars, and programs that run jobs.
 
 ::
 
     flink = Flink("2.3.0")
     flink.run([{"do": "savepoint", "to": "/tmp/s", "events": "400", "format": "CANONICAL"}])
 
-``python -m tests.servers.flink`` fetches the jars of the newest version. The jars of other versions
-are fetched when a test first needs them. They are kept in a folder of this Python environment, or
-in the folder that $FLINK_JARS names.
+All jobs of a call run in one JVM. ``python -m tests.servers.flink`` fetches the jars of the newest
+version. The jars of other versions are fetched when a test first needs them. They are kept in a
+folder of this Python environment, or in the folder that $FLINK_JARS names.
 """
 
 from __future__ import annotations
@@ -98,9 +97,7 @@ class Flink:
         return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
-        """Run jobs one after another, as ``Main.java`` describes; return the paths of their
-        snapshots.
-        """
+        """Run jobs in turn, as ``Main.java`` describes; return the paths of their snapshots."""
         words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
         lines = self.java(self.main, words).splitlines()
         kinds = ("savepoint ", "checkpoint ")

@@ -70,9 +70,7 @@ TOKEN_PROVIDER = JarSet(
 
 
 def jars_of(jars: JarSet) -> tuple[Path, ...]:
-    """Return the jars of a set, which are fetched the first time; MissingDependencyError without
-    them.
-    """
+    """Return the jars of a set, fetched the first time; MissingDependencyError without them."""
     folder = Path(sys.prefix) / "share" / "statestore" / jars.name
     done = folder / "complete"
     if not done.exists():
@@ -129,9 +127,7 @@ def fetched(*sets: JarSet, folder: Path | None = None) -> int:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Fetch all sets, or copy Spark's Kafka connector with ``--connector DIR``; return the exit
-    code.
-    """
+    """Fetch all sets, or copy Spark's Kafka connector with ``--connector DIR``."""
     parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
     parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")
     folder: Path | None = parser.parse_args(arguments).connector

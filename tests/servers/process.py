@@ -68,8 +68,7 @@ def running(
     removes: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server in ``directory`` until the block ends; its output goes to the file ``log``
-    there.
+    """Run a server in ``directory`` until the block ends, with its output in the file ``log``.
 
     The server is killed without a request to stop. Then the files in ``removes`` are deleted.
     """
@@ -94,9 +93,7 @@ def running(
 def wait_for(
     process: subprocess.Popen[bytes], is_ready: Callable[[], object], *, seconds: float
 ) -> bool:
-    """Call ``is_ready`` until it raises no OSError; False if the server has ended or the time is
-    over.
-    """
+    """Call ``is_ready`` until it raises no OSError; False if the server or the time has ended."""
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         try:

@@ -76,9 +76,7 @@ class S3Server:
         return f"s3://{self.bucket}/{prefix}"
 
     def requests(self) -> Counter[str]:
-        """Return the number of requests of each kind that the server has answered, from all
-        clients.
-        """
+        """Return the number of answered requests of each kind, from all clients."""
         with _HTTP.open(f"{self.metrics}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         found: Counter[str] = Counter()
@@ -156,9 +154,7 @@ def _users(server: S3Server) -> dict[str, Any]:
 
 
 def _is_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
-    """Wait until the server answers, has its bucket and can store an object; False
-    if it has ended.
-    """
+    """Wait until the server answers and can store an object; False if it has ended."""
     first = f"{server.filer}/buckets/{server.bucket}/first"
     waits = [("PUT", first), ("DELETE", first), ("GET", f"{server.endpoint}/healthz")]
 

@@ -1,8 +1,8 @@
-"""Live queries, one after another, that count a topic's words and write the counts to another
-topic.
+"""Live queries that count a topic's words and write the counts to another topic.
 
-Commands arrive on stdin, one line of JSON each, and each gets one line on stdout. The first command
-has the configuration, and its response means that Spark is running.
+The queries run one after another. Commands arrive on stdin, one line of JSON each, and each gets
+one line on stdout. The first command has the configuration, and its response means that Spark is
+running.
 
 * ``{"do": "start", "parallelism": n, "source": {…}, "sink": {…}}`` starts the query, with options
   of Spark's Kafka source and sink.

@@ -13,9 +13,7 @@ from statestore.errors import StateStoreError
 
 
 def shown(error: BaseException | None) -> str:
-    """Return all that is visible of an error and its causes: text, notes, pickle; not the source
-    code.
-    """
+    """Return all visible text of an error and its causes: message, notes and pickle."""
     texts = []
     while error is not None:
         texts += [*traceback.format_exception_only(error), repr(error), repr(vars(error))]

@@ -275,9 +275,7 @@ def check_offsets(offsets: list[dict[str, Any]]) -> None:
 def test_the_cluster_demo(
     s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The first run writes everything; the second restores at 7, continues and
-    writes the changes.
-    """
+    """The first run writes everything. The second restores at 7 and writes the changes."""
     code = run_demo(s3, kafka, cluster, "--runs", "4:1500", "7:60")
     said = capfd.readouterr()
     assert code == 0, said.err

@@ -44,9 +44,7 @@ class Group:
             self._tell(process, {"bootstrap": bootstrap, "offsets": offsets})
 
     def read(self, number: int) -> list[dict[str, Any]]:
-        """Read this many records with each consumer; return the responses in the order of the
-        subtasks.
-        """
+        """Read this many records with each consumer; return the responses in order of subtask."""
         for process in self._processes:
             self._tell(process, {"read": number})
         return [json.loads(process.stdout.readline()) for process in self._processes]  # type: ignore[union-attr]
@@ -89,9 +87,7 @@ class Job:
 
     @contextmanager
     def consumers(self, parallelism: int, topic: str) -> Iterator[Group]:
-        """Yield consumers that start where the job redistribute_offsets says; kill
-        them at the end.
-        """
+        """Yield consumers that start at the job's offsets; kill them at the end."""
         assigned = self.folder / "assigned.json"
         settings = {
             "store.url": self.store.url,

@@ -81,9 +81,7 @@ def test_a_removed_topic(topics: Topics) -> None:
 
 
 def test_a_recreated_topic(topics: Topics) -> None:
-    """The topic's id shows it although every offset would fit; without an id it is
-    not detectable.
-    """
+    """Only the topic's id shows it, because every offset would fit."""
     name = topics.make(2, 4)
     stored = topics.elements(name, [2, 3])
     topics.make_anew(name, 1, 5)

@@ -1,6 +1,4 @@
-"""Spark's Kafka source reads each record once from the job's file, and a query
-writes to a topic.
-"""
+"""Spark's Kafka source starts at the job's offsets, and a query writes to a topic."""
 
 from __future__ import annotations
 

@@ -164,9 +164,7 @@ def mortal(tmp_path: Path) -> Iterator[tuple[Options, subprocess.Popen[str]]]:
 def test_the_server_stops_while_it_is_used(
     mortal: tuple[Options, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """The server dies with the process that started it, even a killed one; then
-    every call fails.
-    """
+    """The server dies with its parent, even if that is killed; then every call fails."""
     options, process = mortal
     storage = S3Storage("s3://statestore-tests/x", options | {"config_kwargs": IMPATIENT})
     with storage.open_write("big") as file:

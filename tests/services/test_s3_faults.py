@@ -69,9 +69,7 @@ def test_each_setting_can_be_overridden() -> None:
 
 
 def test_a_server_without_conditional_put_is_refused(s3: S3Server, url: str) -> None:
-    """I4: a proxy drops the condition, which makes a real server look like one
-    without conditions.
-    """
+    """I4: a real server looks like one without conditions if a proxy drops the condition."""
     signer = S3SigV4Auth(Credentials(s3.access_key, s3.secret_key), "s3", s3.region)
 
     def unconditional(method: str, path: str, headers: Headers, body: bytes) -> Headers:

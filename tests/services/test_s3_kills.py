@@ -142,8 +142,7 @@ class Killing:
             self.check(may_be_purged=False)
 
     def check(self, *, may_be_purged: bool) -> None:
-        """Check the rows of the newest checkpoint and the savepoint, and that all kept files are
-        complete.
+        """Check the rows of the newest checkpoint and the savepoint, and all kept files.
 
         A killed purge may have removed the subject from some of them.
         """

@@ -1,6 +1,4 @@
-"""A complete scenario: a query on a topic is killed, inspected, corrected, rescaled
-and continued.
-"""
+"""A complete scenario: kill, inspect, correct, rescale and continue a query on a topic."""
 
 from __future__ import annotations
 

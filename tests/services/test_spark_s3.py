@@ -118,9 +118,7 @@ def test_every_setting_has_a_reason_and_no_secret() -> None:
 
 
 def test_options_for_s3a(s3: S3Server) -> None:
-    """Only for this bucket, with a credentials provider; otherwise environment keys
-    would mix in.
-    """
+    """Only for this bucket; a credentials provider keeps keys of the environment out."""
     given = {
         "key": "k",
         "secret": "s",

@@ -189,8 +189,7 @@ class Run:
             self.errors.append(f"{task.doing}: {error}")
 
     def _refuse_alarm(self, actor: Actor, task: Task, error: StateStoreError) -> None:
-        """Check that, without faults, no intact store is reported as damaged and no state as
-        missing.
+        """Check that, without faults, no intact store is reported as damaged or incomplete.
 
         An operator keeps its state under every name.
         """

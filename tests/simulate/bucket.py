@@ -1,9 +1,8 @@
-"""A bucket in memory that answers the requests of ``S3Storage``; each request is a scheduling
-point.
+"""A bucket in memory that answers the requests of ``S3Storage``.
 
-A put may be conditional. An object becomes visible when its put, or the last request of its upload,
-is complete. Parts of an unfinished upload remain. Every effect is visible to all actors
-immediately, except in listings that are made stale on purpose.
+Each request is a scheduling point. A put may be conditional. An object becomes visible when its
+put, or the last request of its upload, is complete. Parts of an unfinished upload remain. Every
+effect is visible to all actors immediately, except in listings that are made stale on purpose.
 """
 
 from __future__ import annotations

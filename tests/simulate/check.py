@@ -124,9 +124,7 @@ class Checker:
         self._buried(store)
 
     def counted(self, store: str, keys: list[str]) -> None:
-        """Record that a query's source has advanced: the newest checkpoint must have
-        these events.
-        """
+        """Record that a query's source has advanced past events of the newest checkpoint."""
         self.seen(store).reported |= set(keys)
         self._buried(store)
 
@@ -211,9 +209,7 @@ class Checker:
         self._buried(store)
 
     def files_with(self, store: str, key: str) -> list[str]:
-        """Return the data files of a store, referenced or not, that have a row of a key or are
-        truncated.
-        """
+        """Return the data files of a store that have a row of a key or are truncated."""
         raw = self._raw()
         names = [name for name in raw.names() if name.startswith(f"{store}/")]
         data = [(name, raw.read(name)) for name in names if name.endswith(".parquet")]

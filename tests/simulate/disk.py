@@ -1,5 +1,4 @@
-"""A local disk that can lose power: synced data survive, and other data survive partly or not at
-all.
+"""A local disk that can lose power: only synced data are sure to survive.
 
 Stores are in a folder in memory, and ``LocalStorage`` itself writes them. Only the relevant system
 calls are intercepted, such as ``link``, ``unlink`` and ``fsync``. A synced file has its bytes, and
@@ -96,9 +95,7 @@ class Disk:
 
     @contextmanager
     def one_call(self) -> Any:
-        """Make the system calls in this block part of one storage call, without
-        scheduling points.
-        """
+        """Make all system calls in this block one storage call, without scheduling points."""
         self._inner += 1
         try:
             yield

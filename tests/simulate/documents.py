@@ -97,9 +97,7 @@ def _bring_in(
 
 
 def rows_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Rows:
-    """Return the rows of a checkpoint whose files are complete: the base with its
-    layers, in order.
-    """
+    """Return the rows of a checkpoint with complete files: the base with its layers, in order."""
     found: Rows = {}
     for operator in checkpoint.operators:
         for state in operator["keyed"]:

@@ -241,9 +241,7 @@ def _renamed(random: Random) -> list[Actor]:
 
 
 def _forgets(random: Random) -> list[Actor]:
-    """A subject is forgotten while jobs, holds and expiries run; by two at a time,
-    and by a purge.
-    """
+    """A subject is forgotten by two actors and a purge, while jobs, holds and expiries run."""
     others = [
         _job(random, 1),
         _actor(random, "forget", 2),
@@ -259,9 +257,7 @@ def _forgets(random: Random) -> list[Actor]:
 
 
 def _forgotten_at_once(random: Random) -> list[Actor]:
-    """A subject is forgotten, its files are deleted immediately, and another run
-    finishes the work.
-    """
+    """A subject is forgotten, its files are deleted immediately, and another run finishes."""
     back = (("back", random.randint(0, 2)),)
     return [
         Actor("savepoint", "savepoint1", 0.0, 0, "a", back),

@@ -83,9 +83,7 @@ class Scheduler:
     """All actors of one run, and the time."""
 
     def __init__(self, decide: Callable[[Task, str, str], Event | None]) -> None:
-        """``decide`` returns the event at a call of an actor, from the call's
-        operation and name.
-        """
+        """Take ``decide``, which returns the event at a call of an actor."""
         self.now_ms = EPOCH_MS
         self.tasks: list[Task] = []
         self.current: Task | None = None

@@ -1,6 +1,4 @@
-"""Find the shortest plan that reproduces a violation: fewer actors, fewer events,
-shorter stalls.
-"""
+"""Find the shortest plan that reproduces a violation: with fewer actors, events and stalls."""
 
 from __future__ import annotations
 

@@ -73,9 +73,7 @@ def batches(run: Run, actor: Actor) -> None:
 
 
 def twice(run: Run, actor: Actor) -> None:
-    """Open two snapshots of one store at the same time: the second carries what the
-    first commits.
-    """
+    """Open two snapshots of one store at a time: the second carries the first one's states."""
     store, latest = run.world.store(actor.store), run.world.checker.latest
     how, rest = actor.option("how", "full"), actor.option("rest", True)
     before = latest(actor.store)

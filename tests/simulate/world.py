@@ -1,5 +1,4 @@
-"""The world of one run: hosts with clocks, stores on a disk or in a bucket, and promises about
-them.
+"""The world of one run: hosts with clocks, stores on a disk or in a bucket, and the promises.
 
 The product's modules run unchanged. During a run, their ``time``, ``uuid`` and ``socket`` modules
 are replaced, and their thread pools run each task when it is submitted.
@@ -88,9 +87,7 @@ class World:
         return SimulatedLocal(str(self.folder / name), self.disk, self.scheduler)
 
     def store(self, name: str = "a") -> StateStore:
-        """Return a store as a new process opens it; in a bucket, each file list is a separate
-        document.
-        """
+        """Return a store as a new process opens it; in a bucket it has separate file lists."""
         return StateStore.over(
             self.storage(name),
             table_format="parquet",
@@ -272,9 +269,7 @@ class AtOnce:
         return future
 
     def map(self, call: Callable[..., Any], *lists: Any) -> Iterator[Any]:
-        """Call the function for all arguments; an error is raised at its position,
-        after all calls.
-        """
+        """Call the function for all arguments; an error is raised at its position."""
         futures = [self.submit(call, *each) for each in zip(*lists, strict=False)]
         return (future.result() for future in futures)
 

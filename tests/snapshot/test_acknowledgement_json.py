@@ -1,6 +1,4 @@
-"""Acknowledgements as JSON: they survive a round trip, or are refused with the position of the
-error.
-"""
+"""Acknowledgements as JSON survive a round trip, or are refused with the error's position."""
 
 from __future__ import annotations
 

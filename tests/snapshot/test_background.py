@@ -1,6 +1,4 @@
-"""Background compaction: commits do not wait for it, later ones adopt its result, no
-row is lost.
-"""
+"""Background compaction: commits do not wait for it, and later ones adopt its result."""
 
 from __future__ import annotations
 

@@ -78,9 +78,7 @@ def test_a_command_between_two_batches_loses_no_batch(url: str, command: str) ->
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_id_that_a_command_has_used_is_refused(url: str, command: str) -> None:
-    """A job that derives checkpoint ids from its batches gets an error; its batch is
-    not skipped.
-    """
+    """A job that derives checkpoint ids from its batches gets an error, and loses no batch."""
     keep(opened(url), "gone", checkpoint_id=1)
     keep(opened(url), "a", checkpoint_id=2)
     COMMANDS[command](opened(url))

@@ -1,6 +1,4 @@
-"""No state is dropped silently: each state of the previous checkpoint is written, carried or
-dropped.
-"""
+"""No state is dropped silently: each is written, carried or dropped by name."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ def test_a_checkpoint_has_its_written_and_carried_states_or_is_refused(
     first: set[tuple[str, str]],
     steps: list[tuple[dict[tuple[str, str], str], bool, int]],
 ) -> None:
-    """Compared with a dictionary: at any parallelism, for any selection, with and
-    without the rest.
-    """
+    """Compared with a dictionary: at any parallelism, for any selection of states."""
     with tempfile.TemporaryDirectory() as folder:
         store = opened(folder)
         with store.snapshot(parallelism=2) as checkpoint:
@@ -372,8 +368,9 @@ def test_recorded_losses_follow_an_operator_to_its_new_uid(store: StateStore) ->
 
 
 def test_the_state_of_a_renamed_operator_does_not_block_a_new_one(tmp_path: Path) -> None:
-    """Operator x was renamed y, and a new x was added. Both would have one table. The error says
-    so.
+    """Operator x was renamed y, and a new x was added. Both would have the same table.
+
+    The error says so, with a remedy.
     """
     store = opened(tmp_path)
     before, after = (

@@ -432,9 +432,7 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def without_uids(*names: str) -> JobGraph:
-    """A job of a source and operators after it, whose ids follow from their
-    positions in the graph.
-    """
+    """A job of a source and operators, whose ids follow from their positions in the graph."""
     operators = "".join(
         f'{{name="{name}", inputs=[{{from="source", partitioner="hash"}}]}},' for name in names
     )

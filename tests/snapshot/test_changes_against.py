@@ -218,9 +218,7 @@ def test_compaction_keeps_the_recorded_rows(tmp_path: Path) -> None:
 
 
 def test_replaced_files_have_no_recorded_rows(store: StateStore) -> None:
-    """A purge removes rows from the base and the layers, so the earlier record is no
-    longer true.
-    """
+    """A purge removes rows from the base and the layers, so the earlier record is outdated."""
     against(store, table(ROWS | {"u1": 100}))
     assert recorded(store) is not None
     store.maintenance.purge("u", "u5")

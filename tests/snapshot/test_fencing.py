@@ -93,9 +93,7 @@ def test_a_command_announces_which_writer_it_replaces(
 
 
 def test_a_restored_backup_of_a_store_has_one_writer(url: str, tmp_path: Path) -> None:
-    """I6: an old job and its successor have claims of the same generation, with
-    different tokens.
-    """
+    """I6: an old job and its successor have claims of one generation, with different tokens."""
     take(opened(url))
     shutil.copytree(url, tmp_path / "backup")
     old, open_meanwhile = opened(url), opened(url)
@@ -274,9 +272,7 @@ def test_a_claim_is_identified_by_its_exact_name(name: str, generation: int | No
 
 
 def test_a_claim_of_a_newer_format_stops_a_writer(url: str) -> None:
-    """It may mean something that this release cannot handle; a damaged one may hide an announced
-    id.
-    """
+    """It may have an unknown meaning, and a damaged one may hide an announced id."""
     take(opened(url))
     newer = document_bytes({"format": "statestore-writer", "format_version": 2})
     LocalStorage(url).put_if_absent(writer_path(2), newer)
@@ -399,8 +395,7 @@ def test_a_late_put_does_not_hide_other_checkpoints(
     successor_ids: tuple[int | None, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """I6: the writer stalls between its last check and the put, and its successor commits
-    meanwhile.
+    """I6: the writer stalls between its last check and the put, and its successor commits.
 
     The late writer gets an error, even if its checkpoint is visible: the newest does not build on
     it.
@@ -465,9 +460,7 @@ def test_a_replaced_writer_cannot_return_by_announcing_an_id(
 
 
 class _Stalls(LocalStorage):
-    """A storage in which another actor acts right after the put of a manifest, or
-    right before it.
-    """
+    """A storage in which another actor acts right before or after the put of a manifest."""
 
     def __init__(self, url: str, meanwhile: Callable[[], None], *, before: bool) -> None:
         super().__init__(url)

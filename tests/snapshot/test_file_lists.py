@@ -47,9 +47,7 @@ def rows_of(store: StateStore, uid: str, checkpoint: int | str = "latest") -> li
 
 
 def lists_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:
-    """Return the lists of a checkpoint by operator; a base's list precedes the lists of its
-    changes.
-    """
+    """Return the lists of a checkpoint by operator; a base's list precedes those of its changes."""
     return [name for part in store.manifest(checkpoint).parts if (name := list_of(part.handles))]
 
 
@@ -79,9 +77,7 @@ def test_a_list_is_referenced_again_while_the_files_stay(store: StateStore) -> N
 
 
 def test_a_checkpoint_that_carries_all_states_reads_no_list(store: StateStore) -> None:
-    """Listing or expiring checkpoints that share lists reads none either; a restore
-    reads its own.
-    """
+    """Listing and expiring read none of the shared lists either; a restore reads its own."""
     storage = CountingReads(store.url)
     again = over(storage)
     with again.snapshot(parallelism=2) as checkpoint:
@@ -170,9 +166,7 @@ def test_a_copy_and_a_fork_have_their_own_lists(store: StateStore, tmp_path: Pat
 
 
 def test_a_missing_or_damaged_list_is_named(store: StateStore) -> None:
-    """A restore and ``verify`` name it, garbage collection refuses, and other states
-    are readable.
-    """
+    """A restore and ``verify`` name it, ``gc`` refuses, and other states are readable."""
     list_a, list_b = lists_of(store)
     path = Path(store.url, list_a)
     raw = path.read_bytes()

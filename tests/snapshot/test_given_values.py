@@ -252,9 +252,7 @@ def test_a_result_of_sql_is_stored_exactly(store: StateStore, sql: str, column: 
 
 
 def test_nan_and_missing_values_of_pandas_are_distinguished(store: StateStore) -> None:
-    """The column's type decides: floats have NaN, and other types have a marker for
-    missing values.
-    """
+    """The column's type decides: floats have NaN, and other types have a marker for null."""
     nan = float("nan")
     frame = pd.DataFrame(
         {

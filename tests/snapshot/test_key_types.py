@@ -39,9 +39,7 @@ def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
 @pytest.mark.parametrize("zone", [None, UTC])
 @pytest.mark.parametrize("digits", [0, 1, 3, 6, 9])
 def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: Any) -> None:
-    """The key groups are Flink's for that precision, and the state can be written and changed
-    later.
-    """
+    """The key groups are Flink's for that precision, and the state can be changed later."""
     store = opened(tmp_path)
     moments = [m.replace(tzinfo=zone, microsecond=0) for m in MOMENTS]
     name = f"{'TIMESTAMP' if zone is None else 'TIMESTAMP_LTZ'}({digits})"

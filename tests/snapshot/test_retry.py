@@ -23,9 +23,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
-    """I4: neither files nor a claim; its calls return the stored entries, whatever
-    rows they get.
-    """
+    """I4: neither files nor a claim; its calls return the stored entries for any rows."""
     store = opened(url)
     with store.snapshot(parallelism=2, checkpoint_id=1) as first:
         first.keyed("u", "n", ROWS, key="k", max_parallelism=4)

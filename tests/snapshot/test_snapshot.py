@@ -94,9 +94,7 @@ def test_every_referenced_file_has_the_recorded_size_and_digest(store: StateStor
 
 @pytest.mark.parametrize("error", [RuntimeError("job"), KeyboardInterrupt(), SystemExit(1)])
 def test_a_job_that_raises_leaves_no_files(store: StateStore, error: BaseException) -> None:
-    """I4, I10: its files are deleted, the last checkpoint is readable, and the job's error is
-    raised.
-    """
+    """I4, I10: its files are deleted, the last checkpoint stays, and the job's error is raised."""
     take(store)
     before = files(store)
     with pytest.raises(type(error)) as caught, store.snapshot(parallelism=2) as checkpoint:  # noqa: PT012

@@ -1,6 +1,4 @@
-"""Many processes write one checkpoint: each writes its own key groups, and a
-coordinator commits.
-"""
+"""Many processes write one checkpoint: each its own key groups; a coordinator commits."""
 
 from __future__ import annotations
 

@@ -231,9 +231,7 @@ def test_turning_ttl_on_sets_all_times_to_the_clock(store: StateStore) -> None:
 
 
 def test_full_rows_of_a_state_with_ttl_need_times(store: StateStore) -> None:
-    """Otherwise all rows would start a new TTL; changes are different, because they are written
-    now.
-    """
+    """Otherwise all rows would start a new TTL. Changes differ, because they are written now."""
     full(store, ROWS, ttl=TTL)
     for ttl in (None, TTL, TimeToLive(100, "other")):
         with pytest.raises(InvalidArgumentError, match=r"begin to live anew.*changes.*ttl='off'"):

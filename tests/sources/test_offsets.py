@@ -64,7 +64,7 @@ def test_the_topics_hash_decides_the_subtask_of_partition_0(
 
 
 @given(st.text(min_size=1), st.integers(0, 1000), parallelisms)
-def test_neighbouring_partitions_go_to_neighbouring_subtasks(
+def test_neighboring_partitions_go_to_neighboring_subtasks(
     topic: str, partition: int, parallelism: int
 ) -> None:
     """A topic's partitions are assigned round robin, so loads differ by at most one."""

@@ -1,6 +1,4 @@
-"""Small DataFrames in Spark's cache: the number of their rows, and when the driver
-collects them.
-"""
+"""Small DataFrames in Spark's cache: their number of rows, and their collection on the driver."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def rows_of(table: Any) -> list[str]:
 def test_versions_and_checkpoints_keep_their_columns(
     spark: SparkSession, tmp_path: Path, layout: Layout, looked_at: set[int]
 ) -> None:
-    """The newest version and every restore with Spark, time travel, and a Delta reader without
-    Spark.
-    """
+    """The newest version and every restore with Spark, time travel, and delta-rs."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     table = f"{store.url}/operators/u/keyed/n"
     options: dict[str, Any] = {"key": "k", "max_parallelism": 4, "layout": layout.value}

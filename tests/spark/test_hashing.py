@@ -188,9 +188,7 @@ def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, 
 
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme: str) -> None:
-    """I1: wide keys agree; a null key column has a null group in java and pyflink,
-    but not in SQL.
-    """
+    """I1: wide keys agree; a null key has a null group in java and pyflink, but not in SQL."""
     rows = with_nulls(table)
     df = frame(spark, rows)
     key = [name for name in rows.column_names if name != "binary" and allowed(name, scheme)]

@@ -163,9 +163,7 @@ def test_rows_and_schema_equal_those_of_a_plain_restore(folder: Path, spark: Spa
 
 @pytest.mark.usefixtures("cluster")
 def test_narrow_transformations_keep_the_locations(folder: Path, spark: SparkSession) -> None:
-    """With a filter, a projection and a cached DataFrame, a subtask is still read where its copies
-    are.
-    """
+    """After a filter, a projection and caching, a subtask is still read where its copies are."""
     frame = restored(folder, spark, 2, "a", "b").to_spark()
     assert locations(frame.where("n > 10").select("user")) == [["a"], ["b"]]
     cached = frame.cache()
@@ -297,9 +295,7 @@ def names(hosts: list[str], executors: list[str], driver: str = "") -> list[str]
 
 
 def test_a_host_gets_the_name_of_its_executor() -> None:
-    """A host and its executor have the same name, or a common address; otherwise it
-    keeps its name.
-    """
+    """A host matches an executor by name or address; otherwise it keeps its name."""
     assert names(["one", "two"], ["two", "one"]) == ["one", "two"]
     assert names(["one", "two"], ["10.1.0.2", "one.cluster"]) == ["one.cluster", "10.1.0.2"]
     assert names(["six"], ["[fd00::1]"]) == ["[fd00::1]"]

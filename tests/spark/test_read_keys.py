@@ -86,9 +86,7 @@ def test_the_driver_caches_the_rows_that_it_reads(
 def test_large_reads_are_done_by_tasks(
     stored: RestoredKeyedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks read what exceeds the driver's limit, unless the driver's cache has room
-    or the rows.
-    """
+    """Tasks read more bytes than the driver's limit, unless these are or fit in its cache."""
     monkeypatch.setattr(read, "_FEW_READ_BYTES", 0)
     assert few_of_driver(stored.lookup_in_spark(KEYS)) is None
     assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=1)) is None

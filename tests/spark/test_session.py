@@ -80,9 +80,7 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
 
 
 def test_python_does_not_search_jars_of_packages(spark: SparkSession) -> None:
-    """Otherwise the driver and each worker would list each jar's contents. Delta is still
-    importable.
-    """
+    """Otherwise the driver and each worker would list each jar's contents. Delta is importable."""
 
     def seen(_: int) -> tuple[list[str], str]:
         import delta.tables

@@ -200,9 +200,7 @@ RIGHT: dict[str, Callable[[list[tuple[int, int]], list[tuple[int, int]]], Parts]
 def test_co_located_rows_are_verified(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:
-    """I7: rows in the wrong place are refused and nothing is stored; all others are stored
-    correctly.
-    """
+    """I7: rows in the wrong place are refused and nothing is stored; others are stored exactly."""
     snapshot(store, spark.range(40).select(F.col("id").alias("k"), F.lit(1).alias("n")))
     first, second = parts_of(store)
     before, layouts = files(tmp_path), cycle(("partitioned", "ranged"))

@@ -54,9 +54,7 @@ class Sources:
         self.counts.update(users)
 
     def read(self, *names: str, named: bool = True) -> DataFrame:
-        """Return the events of some folders as one stream, with one file of each per
-        micro-batch.
-        """
+        """Return the events of some folders as one stream; a micro-batch has one file of each."""
         frames = []
         for name in names:
             reader = self.world.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)

@@ -32,9 +32,7 @@ def offsets(*ends: str) -> str:
 
 
 def test_new_files_of_a_source_are_known(tmp_path: Path) -> None:
-    """From the source's own log, or from the end of a log with all files, of any
-    length and order.
-    """
+    """They come from the source's own log or from the end of a log with all files, in any order."""
     log = "v1" + "".join(entry(n // 1000, f"f{n}") for n in range(10_000))
     location = written(
         tmp_path,

@@ -31,8 +31,7 @@ FILES = 4
 def test_a_processor_behaves_as_recorded_on_spark(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Compared with a recorded run: the output of every micro-batch, and the final states and
-    timers.
+    """Compared with a recorded run: each micro-batch's output, and the final states and timers.
 
     Half of the processors use rows, the others pandas.
     """

@@ -107,9 +107,7 @@ def at(number: int, ms: int = 0, before_ms: int = 0) -> MicroBatch:
 
 
 def test_an_error_in_a_processor_names_the_key(world: World) -> None:
-    """The error has the key group, the key and the micro-batch; the last checkpoint stays the
-    newest.
-    """
+    """The error has the key group, key and micro-batch; the last checkpoint stays the newest."""
     made(world).process(world.frame("a", "b"), at(0))
     (group,) = key_groups([pa.array(["b"])], max_parallelism=8, hash_scheme="flink-sql")
     where = rf"in micro-batch 1, key group {group}, of key \('b',\): ValueError: no total"
@@ -313,9 +311,7 @@ class Later(Totals):
 
 
 def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
-    """Of the index, the key groups of passed minutes are read; of other states,
-    those keys' rows.
-    """
+    """The index is read only for passed minutes, and other states only for those keys."""
     storage = CountingStorage(str(world.folder / "store"))
     query = made(world, "ProcessingTime")
     assert isinstance(query.update, Processing)

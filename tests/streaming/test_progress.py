@@ -1,6 +1,4 @@
-"""Spark's plan of a micro-batch, and the progress in a checkpoint: positions,
-offsets, the clock.
-"""
+"""Spark's plan of a micro-batch, and a checkpoint's progress: positions, offsets, clock."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def test_valid_next_micro_batches(
     succeeds: bool,
     message: str | None,
 ) -> None:
-    """State and progress must both be present; otherwise it is unknown which events
-    were counted.
-    """
+    """Without both state and progress it is unknown which events were counted."""
     progress, batch = Progress(known), MicroBatch(query, number)
     if message is None:
         progress.check(batch, STATE, has_state=has_state, succeeds=succeeds)

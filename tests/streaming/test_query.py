@@ -1,6 +1,4 @@
-"""A streaming query whose state is in a store: each micro-batch counts once, despite
-any failure.
-"""
+"""A streaming query with its state in a store: each micro-batch counts once."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ def test_a_micro_batch_is_committed_once(world: World) -> None:
 
 
 def test_a_micro_batch_needs_few_jobs(world: World) -> None:
-    """For the keys, the input, the output and the shuffles of the update; it does not grow over
-    time.
-    """
+    """The number of jobs includes the update's shuffles, and does not grow over time."""
     query, context = world.query(parallelism=4), world.spark.sparkContext
     counts = []
     for number in range(4):
@@ -357,9 +353,7 @@ def test_a_new_query_must_declare_that_it_succeeds_another(world: World) -> None
 
 
 def test_other_states_are_unchanged(world: World) -> None:
-    """A keyed state, a state with changes, and operator state, through micro-batches
-    and a rescale.
-    """
+    """A keyed state, one with changes, and operator state, through micro-batches and a rescale."""
     rows = [{"user": f"u{i}", "n": i, "total": 2 * i} for i in range(30)]
     store = world.store
     with store.snapshot(parallelism=3) as checkpoint:

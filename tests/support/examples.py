@@ -20,9 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def examples(count: int) -> Callable[[Test], Test]:
-    """Return a decorator for this many examples with ``make test-long``, and
-    otherwise a quarter.
-    """
+    """Return a decorator for this many examples in ``make test-long``, and a quarter otherwise."""
     is_long = settings.get_current_profile_name() == LONG
     tried = count if is_long else max(count // SHARE, min(FEWEST, count))
 

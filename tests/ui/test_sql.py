@@ -225,9 +225,7 @@ main(sys.argv[1:])
 
 @pytest.mark.parametrize("work", ["nothing", "queries", "a page"])
 def test_ctrl_c_stops_the_server_immediately(store: StateStore, work: str) -> None:
-    """It ends without an error, even while queries run or a page reads from a
-    storage that hangs.
-    """
+    """It ends without an error, even while queries run or a page's storage hangs."""
     command = [sys.executable, "-c", SLOW_PAGE, "ui", "--store", store.url, "--port", "0"]
     with (
         subprocess.Popen(

@@ -36,9 +36,7 @@ injected = pytest.mark.parametrize(
 
 @pytest.fixture
 def calls(storage: ObjectStorage) -> tuple[Call, ...]:
-    """The calls of one checkpoint, without equivalent neighbours; the store has checkpoints 1 and
-    2.
-    """
+    """The calls of one checkpoint, one of each kind in a row; checkpoints 1 and 2 exist."""
     take(over(storage), 1)
     return that_differ(calls_of(storage, lambda counted: take(over(counted), 2)))
 
@@ -68,8 +66,7 @@ def check(storage: Storage, newest: int) -> None:
 def test_a_failing_call_never_leaves_a_partial_checkpoint(
     storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
-    """I4, I6, I10: the error is a StorageError, and a checkpoint is visible and complete after its
-    put.
+    """I4, I6, I10: the error is a StorageError; a checkpoint is complete and visible after its put.
 
     This includes a put whose response was lost.
     """

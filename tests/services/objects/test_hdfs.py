@@ -58,9 +58,7 @@ def hdfs_url(hdfs: HdfsServer, request: pytest.FixtureRequest) -> str:
 def test_a_request_to_the_namenode_is_retried(
     hdfs: HdfsServer, hdfs_url: str, name: str, fault: Fault
 ) -> None:
-    """I4: the response to each kind of request is lost; a put recognizes the file
-    that it renamed.
-    """
+    """I4: the response to each request is lost; a put recognizes the file that it renamed."""
     call, expected = CALLS[name]
     for kind in ("CREATE", "RENAME", "APPEND", "GETFILESTATUS", "OPEN", "LISTSTATUS", "DELETE"):
         url = f"{hdfs_url}/{kind}"

@@ -93,9 +93,7 @@ def test_a_store_can_be_at_the_root_of_the_bucket(server: Server) -> None:
 
 
 def test_a_large_file_is_sent_in_parts(storage: ObjectStorage) -> None:
-    """For several lengths: no last part, one part and a rest, and more parts than one compose
-    joins.
-    """
+    """With no last part, with one part and a rest, and with more parts than one compose joins."""
     for parts, rest in ((1, 0), (2, 7), (70, 3)):
         storage.part_bytes = 5 * MIB if parts < 10 else 2**18  # type: ignore[misc]
         if storage.scheme == "s3" and parts > 10:
