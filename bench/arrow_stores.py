@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from bench.state import state_table
 from statestore import StateStore
-from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import KeyedEntry
+from statestore.parquet.writer import ParquetOptions
 
 __all__ = ["MAX_PARALLELISM", "NAME", "UID", "WRITTEN_AT", "store_rows", "stored"]
 

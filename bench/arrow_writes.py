@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from bench.measure import Figure, times
 from bench.state import state_table
 from statestore import Acknowledgement, KeyGroupAssignment, StateStore
-from statestore.files.writer import ParquetOptions
 from statestore.keys.arrow import key_groups
+from statestore.parquet.writer import ParquetOptions
 
 __all__ = ["figures"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench.measure import Figure, counted, times
 from bench.plans import made_up_state
-from statestore.files.delta import DeltaTables
-from statestore.files.delta_log import needless
+from statestore.delta.backend import DeltaTables
+from statestore.delta.log_cleanup import needless
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, TableRef
 from statestore.format.names import keyed_table, partition_file

@@ -35,8 +35,8 @@ PYTHON = {
         "Python",
         ("statestore",),
         (
-            "statestore.store_inspection.StoreInspection",
-            "statestore.store_maintenance.StoreMaintenance",
+            "statestore.api.inspection.StoreInspection",
+            "statestore.api.maintenance.StoreMaintenance",
             "statestore.restore.restored.RestoredKeyedState",
             "statestore.restore.restored.RestoredOperatorState",
         ),
@@ -44,7 +44,11 @@ PYTHON = {
     "streaming": ("Python, streaming", ("statestore.streaming",), ()),
     "engines": (
         "Python, Spark and Flink",
-        ("statestore.interop.spark", "statestore.interop.flink", "statestore.flink"),
+        (
+            "statestore.interop.spark_checkpoints",
+            "statestore.interop.flink_savepoints",
+            "statestore.jobgraph",
+        ),
         (),
     ),
     "jobs": (

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.sorting import MEMORY_BYTES
-from statestore.files.writer import ParquetOptions
-from statestore.flink.restart import NoRestart, RestartStrategy
+from statestore.jobgraph.restart import NoRestart, RestartStrategy
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.sorting import MEMORY_BYTES
 from statestore.settings import setting
 from statestore.storage import DEFAULT_STREAMS, refuse_credentials
-from statestore.storage.cached import DEFAULT_LIMIT_BYTES
+from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES
 
 __all__ = [
     "JobSettings",

@@ -37,8 +37,8 @@ from jobs.kafka import check, summary, table
 from jobs.metrics import Listeners
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Manifest
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from jobs.metrics import Listeners, served
 from jobs.places import JobSettings
 from statestore.errors import SettingsError
-from statestore.flink.graph import close_match
-from statestore.flink.restart import strategy_of
+from statestore.jobgraph.graph import close_match
+from statestore.jobgraph.restart import strategy_of
 from statestore.restarts import Clock, run_with_restarts
 
 __all__ = ["run_attempts", "with_strategy"]

@@ -20,8 +20,8 @@ from jobs.places import (
     in_bucket,
 )
 from statestore.errors import InvalidArgumentError
-from statestore.flink.graph import JobGraph
-from statestore.flink.restart import NoRestart
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.restart import NoRestart
 from statestore.restore.target import AUTO, RestoreTarget, bytes_of
 from statestore.settings import setting
 from statestore.sources.discovery import Policies

@@ -1,7 +1,7 @@
 """Store the state of a streaming job as tables, and restore it at any parallelism.
 
 Start with ``StateStore.open(url)``. Names are imported on first use, and only ``spark_session``
-imports Spark. Flink's rules for a job are in :mod:`statestore.flink`.
+imports Spark. Flink's rules for a job are in :mod:`statestore.jobgraph`.
 """
 
 from importlib import import_module
@@ -11,8 +11,7 @@ from statestore._version import __version__
 
 if TYPE_CHECKING:
     from statestore import errors
-    from statestore.files.engines import partition
-    from statestore.files.writer import ParquetOptions
+    from statestore.engines.choice import partition
     from statestore.format.layers import CompactionRule
     from statestore.format.manifest import Manifest
     from statestore.format.state import StateKind, TimeToLive
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
         CompactionListener,
     )
     from statestore.maintenance.decide import decide
+    from statestore.parquet.writer import ParquetOptions
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
-    from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter, SubtaskWriter
+    from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter, SubtaskWriter
     from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
     from statestore.store import StateStore
@@ -99,7 +99,7 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("statestore.errors")
     if name == "spark_session":
-        from statestore.files.engines import spark_module
+        from statestore.engines.choice import spark_module
 
         return spark_module("session").spark_session
     if name not in _PLACES:

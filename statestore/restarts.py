@@ -1,7 +1,7 @@
 """Run a function again after a failure, as long as its restart strategy allows.
 
 Follows Flink's ``ExecutionFailureHandler``: an error that no restart can cure ends the run without
-asking the strategy. The strategies are in :mod:`statestore.flink.restart`.
+asking the strategy. The strategies are in :mod:`statestore.jobgraph.restart`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.flink.restart import RestartStrategy
+from statestore.jobgraph.restart import RestartStrategy
 
 __all__ = ["Clock", "brief", "is_recoverable", "run_with_restarts"]
 

@@ -9,38 +9,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from statestore._version import __version__
+from statestore.api.context import OpenStore
+from statestore.api.inspection import StoreInspection
+from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
+from statestore.delta.state_table import TABLE_FORMATS
 from statestore.display import MOST_BARS, Bar, bars, counted, figure, size, table, text, when
+from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
-from statestore.files.engines import spark_module
-from statestore.files.frames import RowStream
-from statestore.files.table import TABLE_FORMATS
-from statestore.files.writer import ParquetOptions
-from statestore.flink.graph import JobGraph
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Manifest
 from statestore.format.state import LAYOUT_CHOICES
+from statestore.jobgraph.graph import JobGraph
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
+from statestore.parquet.writer import ParquetOptions
 from statestore.restore import export as export_command
-from statestore.restore import query as query_command
 from statestore.restore import restored as restore_command
+from statestore.restore import sql_query as query_command
 from statestore.restore import target as plan_command
 from statestore.restore.export import ExportedCheckpoint, Progress
 from statestore.restore.plan import RestorePlan, Weight
-from statestore.restore.query import View
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget
+from statestore.rows.dataframes import RowStream
 from statestore.snapshot import begin as begin_command
-from statestore.snapshot.metrics import Measuring
+from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
-from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.store_inspection import StoreInspection
-from statestore.store_maintenance import StoreMaintenance
-from statestore.store_parts import OpenStore
+from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

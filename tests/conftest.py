@@ -45,7 +45,7 @@ def compaction_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     Tests of the thread and tests that start processes use the real thread: ``real_threads``.
     """
     if "real_threads" not in request.fixturenames:
-        monkeypatch.setattr("statestore.snapshot.background.Thread", ThreadAtOnce)
+        monkeypatch.setattr("statestore.snapshot.background_compaction.Thread", ThreadAtOnce)
 
 
 @pytest.fixture

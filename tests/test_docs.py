@@ -22,7 +22,7 @@ import statestore.store
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
 from statestore.demo import run
-from tests.interop.flink.goldens import Golden
+from tests.interop.flink_savepoints.goldens import Golden
 from tests.servers.kafka import kafka_broker
 from tests.syntax import ROOT
 

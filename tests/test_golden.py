@@ -11,11 +11,11 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import FormatVersionError
-from statestore.files.digest import rows_digest
 from statestore.format.documents import document_bytes
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
 from statestore.format.state import Layout
+from statestore.rows.digests import rows_digest
 from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write

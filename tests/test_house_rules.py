@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 import statestore
+from statestore.api.inspection import StoreInspection
+from statestore.api.maintenance import StoreMaintenance
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
-from statestore.store_inspection import StoreInspection
-from statestore.store_maintenance import StoreMaintenance
-from tests.syntax import Module, imports, modules
+from tests.syntax import Module, modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 MODULE_LINES = 550  # without the docstrings of functions, which are long where much is public
-SMALL_LINES = 80
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
 PRODUCT = ("statestore", "jobs", "bench")
@@ -36,20 +35,6 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     found = ((m, function) for m in modules(*EVERYTHING) for function in functions(m))
     assert [f"{m.name}.{f.name}" for m, f in found if lines(f) > FUNCTION_LINES] == []
-
-
-def test_small_modules_have_several_importers() -> None:
-    """A module of a few lines that one other uses belongs to that one."""
-    importers: dict[str, set[str]] = {}
-    for module in modules(*EVERYTHING):
-        for one in imports(module):
-            # Of a name that is imported the longer form is no module, which changes nothing.
-            for name in (one.name, one.name.rpartition(".")[0]):
-                importers.setdefault(name, set()).add(module.name)
-    # A package that has only a docstring is not a module to import from.
-    found = [one for one in modules("statestore") if len(one.tree.body) > 1]
-    small = [one.name for one in found if 0 < one.text.count("\n") < SMALL_LINES]
-    assert [name for name in small if len(importers.get(name, ())) == 1] == []
 
 
 def test_what_is_public_is_documented() -> None:

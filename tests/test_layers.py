@@ -22,16 +22,20 @@ LAYERS = (
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
-    ("statestore.store_inspection", "statestore.store_maintenance"),
-    ("statestore.store_parts",),
+    ("statestore.api.inspection", "statestore.api.maintenance"),
+    ("statestore.api.context",),
     ("statestore.maintenance", "statestore.spark"),
     ("statestore.snapshot",),
     ("statestore.restore",),
-    ("statestore.files", "statestore.catalog", "statestore.sources"),
+    ("statestore.engines",),
+    ("statestore.layers", "statestore.sources"),
+    ("statestore.delta", "statestore.catalog"),
+    ("statestore.parquet",),
+    ("statestore.rows",),
     ("statestore.listeners", "statestore.restarts"),
     ("statestore.storage",),
     ("statestore.format",),
-    ("statestore.flink", "statestore.display"),
+    ("statestore.jobgraph", "statestore.display"),
     ("statestore.keys",),
     ("statestore.arguments", "statestore.extras", "statestore.parsing"),
     ("statestore.errors", "statestore._version"),
@@ -45,13 +49,14 @@ ROWS = (
     "statestore.keys.arrow_numbers",
     "statestore.keys.arrow_sql",
     "statestore.keys.arrow_types",
-    "statestore.files",
+    *("statestore.rows", "statestore.parquet", "statestore.delta"),
+    *("statestore.layers", "statestore.engines", "statestore.sources.batch_inputs"),
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",
     "statestore.spark",
-    "statestore.interop.spark",
-    "statestore.interop.flink",
+    "statestore.interop.spark_checkpoints",
+    "statestore.interop.flink_savepoints",
     "statestore.streaming",
     "statestore.testing",
     "jobs",
@@ -60,22 +65,25 @@ HOMES = {
     "pyspark": (
         "statestore.spark",
         "statestore.streaming",
-        "statestore.interop.spark",
+        "statestore.interop.spark_checkpoints",
         "statestore.testing",
         "statestore.demo",
         "jobs",
     ),
     "py4j": (
-        *("statestore.spark", "statestore.streaming", "statestore.interop.spark"),
+        *("statestore.spark", "statestore.streaming", "statestore.interop.spark_checkpoints"),
         *("statestore.testing", "jobs"),
     ),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
-    "deltalake": ("statestore.files", "statestore.streaming.outputs"),
+    "deltalake": (
+        *("statestore.delta", "statestore.sources.batch_inputs"),
+        "statestore.streaming.outputs",
+    ),
     "pandas": (
-        *("statestore.files", "statestore.restore.restored", "statestore.streaming"),
+        *("statestore.rows", "statestore.restore.restored", "statestore.streaming"),
         *("statestore.testing", "jobs"),
     ),
-    "polars": ("statestore.files.frames", "statestore.restore.restored"),
+    "polars": ("statestore.rows.dataframes", "statestore.restore.restored"),
     "pyarrow": (*ROWS, "statestore.demo"),
     "numpy": ROWS,
     "fsspec": ("statestore.storage",),
@@ -84,9 +92,9 @@ HOMES = {
     "msgspec": (
         "statestore.format",
         "statestore.catalog",
-        "statestore.snapshot.subtasks",
+        "statestore.snapshot.subtask_writer",
         "statestore.settings",
-        "statestore.interop.spark.location",
+        "statestore.interop.spark_checkpoints.location",
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
     ),
     "click": ("statestore.cli",),
@@ -101,11 +109,12 @@ HOMES = {
 }
 FOR_TYPES = (
     "statestore.store",
-    "statestore.store_inspection",
+    "statestore.api.inspection",
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",
-    "statestore.files",
+    *("statestore.rows", "statestore.parquet", "statestore.delta"),
+    *("statestore.layers", "statestore.engines"),
 )
 
 # Parts that work with nothing but Python installed, and msgspec, which declares what they read.
@@ -123,29 +132,38 @@ PURE = (
     "statestore.keys.ranges",
     "statestore.keys.sql",
     "statestore.keys.values",
-    "statestore.flink",
+    "statestore.jobgraph",
     "statestore.format",
     "statestore.spark.java",
 )
 
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
-    ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
-    ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
+    ("statestore.engines.choice", "statestore.spark"),  # Spark's half, loaded on first use
+    ("statestore.restore.sql_query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
     ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
     ("statestore.cli.verbs.ui", "statestore.ui.report"),
-    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # ones that need Spark, or Flink's
+    (
+        "statestore.cli.verbs.spark",
+        "statestore.interop.spark_checkpoints",
+    ),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
-    ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
-    ("statestore.cli.verbs.flink_export", "statestore.interop.flink.export_state"),
-    ("statestore.cli.verbs.flink_import", "statestore.interop.flink.import_state"),
-    ("statestore.cli.verbs.flink", "statestore.interop.flink.show"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink_savepoints.write.repack"),
+    (
+        "statestore.cli.verbs.flink_export",
+        "statestore.interop.flink_savepoints.exporting.export_state",
+    ),
+    (
+        "statestore.cli.verbs.flink_import",
+        "statestore.interop.flink_savepoints.importing.import_state",
+    ),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink_savepoints.read.show_savepoint"),
     ("jobs.metrics", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),
-    ("statestore", "statestore.files.engines.spark_module"),
+    ("statestore", "statestore.engines.choice.spark_module"),
     # A help shows no store, and waits for nothing that reads one.
     ("statestore.cli.command", "statestore.cli.verbs"),
     ("statestore.cli.command", "statestore.store.StateStore"),

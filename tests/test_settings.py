@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
+from statestore.delta.state_table import TABLE_FORMATS
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.files.table import TABLE_FORMATS
-from statestore.files.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions
 from statestore.settings import (
     ENVIRONMENT,
     Settings,
@@ -20,7 +20,7 @@ from statestore.settings import (
     resolve_settings,
     setting,
 )
-from statestore.storage.cached import DEFAULT_LIMIT_BYTES
+from statestore.storage.local_cache import DEFAULT_LIMIT_BYTES
 from tests.syntax import ROOT
 
 T = TypeVar("T")

@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeVar
 import click
 
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.flink.graph import JobGraph
 from statestore.format.schema import DataType, type_text
 from statestore.format.state import KeyedState
+from statestore.jobgraph.graph import JobGraph
 from statestore.parsing import (
     nearest_double,
     nearest_float,

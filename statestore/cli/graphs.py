@@ -15,11 +15,11 @@ from typing import Any
 
 from statestore.cli.drawing import ASCII, count, counted, size
 from statestore.cli.output import Page
-from statestore.flink.chaining import JobVertex, job_vertices
-from statestore.flink.graph import JobGraph
-from statestore.flink.matching import Matching, StoredOperator
-from statestore.flink.operators import label_of, operator_ids
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.jobgraph.chaining import JobVertex, job_vertices
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.matching import Matching, StoredOperator
+from statestore.jobgraph.operators import label_of, operator_ids
 
 __all__ = ["graph_document", "matching_document", "write_graph", "write_matching"]
 

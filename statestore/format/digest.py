@@ -2,7 +2,7 @@
 
 The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each row. So the digest of
 a key group, a subtask or a whole state is the sum of its parts' digests (I7). This module defines
-it in plain Python. ``files/digest.py`` computes the same on Arrow columns, and docs/FORMAT.md
+it in plain Python. ``rows/digests.py`` computes the same on Arrow columns, and docs/FORMAT.md
 describes it. The digest detects accidents. It does not protect against forged rows.
 """
 

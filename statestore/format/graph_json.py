@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
 from statestore.format.documents import Count, as_declared, converted
+from statestore.jobgraph.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
 
 __all__ = ["GraphDocument", "graph_from_json", "graph_to_json"]
 

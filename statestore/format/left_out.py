@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from statestore.errors import LeftOutStateError
-from statestore.flink.operators import operator_id
+from statestore.jobgraph.operators import operator_id
 
 __all__ = ["LeftOutState", "left_out_of", "left_out_text", "refuse_left_out", "still_left_out"]
 

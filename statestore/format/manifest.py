@@ -17,8 +17,6 @@ from msgspec import Meta
 
 from statestore.display import Bar, amount, bars, counted, figure, size, table, text, when
 from statestore.errors import StateNotFoundError
-from statestore.flink.graph import JobGraph
-from statestore.flink.operators import Operators
 from statestore.format.batches import BatchRecord
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
@@ -33,6 +31,8 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 

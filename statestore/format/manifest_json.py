@@ -15,7 +15,6 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct, structs
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.batches import BatchRecord
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.documents import (
@@ -70,6 +69,7 @@ from statestore.format.state import (
     TtlUpdate,
     TtlVisibility,
 )
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.keys.ranges import RangeAssignment
 

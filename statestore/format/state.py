@@ -24,9 +24,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, is_ordered, type_text
+from statestore.jobgraph.redistribution import RedistributionMode
 
 __all__ = [
     "AUTO_LAYOUT",

@@ -25,9 +25,9 @@ from statestore.format.layers import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.compaction import Compactor
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.edit import carry_others
-from statestore.snapshot.compaction import Compactor
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]

@@ -21,9 +21,11 @@ from statestore.errors import (
     DamagedFileError,
     FormatVersionError,
 )
-from statestore.files.elements import write_elements
-from statestore.files.equality import first_of_equals
-from statestore.files.key_groups import (
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.schema import same_type
+from statestore.format.state import KeyedState
+from statestore.layers.intact_key_groups import (
     Rows,
     exact_groups,
     group_digests,
@@ -33,14 +35,12 @@ from statestore.files.key_groups import (
     live_parts,
     read_groups,
 )
-from statestore.files.keyed import KeyedTarget, write_grouped
-from statestore.files.reader import placed, restored_schema
-from statestore.files.values import shown
-from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.format.schema import same_type
-from statestore.format.state import KeyedState
 from statestore.maintenance.verify import BrokenFile, FileCheck, check_file
+from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
+from statestore.parquet.operator_elements import write_elements
+from statestore.parquet.reader import placed, restored_schema
+from statestore.rows.equality import first_of_equals
+from statestore.rows.python_values import shown
 from statestore.storage import Storage
 
 __all__ = [

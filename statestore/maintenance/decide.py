@@ -1,7 +1,7 @@
 """Compute the parallelism that Flink's adaptive batch scheduler would choose for given inputs.
 
-Applies the complete rule of :mod:`statestore.flink.adaptive`, not only its first guess. A file is
-never split between two tasks, and keys do not matter: a folder is a pointwise input with one
+Applies the complete rule of :mod:`statestore.jobgraph.adaptive`, not only its first guess. A file
+is never split between two tasks, and keys do not matter: a folder is a pointwise input with one
 partition per file. Inputs that are known more exactly are given as :class:`ConsumedInput`, a table
 of bytes.
 """
@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
-from statestore.files.inputs import input_files
-from statestore.flink import adaptive
-from statestore.flink.adaptive import (
+from statestore.jobgraph import adaptive
+from statestore.jobgraph.adaptive import (
     BYTES_PER_TASK,
     DEFAULT_MAX_PARALLELISM,
     ConsumedInput,
@@ -24,13 +23,14 @@ from statestore.flink.adaptive import (
     Group,
     Options,
 )
-from statestore.flink.parallelism import (
+from statestore.jobgraph.parallelism import (
     BYTES_PER_TASK_2022,
     Input2022,
     check_bounds,
     check_positive,
     decide_2022,
 )
+from statestore.sources.batch_inputs import input_files
 
 __all__ = ["BatchInput", "DecidedParallelism", "decide"]
 
@@ -114,7 +114,7 @@ def decide(
     Raises:
         InvalidArgumentError: for impossible bounds, or for an input with fewer files than
             ``min_parallelism``.
-        StateStoreError: the errors of :func:`~statestore.files.inputs.input_files`.
+        StateStoreError: the errors of :func:`~statestore.sources.batch_inputs.input_files`.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.files.table import ParquetTable, StateTable, TablesAsStored
-from statestore.files.writer import ParquetOptions
+from statestore.delta.state_table import ParquetTable, StateTable, TablesAsStored
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Manifest
 from statestore.format.names import operator_file, partition_file, ranged_file
 from statestore.listeners import Listeners
+from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.begin import begin
-from statestore.snapshot.metrics import Measuring
+from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 

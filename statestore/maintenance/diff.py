@@ -20,14 +20,10 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.files.elements import elements_of
-from statestore.files.equality import comparable
-from statestore.files.equality import found as matched
-from statestore.files.values import shown
-from statestore.flink.graph import Edge, JobGraph, Node
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import digests_compare
+from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.maintenance.diff_rows import (
     ROWS_AT_ONCE,
     CheckpointDifference,
@@ -43,6 +39,10 @@ from statestore.maintenance.diff_rows import (
     state_others,
     unlike_groups,
 )
+from statestore.parquet.operator_elements import elements_of
+from statestore.rows.equality import comparable
+from statestore.rows.equality import found as matched
+from statestore.rows.python_values import shown
 from statestore.storage import MeteredStorage, Storage
 
 __all__ = [

@@ -3,7 +3,7 @@
 The digests in the manifests decide which key groups are read. The files of the two sides may have
 different layouts. A key group with changes is equal if both sides have the same base and the same
 changes of it. If not, it is read and merged. If a column has different types on the two sides,
-digests may not be comparable, and the rows are compared as :mod:`statestore.files.equality`
+digests may not be comparable, and the rows are compared as :mod:`statestore.rows.equality`
 defines.
 
 If the sides have different key groups, the rows of one key can be anywhere. Only then are hashes
@@ -27,14 +27,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.display import Bar, Tone, bars, count, counted, figure, table, text
-from statestore.files.equality import common_schema, comparable, hashes_of, pairs_of
-from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.files.key_groups import Parts, aligned_groups, group_parts, read_groups
-from statestore.files.runs import taken
-from statestore.files.values import shown
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.schema import Schema, digests_compare
+from statestore.layers.intact_key_groups import Parts, aligned_groups, group_parts, read_groups
+from statestore.rows.dataframes import as_pandas, as_polars, table_of
+from statestore.rows.equality import common_schema, comparable, hashes_of, pairs_of
+from statestore.rows.key_group_runs import taken
+from statestore.rows.python_values import shown
 from statestore.storage import Storage
 
 __all__ = [

@@ -21,16 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.engines.choice import engine_of, reread
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.engines import engine_of, reread
-from statestore.files.equality import found
-from statestore.files.given import is_dicts
-from statestore.files.key_groups import group_digests
-from statestore.files.keyed import KeyedTarget
-from statestore.files.lookup import WantedKeys, key_batch, rows_of_keys
-from statestore.files.merge import identities_of
-from statestore.files.types import uuid_columns, with_uuids
-from statestore.files.values import table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -38,9 +30,17 @@ from statestore.format.schema import same_columns
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
+from statestore.layers.intact_key_groups import group_digests
+from statestore.layers.merge import identities_of
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.rewrite import changes_of, rewrite, rewrite_by_sql
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.restore.lookup import WantedKeys, key_batch, rows_of_keys
 from statestore.restore.plan import owners_of
+from statestore.rows.column_types import uuid_columns, with_uuids
+from statestore.rows.equality import found
+from statestore.rows.input_rows import is_dicts
+from statestore.rows.python_values import table_of_dicts
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 

@@ -23,12 +23,12 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.flink.retention import Retention, Snapshot
 from statestore.format.documents import Held, document_bytes
 from statestore.format.handles import Handle
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
+from statestore.jobgraph.retention import Retention, Snapshot
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 

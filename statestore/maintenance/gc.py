@@ -72,6 +72,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from statestore.catalog.catalog import Catalog
+from statestore.delta.backend import shown_files
+from statestore.delta.log_cleanup import needless
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -82,8 +84,6 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.files.delta import shown_files
-from statestore.files.delta_log import needless
 from statestore.format.documents import Held
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry, Manifest

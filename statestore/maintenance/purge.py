@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from statestore.catalog.catalog import Catalog
+from statestore.delta.state_table import refuse_tables
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -46,8 +47,6 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
-from statestore.files.reader import check_sizes
-from statestore.files.table import refuse_tables
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
@@ -57,6 +56,7 @@ from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
 from statestore.maintenance.purge_logs import clean_logs, drop_log
 from statestore.maintenance.search import readable_manifests
 from statestore.maintenance.subject import KeySubject, OtherState, Subject
+from statestore.parquet.reader import check_sizes
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = [

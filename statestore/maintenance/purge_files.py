@@ -23,21 +23,21 @@ from statestore.errors import (
     MissingFileError,
     UnsupportedTypeError,
 )
-from statestore.files.equality import found
-from statestore.files.keyed import KeyedTarget, write_pieces
-from statestore.files.lookup import key_group_of, table_of_key
-from statestore.files.marks import are_changes, as_cleared
-from statestore.files.merge import read_pieces
-from statestore.files.reader import open_data
-from statestore.files.types import arrow_schema, schema_of_arrow
-from statestore.files.writer import ParquetOptions
-from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Field, Schema, common_type
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.merge import read_pieces
 from statestore.maintenance.subject import Selection
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.reader import open_data
+from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.writer import ParquetOptions
+from statestore.restore.lookup import key_group_of, table_of_key
+from statestore.rows.column_types import arrow_schema, schema_of_arrow
+from statestore.rows.delete_markers import are_changes, as_cleared
+from statestore.rows.equality import found
 from statestore.storage import Storage
 from statestore.storage.base import named
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from statestore.files.delta import cut_log, shown_files
+from statestore.delta.backend import cut_log, shown_files
 from statestore.format.manifest import Manifest
 from statestore.format.names import OPERATORS, is_data_file
 from statestore.maintenance.derive import Deriver

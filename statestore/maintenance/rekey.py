@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
-from statestore.files.keyed import KeyedTarget
 from statestore.format.documents import converted
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -39,6 +38,7 @@ from statestore.maintenance.rekey_plan import (
     state_wanted,
     write_range,
 )
+from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage.base import named
 from statestore.storage.temporary import temporary_folder

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from statestore.engines.arrow_engine import key_types
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
@@ -18,24 +19,23 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.files.arrow import key_types
-from statestore.files.digest import rows_digest
-from statestore.files.keyed import KeyedTarget, write_pieces
-from statestore.files.merge import read_state
-from statestore.files.runs import key_groups_of, null_key_error, null_keys
-from statestore.files.sorting import sorted_pieces
-from statestore.files.types import arrow_schema
-from statestore.flink.chaining import job_vertices
-from statestore.flink.graph import JobGraph
-from statestore.flink.operators import label_of, operator_ids
 from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
+from statestore.jobgraph.chaining import job_vertices
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.operators import label_of, operator_ids
 from statestore.keys.groups import KeyGroupRange, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
+from statestore.layers.merge import read_state
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.digests import rows_digest
+from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
+from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 
 __all__ = [

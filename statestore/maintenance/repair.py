@@ -9,7 +9,7 @@
   after any claim. The announced id is carried over. If it is unknown, the next id is above all ids
   that can have been announced.
 * **An entry of a Delta log**, if a manifest and the neighboring entries determine its content
-  (``files/delta_repair.py``).
+  (``delta/log_repair.py``).
 
 Damage that cannot be repaired from proof is left unchanged and reported.
 """
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog, store_document
 from statestore.catalog.fence import Fence
+from statestore.delta.log_repair import DeltaLog, lost_entries
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     MalformedManifestError,
     StoreNotFoundError,
 )
-from statestore.files.delta_repair import DeltaLog, lost_entries
 from statestore.format.documents import Claim, claim_from_json, healed
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path

@@ -1,9 +1,9 @@
 """Apply edits to a keyed state by rewriting only the files of the changed key groups.
 
 Each of these files is merged with the new rows, a piece at a time
-(:mod:`statestore.files.aligned`). Rows of its other key groups are copied. The new checkpoint names
-all other files again. The SHA-256 of a file is checked before it is read, so that damage is not
-copied.
+(:mod:`statestore.layers.aligned_streams`). Rows of its other key groups are copied. The new
+checkpoint names all other files again. The SHA-256 of a file is checked before it is read, so that
+damage is not copied.
 
 If the state has layers of changes, they are merged into the rewritten files, and are no longer
 applied to these key groups.
@@ -22,18 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.aligned import aligned
-from statestore.files.equality import found, leaf_columns
-from statestore.files.keyed import KeyedTarget, write_pieces
-from statestore.files.lookup import key_batch, key_group_of
-from statestore.files.marks import are_changes, as_cleared
-from statestore.files.merge import read_pieces, read_state
-from statestore.files.reader import restored_schema
-from statestore.files.runs import checked, key_groups_of, null_key_error, null_keys
-from statestore.files.sorting import MEMORY_BYTES, sorted_pieces
-from statestore.files.types import arrow_schema, uuid_columns, with_uuids
-from statestore.files.values import fitted_table, table_of_dicts
-from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
@@ -42,7 +30,19 @@ from statestore.format.schema import names_with_nul
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.aligned_streams import aligned
+from statestore.layers.merge import read_pieces, read_state
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.reader import restored_schema
+from statestore.parquet.uncommitted_files import WrittenFiles
 from statestore.restore.duck import duckdb, said, shut_in, unsliced
+from statestore.restore.lookup import key_batch, key_group_of
+from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
+from statestore.rows.delete_markers import are_changes, as_cleared
+from statestore.rows.equality import found, leaf_columns
+from statestore.rows.key_group_runs import checked, key_groups_of, null_key_error, null_keys
+from statestore.rows.python_values import fitted_table, table_of_dicts
+from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
 

@@ -19,13 +19,11 @@ from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
-from statestore.files.key_groups import exact_groups, group_digests
-from statestore.files.keyed import KeyedTarget
-from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.state import Layout
+from statestore.layers.intact_key_groups import exact_groups, group_digests
 from statestore.maintenance.damage import (
     Damage,
     DamagedElements,
@@ -40,6 +38,8 @@ from statestore.maintenance.damage import (
 )
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.verify import BrokenFile
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.parquet.uncommitted_files import WrittenFiles
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 

@@ -24,8 +24,8 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-from statestore.files.statistics import bound_forms
 from statestore.maintenance.subject import Selection
+from statestore.parquet.statistics import bound_forms
 
 __all__ = ["SHORTEST_TEXT", "ValueSearch", "json_lines"]
 

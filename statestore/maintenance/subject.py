@@ -20,15 +20,15 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.files.exact import brief
-from statestore.files.lookup import key_batch
-from statestore.files.types import arrow_schema, schema_of_arrow, uuid_as_stored
-from statestore.files.values import column_of
-from statestore.flink.operators import operator_id
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import table_of
 from statestore.format.schema import DataType, Schema, common_type, type_text
 from statestore.format.state import KeyedState
+from statestore.jobgraph.operators import operator_id
+from statestore.restore.lookup import key_batch
+from statestore.rows.column_types import arrow_schema, schema_of_arrow, uuid_as_stored
+from statestore.rows.lossless_cast import brief
+from statestore.rows.python_values import column_of
 
 __all__ = [
     "ColumnSubject",

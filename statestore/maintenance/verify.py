@@ -32,13 +32,6 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.files.digest import row_hashes, rows_digest
-from statestore.files.elements import misplaced, stored_schema
-from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.files.keyed import file_schema
-from statestore.files.marks import are_changes, coming, unknown
-from statestore.files.reader import DataFile, open_data
-from statestore.files.runs import RowOrder, key_groups_of, null_keys
 from statestore.format.digest import digest_text
 from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
@@ -61,6 +54,13 @@ from statestore.format.names import (
 )
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.groups import KeyGroupRange
+from statestore.parquet.keyed_writer import file_schema
+from statestore.parquet.operator_elements import misplaced, stored_schema
+from statestore.parquet.reader import DataFile, open_data
+from statestore.rows.dataframes import as_pandas, as_polars, table_of
+from statestore.rows.delete_markers import are_changes, coming, unknown
+from statestore.rows.digests import row_hashes, rows_digest
+from statestore.rows.key_group_runs import RowOrder, key_groups_of, null_keys
 from statestore.storage import Storage
 
 __all__ = [

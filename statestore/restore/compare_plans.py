@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.display import Bar, bars, figure, size, table, text
 from statestore.errors import InvalidArgumentError
-from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment
 from statestore.restore.placement import LOCALITY, place_operators
 from statestore.restore.plan import OperatorPlan, RestorePlan, Weight, weights_of
 from statestore.restore.target import RestoreTarget, plan_target
+from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,15 +26,15 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
-from statestore.files.fetch import Begun
-from statestore.files.merge import Wanted, hides, read_state
-from statestore.files.reader import DataFile, open_data, placed
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.layers.merge import Wanted, hides, read_state
+from statestore.parquet.fetch import Begun
+from statestore.parquet.reader import DataFile, open_data, placed
 from statestore.restore.duck import unsliced
 from statestore.storage import Storage
 

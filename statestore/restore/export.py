@@ -32,20 +32,20 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import DamagedFileError, InvalidArgumentError, StateStoreError, StorageError
-from statestore.files.digest import rows_digest
-from statestore.files.elements import element_digests
-from statestore.files.types import arrow_schema
-from statestore.files.values import shown
-from statestore.files.writer import FileWriter, ParquetOptions
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import RescaleProof, RowSet
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import KEY_GROUP, escape
 from statestore.format.schema import Schema
+from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.parquet.operator_elements import element_digests
+from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.restore.plan import OperatorPlan
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.target import selected
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.digests import rows_digest
+from statestore.rows.python_values import shown
 from statestore.storage import LocalStorage
 from statestore.storage.base import named
 

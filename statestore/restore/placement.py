@@ -2,7 +2,7 @@
 
 It is for users who start the consumers themselves. The input is hosts and their slots, the output
 is a host for each subtask. The rules follow Flink's adaptive scheduler or its default scheduler
-(:mod:`statestore.flink.slots`). A host here corresponds to a task manager in Flink. The last
+(:mod:`statestore.jobgraph.slots`). A host here corresponds to a task manager in Flink. The last
 location of a subtask is the host that has most of its bytes.
 
 As in Flink, slots are placed, not operators. Subtask i of every operator in a slot sharing group
@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.chaining import job_vertices
-from statestore.flink.graph import JobGraph, Node
-from statestore.flink.operators import label_of, operator_ids
-from statestore.flink.slots import (
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import Manifest
+from statestore.jobgraph.chaining import job_vertices
+from statestore.jobgraph.graph import JobGraph, Node
+from statestore.jobgraph.operators import label_of, operator_ids
+from statestore.jobgraph.slots import (
     Location,
     PreviousAllocation,
     Slot,
@@ -34,8 +36,6 @@ from statestore.flink.slots import (
     select_slot,
     slots_per_group,
 )
-from statestore.format.handles import KeyedStateHandle
-from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.restore.plan import OperatorPlan
@@ -57,8 +57,8 @@ __all__ = [
 # The best host for each subtask: one that has copies of its files.
 #
 # The copies on hosts become previous allocations, from which
-# :func:`~statestore.flink.slots.place_subtasks` chooses. Flink's adaptive scheduler does the same
-# with the slots of the previous job (``StateLocalitySlotAssigner``).
+# :func:`~statestore.jobgraph.slots.place_subtasks` chooses. Flink's adaptive scheduler does the
+# same with the slots of the previous job (``StateLocalitySlotAssigner``).
 #
 # There are two deliberate differences. Flink knows one slot per old subtask, with its range. Here
 # each file names the host of its copy, so a host's files are cut at the boundaries of the new

@@ -18,16 +18,6 @@ from msgspec import Struct
 
 from statestore.display import MOST_BARS, Bar, amount, bars, figure, size, spans, strips, table
 from statestore.errors import StateNotFoundError
-from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.flink.matching import Matching
-from statestore.flink.operators import label_of
-from statestore.flink.parallelism import KeyGroupDecision
-from statestore.flink.redistribution import (
-    RedistributionMode,
-    RedistributionPlan,
-    check_parallelism,
-    plan_redistribution,
-)
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.lazy import LazySequence
 from statestore.format.left_out import LeftOutState
@@ -35,8 +25,18 @@ from statestore.format.listed import read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
+from statestore.jobgraph.matching import Matching
+from statestore.jobgraph.operators import label_of
+from statestore.jobgraph.parallelism import KeyGroupDecision
+from statestore.jobgraph.redistribution import (
+    RedistributionMode,
+    RedistributionPlan,
+    check_parallelism,
+    plan_redistribution,
+)
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

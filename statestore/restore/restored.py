@@ -17,26 +17,26 @@ import pyarrow as pa
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
 from statestore.display import figure
+from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
-from statestore.files.digest import rows_digest
-from statestore.files.elements import elements_of, read_elements
-from statestore.files.engines import spark_module
-from statestore.files.frames import pandas_of, polars_of
-from statestore.files.layer_cache import LayerCache
-from statestore.files.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
-from statestore.files.merge import clock_ms, hides, record_batch_reader, unexpired
-from statestore.flink.matching import Matching
-from statestore.flink.redistribution import Run
 from statestore.format.digest import RowSet, combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan
+from statestore.jobgraph.matching import Matching
+from statestore.jobgraph.redistribution import Run
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
+from statestore.layers.layer_cache import LayerCache
+from statestore.layers.merge import clock_ms, hides, record_batch_reader, unexpired
 from statestore.listeners import CheckpointRestored, Listeners
+from statestore.parquet.operator_elements import elements_of, read_elements
+from statestore.restore.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.restore.target import RestoreTarget, plan_target
+from statestore.rows.dataframes import pandas_of, polars_of
+from statestore.rows.digests import rows_digest
 from statestore.storage import CachedStorage
 
 if TYPE_CHECKING:

@@ -18,19 +18,19 @@ import pyarrow as pa
 from statestore.catalog.catalog import Catalog
 from statestore.display import Bar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.files.equality import first_of_equals
-from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.files.merge import read_state
-from statestore.files.reader import open_data, row_groups_of
-from statestore.files.types import arrow_schema
-from statestore.files.values import shown
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.layers.merge import read_state
+from statestore.parquet.reader import open_data, row_groups_of
 from statestore.restore.plan import RestorePlan, Weight, weights_of
 from statestore.restore.target import select
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.dataframes import as_pandas, as_polars, table_of
+from statestore.rows.equality import first_of_equals
+from statestore.rows.python_values import shown
 from statestore.storage import Storage
 
 __all__ = [

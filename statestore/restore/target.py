@@ -9,12 +9,12 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.flink.adaptive import BYTES_PER_TASK
-from statestore.flink.graph import JobGraph
-from statestore.flink.matching import Matching, StoredOperator, check_parallelism, match
-from statestore.flink.operators import label_of
-from statestore.flink.parallelism import KeyGroupDecision, decide_for_key_groups
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.jobgraph.adaptive import BYTES_PER_TASK
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.matching import Matching, StoredOperator, check_parallelism, match
+from statestore.jobgraph.operators import label_of
+from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.plan import (
     OperatorPlan,

@@ -13,13 +13,8 @@ from typing import Any, Self, Unpack
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
+from statestore.delta.state_table import StateTable
 from statestore.errors import CommitConflictError, InvalidArgumentError
-from statestore.files.merge import clock_ms
-from statestore.files.table import StateTable
-from statestore.files.writer import ParquetOptions
-from statestore.flink.graph import JobGraph
-from statestore.flink.operators import Operators
-from statestore.flink.redistribution import check_parallelism
 from statestore.format.batches import Batch, BatchRecord, batch_of
 from statestore.format.documents import Claim, document_bytes
 from statestore.format.graph_json import graph_to_json
@@ -28,14 +23,19 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.operators import Operators
+from statestore.jobgraph.redistribution import check_parallelism
 from statestore.keys.ranges import RangeAssignment
+from statestore.layers.merge import clock_ms
+from statestore.parquet.writer import ParquetOptions
 from statestore.restore.plan import owners_of
-from statestore.snapshot.attempt import Attempt, History
-from statestore.snapshot.background import BackgroundCompaction
+from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.collected import USED
-from statestore.snapshot.metrics import Measuring
-from statestore.snapshot.subtasks import Acknowledgement, Attempted, KeyedWriter
+from statestore.snapshot.checkpoint_context import Attempt, History
+from statestore.snapshot.measurement import Measuring
+from statestore.snapshot.pending_checkpoint import USED
+from statestore.snapshot.subtask_writer import Acknowledgement, Attempted, KeyedWriter
 from statestore.snapshot.writer import ChangeOptions, CheckpointWriter, KeyedOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]

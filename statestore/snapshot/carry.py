@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import effective_max_parallelism
 from statestore.restore.restored import RestoredOperatorState
-from statestore.snapshot.collected import Collected
-from statestore.snapshot.written_states import write_operator
+from statestore.snapshot.full_writer import write_operator
+from statestore.snapshot.pending_checkpoint import Collected
 
 __all__ = ["LATEST", "Carrying"]
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from statestore.errors import CommitConflictError, ParallelismError
-from statestore.files.reader import check_sizes
 from statestore.format.batches import with_batch
 from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import list_of, listed_bytes, read_all
@@ -24,7 +23,8 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path
 from statestore.keys.ranges import RangeAssignment
-from statestore.snapshot.collected import Collected
+from statestore.parquet.reader import check_sizes
+from statestore.snapshot.pending_checkpoint import Collected
 
 __all__ = ["Commit"]
 

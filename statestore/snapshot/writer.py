@@ -15,21 +15,21 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from statestore.arguments import checked_methods
+from statestore.engines.arrow_engine import is_schema
 from statestore.errors import InvalidArgumentError
-from statestore.files.arrow import is_schema
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
-from statestore.snapshot.attempt import Attempt
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.carry import LATEST, Carrying
-from statestore.snapshot.changes import changed_request, write_against, write_changes
-from statestore.snapshot.collected import NOT_ENTERED, USED, Collected
+from statestore.snapshot.change_writer import changed_request, write_against, write_changes
+from statestore.snapshot.checkpoint_context import Attempt
 from statestore.snapshot.commit import Commit
-from statestore.snapshot.states import Columns, KeyedRequest, KeyTypes, keyed_request
-from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter
-from statestore.snapshot.written_states import declare, write_full, write_operator
+from statestore.snapshot.full_writer import declare, write_full, write_operator
+from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, Collected
+from statestore.snapshot.state_request import Columns, KeyedRequest, KeyTypes, keyed_request
+from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
 
 __all__ = ["ChangeOptions", "CheckpointWriter", "KeyedOptions", "StateOptions"]
 

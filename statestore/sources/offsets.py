@@ -3,7 +3,7 @@
 Pure functions that convert between operator state and a source's start positions. Offsets are
 stored in one of two ways:
 
-split   :mod:`statestore.flink.redistribution` deals each old subtask's list.
+split   :mod:`statestore.jobgraph.redistribution` deals each old subtask's list.
 union   Every subtask gets every offset and keeps its own partitions. They are assigned as in
         Flink's ``KafkaTopicPartitionAssigner``: a topic's partitions are assigned round robin to
         the subtasks, starting at a subtask that the topic's hash selects.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.redistribution import (
+from statestore.jobgraph.redistribution import (
     RedistributionMode,
     check_parallelism,
     redistribute,
@@ -155,7 +155,7 @@ def per_subtask_offsets(
 
     Raises :class:`InvalidArgumentError` for broadcast state, because every subtask would read every
     partition. Also raises the errors of :func:`source_offsets` and of
-    :func:`~statestore.flink.redistribution.redistribute`.
+    :func:`~statestore.jobgraph.redistribution.redistribute`.
     """
     mode = RedistributionMode(mode)
     if mode is RedistributionMode.BROADCAST:

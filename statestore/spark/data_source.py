@@ -13,10 +13,10 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog.catalog import Catalog
+from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError
-from statestore.files.engines import spark_module
-from statestore.files.merge import clock_ms
 from statestore.format.slices import KeyedPlan
+from statestore.layers.merge import clock_ms
 from statestore.parsing import parse_integer
 from statestore.restore.plan import owners_of
 from statestore.storage import open_storage
@@ -24,7 +24,7 @@ from statestore.storage import open_storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statestore.spark.read import Read
+    from statestore.spark.state_reader import Read
 
 __all__ = ["register", "resolve"]
 

@@ -1,7 +1,7 @@
 """Applies a partitioner to a Spark DataFrame: Spark partition i has the rows of subtask i.
 
 The channel of every row is a native Spark column, computed in the JVM by the rules of
-:mod:`statestore.flink.partitioners`. Spark then places each row in the partition of its channel.
+:mod:`statestore.jobgraph.partitioners`. Spark then places each row in the partition of its channel.
 
 The source subtasks are the existing Spark partitions of the DataFrame, and a record's index is its
 position in its partition. The rows must therefore stay where they are. Spark's optimizer would drop
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.flink.partitioners import (
+from statestore.jobgraph.partitioners import (
     Broadcast,
     Custom,
     Forward,
@@ -35,7 +35,7 @@ from statestore.flink.partitioners import (
     column_names,
     wiring,
 )
-from statestore.flink.redistribution import check_parallelism
+from statestore.jobgraph.redistribution import check_parallelism
 from statestore.keys.values import fields_may_be_null
 from statestore.spark.arithmetic import divide
 from statestore.spark.compat import in_partitions, refuse_connect, settled

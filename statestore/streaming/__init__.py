@@ -10,8 +10,8 @@ with needs_extra("spark", "a StatefulQuery"):
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch
     from statestore.streaming.progress import Progress, starting_offsets
-    from statestore.streaming.query import StatefulQuery
-    from statestore.streaming.states import QueryState
+    from statestore.streaming.query_states import QueryState
+    from statestore.streaming.stateful_query import StatefulQuery
     from statestore.streaming.updates import Changes, Updated, by_key
 
 __all__ = [

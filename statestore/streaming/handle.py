@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql.types import Row, StructType, TimestampType
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.exact import UnfitError, bare, brief, exactly, is_missing
 from statestore.format.state import StateKind
+from statestore.rows.lossless_cast import UnfitError, bare, brief, exactly, is_missing
 from statestore.streaming.python_values import instant_of
 
 __all__ = ["Changed", "Clock", "Handle", "TimeMode", "Variable", "declared_by"]

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from statestore.files.delta_process import refuse_forked
+from statestore.delta.process_check import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.tasks import numbered
 from statestore.streaming.planned import MicroBatch

@@ -27,11 +27,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.spark.cached import compute, few_cached
+from statestore.spark.cached_rows import compute, few_cached
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
+from statestore.spark.state_writer import frame_of, spark_schema
 from statestore.spark.tasks import map_in_arrow, numbered
-from statestore.spark.write import frame_of, spark_schema
 from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
 from statestore.streaming.planned import TICKS, MicroBatch
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
@@ -47,7 +47,7 @@ from statestore.streaming.processor_task import (
     ProcessorTask,
 )
 from statestore.streaming.progress import Progress
-from statestore.streaming.states import QueryState
+from statestore.streaming.query_states import QueryState
 from statestore.streaming.timer_index import (
     due_keys,
     index_of,

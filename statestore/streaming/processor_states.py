@@ -31,7 +31,7 @@ from statestore.spark.structs import (
     named,
 )
 from statestore.streaming.handle import EVENT, Variable
-from statestore.streaming.states import QueryState
+from statestore.streaming.query_states import QueryState
 
 __all__ = ["HASH_SCHEME", "TIMERS", "TTL", "ProcessorState", "states_of", "timers_of"]
 

@@ -31,10 +31,10 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
-from statestore.files.exact import UnfitError
-from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
-from statestore.files.values import Place, row_place, shown
 from statestore.keys.arrow import key_groups
+from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
+from statestore.rows.lossless_cast import UnfitError
+from statestore.rows.python_values import Place, row_place, shown
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.tasks import settle
 from statestore.streaming.handle import Changed, Clock, Handle, Variable

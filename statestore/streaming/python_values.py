@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from statestore.files.exact import UnfitError, bare, brief, is_list, is_missing
-from statestore.files.values import Place, column_of, row_place, shown_values
+from statestore.rows.lossless_cast import UnfitError, bare, brief, is_list, is_missing
+from statestore.rows.python_values import Place, column_of, row_place, shown_values
 from statestore.spark.compat import arrow_type_of
 
 __all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
@@ -174,7 +174,7 @@ def arrow_column(
 
 
 def _to_plain(kind: T.DataType) -> Convert | None:
-    """Return a converter from PySpark's forms to the forms of :mod:`statestore.files.exact`.
+    """Return a converter from PySpark's forms to the forms of :mod:`statestore.rows.lossless_cast`.
 
     The result is None if both forms are the same.
     """

@@ -17,11 +17,11 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
-from statestore.files.exact import is_list
-from statestore.files.given import arrow_frame, is_pandas, pandas_as_stored
-from statestore.files.types import arrow_schema
-from statestore.files.values import dictionaries, shown_values
 from statestore.format.schema import schema_from_json
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
+from statestore.rows.lossless_cast import is_list
+from statestore.rows.python_values import dictionaries, shown_values
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle

@@ -13,11 +13,11 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
-from statestore.flink.redistribution import redistribute
 from statestore.format.digest import MapEntries, UnscaledDecimal, combine, hash_row
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import DataType, Schema, decimal_parts
 from statestore.format.state import KeyedState, OperatorState
+from statestore.jobgraph.redistribution import redistribute
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
 from statestore.keys.values import Typed

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import KeyGroupAssignment, StateStore, errors, key_group_of
+from statestore.delta.state_table import open_table
 from statestore.extras import needs_extra
-from statestore.files.table import open_table
 
 with needs_extra("spark", "the suite of state tables"):
     from pyspark.sql import SparkSession

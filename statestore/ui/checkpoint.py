@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, count, counted, size, span_text, spans
-from statestore.flink.chaining import chainable_edges
-from statestore.flink.graph import JobGraph
-from statestore.flink.operators import label_of
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
+from statestore.jobgraph.chaining import chainable_edges
+from statestore.jobgraph.graph import JobGraph
+from statestore.jobgraph.operators import label_of
 from statestore.restore.plan import Weight, weights_of
 from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat

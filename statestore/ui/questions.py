@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from statestore.cli.arguments import key_of
 from statestore.errors import InvalidArgumentError
-from statestore.files.values import shown_values
+from statestore.rows.python_values import shown_values
 from statestore.store import StateStore
 from statestore.ui.pages import View
 

@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, counted, range_text, size
-from statestore.flink.redistribution import Run
 from statestore.format.manifest import Manifest
+from statestore.jobgraph.redistribution import Run
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.plan import RestorePlan, Weight, owners_of, redistribution_of, weights_of
 from statestore.store import StateStore

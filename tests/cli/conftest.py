@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from statestore import StateStore
 from statestore.cli.main import cli
-from statestore.flink.graph import JobGraph
+from statestore.jobgraph.graph import JobGraph
 from statestore.settings import CONFIG_VARIABLE, ENVIRONMENT
 
 Run = Callable[..., Result]

@@ -18,9 +18,9 @@ from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page
 from statestore.cli.output import Result as Value
 from statestore.cli.verbs.list import CheckpointList, CheckpointRow
-from statestore.flink.operators import operator_id
 from statestore.format.digest import digest_text
 from statestore.format.documents import document_bytes
+from statestore.jobgraph.operators import operator_id
 from tests.support.held import count_held
 
 Run = Callable[..., Result]

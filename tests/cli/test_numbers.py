@@ -21,10 +21,10 @@ from jobs.command import load_settings
 from statestore import StateStore
 from statestore.cli.arguments import parse_key, parse_row, span_seconds
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SettingsError
-from statestore.files.values import table_of_dicts
-from statestore.flink.graph import JobGraph
 from statestore.format.state import KeyedState
+from statestore.jobgraph.graph import JobGraph
 from statestore.restore.compare_plans import Prices
+from statestore.rows.python_values import table_of_dicts
 from statestore.settings import from_table, read_toml, setting
 
 Run = Callable[..., Result]

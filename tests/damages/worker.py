@@ -18,10 +18,14 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import IncompatibleStateError, StateStoreError, UnsupportedTypeError
-from statestore.interop.flink import import_savepoint, repack_savepoint, show_savepoint
-from statestore.interop.flink.metadata import IncrementalHandle, KeyGroupsHandle, OperatorState
-from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
-from tests.interop.flink.goldens import GOLDENS, Golden
+from statestore.interop.flink_savepoints import import_savepoint, repack_savepoint, show_savepoint
+from statestore.interop.flink_savepoints.metadata.reader import (
+    IncrementalHandle,
+    KeyGroupsHandle,
+    OperatorState,
+)
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
+from tests.interop.flink_savepoints.goldens import GOLDENS, Golden
 
 __all__ = ["ACTIONS", "Case", "damage", "main", "outcome"]
 

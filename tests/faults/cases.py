@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from statestore.files.digest import rows_digest
-from statestore.files.writer import ParquetOptions
 from statestore.format.names import KEY_GROUP
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.digests import rows_digest
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
 

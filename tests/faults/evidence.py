@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from statestore.errors import StateStoreError, StoreNotFoundError
-from statestore.files.digest import rows_digest
 from statestore.format.names import KEY_GROUP
+from statestore.rows.digests import rows_digest
 from statestore.store import StateStore
 from tests.faults.job import offsets, per_country, totals
 

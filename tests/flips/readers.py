@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.files.digest import rows_digest
+from statestore.rows.digests import rows_digest
 from statestore.streaming.progress import Progress
 from statestore.testing.counting import CountingStorage
 from tests.flips.stores import KEYS

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import StateStore
-from statestore.files.writer import ParquetOptions
 from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
+from statestore.parquet.writer import ParquetOptions
 from statestore.streaming.progress import PROGRESS
 
 __all__ = ["KEYS", "QUERY", "fill", "unseal"]

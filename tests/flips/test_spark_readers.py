@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.files.digest import rows_digest
 from statestore.format.state import Layout
+from statestore.rows.digests import rows_digest
 from tests.flips.stores import fill
 from tests.flips.worker import damage, data_files
 

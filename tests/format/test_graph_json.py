@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError
-from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
 from statestore.format.graph_json import graph_from_json, graph_to_json
-from tests.flink.test_chaining import GRAPHS, graph_of
+from statestore.jobgraph.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
+from tests.jobgraph.test_chaining import GRAPHS, graph_of
 
 GRAPH = JobGraph(
     (Node("a", strategy=ChainingStrategy.HEAD), Node("b", uid_hash="0" * 32)),

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.flink.graph import JobGraph, Node
 from statestore.format.documents import document_bytes, sealed
+from statestore.jobgraph.graph import JobGraph, Node
 
 # Runs each case in turn, in a process whose memory may grow by this amount.
 MEGABYTES = 512

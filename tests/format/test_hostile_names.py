@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import CorruptionError, MalformedManifestError
-from statestore.flink.graph import JobGraph
 from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.manifest_json import manifest_from_json
+from statestore.jobgraph.graph import JobGraph
 from statestore.testing.suites import ASTRAY
 
 TOKEN = "0123456789abcdef"

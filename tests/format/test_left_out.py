@@ -7,9 +7,9 @@ import json
 import pytest
 
 from statestore.errors import LeftOutStateError
-from statestore.flink.operators import operator_id
 from statestore.format.left_out import LeftOutState, refuse_left_out, still_left_out
 from statestore.format.manifest_json import left_out_to_json
+from statestore.jobgraph.operators import operator_id
 
 WHOLE = LeftOutState(
     operator="totals",

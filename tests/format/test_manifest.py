@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 
 from statestore.errors import FormatVersionError, MalformedManifestError, StateNotFoundError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import combine
 from statestore.format.documents import document_bytes
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
@@ -21,6 +20,7 @@ from statestore.format.metrics import Amount, CheckpointMetrics, PhaseTimes, Sta
 from statestore.format.names import operator_file, partition_file
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupRange
 from tests.support.key_values import manifests
 

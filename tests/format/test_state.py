@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.jobgraph.redistribution import RedistributionMode
 
 ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
 COLUMNS: dict[str, Any] = {

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 import statestore
 from statestore import StateStore, TimeToLive, flink
-from statestore.files.frames import RowStream
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
-from statestore.snapshot.subtasks import KeyedWriter
+from statestore.rows.dataframes import RowStream
+from statestore.snapshot.subtask_writer import KeyedWriter
 from tests.fuzz.hostile import draw_hostile, draw_rows
 
 __all__ = ["Call", "draw_call", "made_store"]

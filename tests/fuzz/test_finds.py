@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from statestore.files import changes as tables
-from statestore.files import equality, lookup, merge
-from statestore.files.reader import DataFile
 from statestore.format.layers import MARK
+from statestore.layers import merge
+from statestore.parquet.reader import DataFile
+from statestore.restore import lookup
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
-from statestore.snapshot import changes
+from statestore.rows import change_rows as tables
+from statestore.rows import equality
+from statestore.snapshot import change_writer as changes
 from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest

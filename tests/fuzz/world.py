@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import KeyGroupAssignment, StateStore
-from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
+from statestore.parquet.writer import ParquetOptions
 from tests.fuzz.givers import arrow_kind, arrow_table, give, plain_table
 from tests.fuzz.history import (
     Against,

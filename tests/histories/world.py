@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
-from statestore.files.writer import ParquetOptions
-from statestore.flink.redistribution import check_parallelism
 from statestore.format.layers import CompactionRule
 from statestore.format.names import (
     KEY_GROUP,
@@ -20,7 +18,9 @@ from statestore.format.names import (
     savepoint_path,
     tombstone_path,
 )
+from statestore.jobgraph.redistribution import check_parallelism
 from statestore.maintenance.gc import files_of
+from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.storage.base import NewFile
 from statestore.store import StateStore

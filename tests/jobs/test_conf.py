@@ -16,7 +16,7 @@ from jobs.command import load_settings
 from jobs.places import JobSettings
 from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore import StateStore
-from statestore.flink.restart import OPTIONS, NoRestart, strategy_of
+from statestore.jobgraph.restart import OPTIONS, NoRestart, strategy_of
 from tests.syntax import ROOT
 
 pytestmark = pytest.mark.spark

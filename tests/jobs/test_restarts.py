@@ -25,7 +25,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.flink.restart import (
+from statestore.jobgraph.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
@@ -431,7 +431,7 @@ def test_flinks_options_name_a_strategy() -> None:
         "restart-strategy.type": "failure-rate",
         "restart-strategy.failure-rate.delay": "2 s",
     }
-    assert statestore.flink.restart_strategy_of(options) == statestore.flink.FailureRate(
+    assert statestore.jobgraph.restart_strategy_of(options) == statestore.jobgraph.FailureRate(
         delay_ms=2_000
     )
 

@@ -11,8 +11,8 @@ import pytest
 from jobs.command import load_settings
 from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore.errors import SettingsError
-from statestore.files.writer import ParquetOptions
-from statestore.flink.graph import JobGraph, Node
+from statestore.jobgraph.graph import JobGraph, Node
+from statestore.parquet.writer import ParquetOptions
 from statestore.restore.target import RestoreTarget
 from statestore.settings import from_table
 

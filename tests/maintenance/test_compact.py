@@ -20,7 +20,7 @@ from statestore.errors import (
 )
 from statestore.format.layers import CompactionRule, live_rows
 from statestore.keys.groups import KeyGroupRange
-from tests.snapshot.test_changes import ROWS, change, content, files, full, opened, table
+from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from statestore import decide
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from statestore.files.inputs import InputFiles
-from statestore.flink import ConsumedInput
+from statestore.jobgraph import ConsumedInput
 from statestore.maintenance.decide import DecidedParallelism
+from statestore.sources.batch_inputs import InputFiles
 from tests.support.vectors import cases
 
 pytestmark = pytest.mark.slow

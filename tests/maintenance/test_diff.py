@@ -19,12 +19,12 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
-from statestore.files.key_groups import group_digests
-from statestore.files.writer import ParquetOptions
-from statestore.flink.graph import JobGraph
 from statestore.format.state import Layout
+from statestore.jobgraph.graph import JobGraph
+from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.diff import diff
 from statestore.maintenance.diff_rows import CheckpointDifference, Other, StateDifference
+from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from statestore.flink.graph import Edge, JobGraph, Node, Partitioner
+from statestore.jobgraph.graph import Edge, JobGraph, Node, Partitioner
 from statestore.maintenance.diff import graph_others
 from statestore.maintenance.diff_rows import Other
 

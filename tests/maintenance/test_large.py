@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from statestore import StateStore
-from statestore.files.sorting import ROW_BYTES
+from statestore.rows.sorting import ROW_BYTES
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

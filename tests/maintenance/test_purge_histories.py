@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import DamagedFileError, StorageError
-from statestore.files.lookup import rows_of_key
+from statestore.restore.lookup import rows_of_key
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of

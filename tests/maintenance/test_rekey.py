@@ -22,9 +22,9 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.files.writer import ParquetOptions
-from statestore.flink.graph import JobGraph
 from statestore.format.state import StateKind, TimeToLive
+from statestore.jobgraph.graph import JobGraph
+from statestore.parquet.writer import ParquetOptions
 from tests.support.damage import fill
 from tests.support.vectors import cases
 

@@ -25,11 +25,11 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
-from statestore.files.sorting import sorted_pieces
-from statestore.files.writer import ParquetOptions
 from statestore.maintenance import rekey as command
 from statestore.maintenance import rekey_plan
 from statestore.maintenance.edit import carry_others
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.sorting import sorted_pieces
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import CorruptionError, NullKeyError
-from statestore.files.keyed import KeyedTarget
-from statestore.files.writer import ParquetOptions
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
 from statestore.maintenance.rekey_plan import ranges_for, spread, write_range
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 
 pytestmark = pytest.mark.slow

@@ -18,12 +18,12 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.files.key_groups import group_digests
-from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
+from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.salvage import LostPart, merged
+from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from tests.faults.cases import data_files
 from tests.support.damage import FLIPS, change_unread_byte

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statestore.files.key_groups import group_digests
 from statestore.format.layers import CompactionRule
+from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
 from tests.support.damage import change_unread_byte

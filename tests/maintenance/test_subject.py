@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StorageError
-from statestore.flink import JobGraph
+from statestore.jobgraph import JobGraph
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore.files.elements import stored_schema
-from statestore.files.runs import RowOrder
-from statestore.files.types import arrow_schema
-from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.maintenance.verify import FileCheck, check_file
+from statestore.parquet.operator_elements import stored_schema
+from statestore.parquet.writer import FileWriter, ParquetOptions
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.key_group_runs import RowOrder
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 
@@ -145,7 +145,7 @@ def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: a long file is hashed while it is streamed, and a short one is read once."""
-    monkeypatch.setattr("statestore.files.fetch._AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr("statestore.parquet.fetch._AT_ONCE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
     other = replace(handle, sha256="0" * 64)

@@ -21,9 +21,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from statestore import Manifest, StateStore
-from statestore.files.digest import rows_digest
 from statestore.format.documents import Claim, claim_from_json
 from statestore.format.names import WRITERS, data_file_id
+from statestore.rows.digests import rows_digest
 from statestore.storage import Storage, open_storage
 from tests.races.plan import Race, Try
 from tests.races.worker import STATE, UID, rows_of

@@ -10,11 +10,11 @@ from typing import Any
 from statestore import StateStore
 from statestore.cli.drawing import UNICODE, key_group_bars
 from statestore.errors import ParallelismError
-from statestore.flink import JobGraph, redistribute
-from statestore.flink.chaining import job_vertices
-from statestore.flink.graph import Edge, Node
-from statestore.flink.operators import operator_ids
-from statestore.flink.partitioners import (
+from statestore.jobgraph import JobGraph, redistribute
+from statestore.jobgraph.chaining import job_vertices
+from statestore.jobgraph.graph import Edge, Node
+from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.partitioners import (
     Custom,
     Forward,
     Global,
@@ -24,7 +24,7 @@ from statestore.flink.partitioners import (
     Rescale,
     old_subtasks,
 )
-from statestore.flink.partitioners import (
+from statestore.jobgraph.partitioners import (
     wiring as wires,
 )
 from statestore.keys.groups import mix_hash

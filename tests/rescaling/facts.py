@@ -10,18 +10,18 @@ from jobs.places import JobSettings
 from statestore import StateStore
 from statestore.cli.drawing import duration, size
 from statestore.errors import StateStoreError
-from statestore.flink import JobGraph
-from statestore.flink.adaptive import BYTES_PER_TASK
-from statestore.flink.graph import Node
-from statestore.flink.matching import StoredOperator, match
-from statestore.flink.operators import operator_id
-from statestore.flink.parallelism import (
+from statestore.jobgraph import JobGraph
+from statestore.jobgraph.adaptive import BYTES_PER_TASK
+from statestore.jobgraph.graph import Node
+from statestore.jobgraph.matching import StoredOperator, match
+from statestore.jobgraph.operators import operator_id
+from statestore.jobgraph.parallelism import (
     BYTES_PER_TASK_2022,
     KeyGroupDecision,
     decide_for_key_groups,
 )
-from statestore.flink.partitioners import Rebalance
-from statestore.flink.restart import ExponentialDelay, FailureRate, strategy_of
+from statestore.jobgraph.partitioners import Rebalance
+from statestore.jobgraph.restart import ExponentialDelay, FailureRate, strategy_of
 from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
 from statestore.restore.placement import preferred_hosts
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job

@@ -10,8 +10,8 @@ from pathlib import Path
 from unittest import mock
 
 from statestore import KeyGroupAssignment, Manifest, StateStore, key_group_of
-from statestore.flink import JobGraph
 from statestore.format.manifest import KeyedEntry, OperatorEntry
+from statestore.jobgraph import JobGraph
 
 OLD, NEW = 3, 4
 STORE = "jobstate"

@@ -11,8 +11,8 @@ from jobs.places import JobSettings
 from jobs.restarts import with_strategy
 from statestore import KeyGroupRange
 from statestore.cli.drawing import UNICODE, bar, range_text, size
-from statestore.flink.restart import RestartStrategy
-from statestore.flink.slots import PreviousAllocation, place_subtasks
+from statestore.jobgraph.restart import RestartStrategy
+from statestore.jobgraph.slots import PreviousAllocation, place_subtasks
 from tests.rescaling.facts import RATE, decision
 from tests.rescaling.job import HOSTS, NEW, OLD, ROW_BYTES, Job
 from tests.rescaling.layout import cells, cut, table

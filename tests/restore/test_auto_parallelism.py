@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore
-from statestore.flink.parallelism import decide_for_key_groups
+from statestore.jobgraph.parallelism import decide_for_key_groups
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from statestore import StateStore, TimeToLive, key_group_of
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
-from statestore.files.merge import kept_rows
-from statestore.files.writer import ParquetOptions
 from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
+from statestore.layers.merge import kept_rows
+from statestore.parquet.writer import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_the_plans_read_amplification_is_the_rows_read(
         read.append(rows.num_rows)
         return kept_rows(rows, state, kept)
 
-    monkeypatch.setattr("statestore.files.merge.kept_rows", counted)
+    monkeypatch.setattr("statestore.layers.merge.kept_rows", counted)
     for groups in (STORED, *OTHERS):
         for parallelism in {1, min(2, groups), min(5, groups)}:
             read.clear()

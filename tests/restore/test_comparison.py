@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Manifest
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.compare_plans import (
     ALIKE,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore
-from statestore.files.digest import row_hashes, rows_digest
 from statestore.format.state import Layout
 from statestore.restore.duck import unsliced
+from statestore.rows.digests import row_hashes, rows_digest
 from tests.support.examples import examples
 from tests.support.strategies import Kind, structs, value_kinds
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError
-from statestore.flink.chaining import job_vertices
-from statestore.flink.graph import ChainingStrategy, Edge, JobGraph, Node, Partitioner
-from statestore.flink.operators import operator_ids
 from statestore.format.manifest import Manifest
+from statestore.jobgraph.chaining import job_vertices
+from statestore.jobgraph.graph import ChainingStrategy, Edge, JobGraph, Node, Partitioner
+from statestore.jobgraph.operators import operator_ids
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.placement import STRATEGIES, OperatorPlacement, place_operators
 from statestore.restore.plan import plan_restore

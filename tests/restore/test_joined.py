@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore, key_group_of
-from statestore.restore import history as module
-from statestore.restore.history import CHANGE, CHANGES, joined
+from statestore.restore import key_history as module
+from statestore.restore.key_history import CHANGE, CHANGES, joined
 from statestore.storage import LocalStorage
 
 MOST = 16

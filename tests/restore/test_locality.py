@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.slots import PreviousAllocation, place_subtasks
 from statestore.format.handles import KeyedStateHandle
+from statestore.jobgraph.slots import PreviousAllocation, place_subtasks
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.placement import preferred_hosts, previous_allocations
 from tests.support.examples import examples

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.format.schema import Field, Schema
 from statestore.format.slices import assignment_of, slices_of
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.plan import plan_restore, redistribution_of
 from tests.support.examples import examples

@@ -25,10 +25,10 @@ from statestore.errors import (
     MissingFileError,
     QueryStoppedError,
 )
-from statestore.files.digest import rows_digest
-from statestore.files.writer import ParquetOptions
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.digests import rows_digest
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import Checkpoints, entries_of, in_both_layouts, newest_file
@@ -352,7 +352,7 @@ def test_names_with_a_nul_are_neither_stored_nor_queried(
             checkpoint.broadcast("u", "s", rows.to_pylist())
         with pytest.raises(InvalidArgumentError, match="NUL"):
             checkpoint.union("u", "s", rows)
-    monkeypatch.setattr("statestore.snapshot.states.names_with_nul", lambda schema: ())
+    monkeypatch.setattr("statestore.snapshot.state_request.names_with_nul", lambda schema: ())
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k")
         checkpoint.keyed("u", "t", rows.select(["k"]), key="k")

@@ -23,9 +23,9 @@ from statestore.errors import (
     StateNotFoundError,
     StoreNotFoundError,
 )
-from statestore.files.digest import rows_digest
 from statestore.format.names import KEY_GROUP
 from statestore.keys.groups import KeyGroupAssignment
+from statestore.rows.digests import rows_digest
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 from statestore.testing.reference import (

@@ -11,7 +11,7 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.files.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 GROUPS = 16

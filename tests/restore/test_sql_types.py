@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.files.values import shown_values
 from statestore.restore.export import json_value
+from statestore.rows.python_values import shown_values
 
 EVERY_TYPE = "SELECT * FROM test_all_types()"
 # JSON has no type for these. As elsewhere in this project, times are ISO 8601 and bytes are hex.

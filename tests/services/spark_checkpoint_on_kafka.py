@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
+from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint, show_location
 from tests.services.kafka_topics import Topics
 from tests.services.spark_process import kafka_session
 

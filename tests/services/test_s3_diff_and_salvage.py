@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore import StateStore
-from statestore.files.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions
 from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from statestore import StateStore
 from statestore.cli.main import cli
 from statestore.errors import DamagedFileError
-from statestore.interop.flink import (
+from statestore.interop.flink_savepoints import (
     export_savepoint,
     import_savepoint,
     open_savepoint,
@@ -20,7 +20,7 @@ from statestore.interop.flink import (
     show_savepoint,
 )
 from statestore.storage import S3Storage
-from tests.interop.flink.goldens import Golden
+from tests.interop.flink_savepoints.goldens import Golden
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.s3 import S3Server
 

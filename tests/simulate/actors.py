@@ -23,7 +23,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.flink import JobGraph
+from statestore.jobgraph import JobGraph
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.documents import COUNT, KEY, Checkpoint, Rows

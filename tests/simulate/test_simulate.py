@@ -21,7 +21,7 @@ from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
-from statestore.snapshot.attempt import History
+from statestore.snapshot.checkpoint_context import History
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk

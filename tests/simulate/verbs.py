@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from statestore.api.context import OpenStore
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -16,7 +17,6 @@ from statestore.errors import (
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from statestore.maintenance import copy as command
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.store_parts import OpenStore
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
 from tests.simulate.documents import KEY, Checkpoint, Rows
 from tests.simulate.live import query

@@ -26,9 +26,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.maintenance import copy_files
+from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored

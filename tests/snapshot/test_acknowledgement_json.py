@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import FormatVersionError, MalformedManifestError
 from statestore.format.documents import document_bytes
-from statestore.snapshot.subtasks import Acknowledgement, Attempted
+from statestore.snapshot.subtask_writer import Acknowledgement, Attempted
 from tests.support.key_values import manifests
 
 ATTEMPT = Attempted("store", 7, "token")

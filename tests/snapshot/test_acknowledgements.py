@@ -10,7 +10,7 @@ import pytest
 
 from statestore import Acknowledgement, StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
-from tests.snapshot.test_subtasks import ROWS, WANTED, declare, restored, rows_of
+from tests.snapshot.test_subtask_writer import ROWS, WANTED, declare, restored, rows_of
 from tests.support.writers import opened, stored_files
 
 

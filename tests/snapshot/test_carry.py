@@ -20,9 +20,9 @@ from statestore.errors import (
     ParallelismError,
     StateNotFoundError,
 )
-from statestore.flink import JobGraph
-from statestore.flink.operators import operator_id
 from statestore.format.left_out import LeftOutState
+from statestore.jobgraph import JobGraph
+from statestore.jobgraph.operators import operator_id
 from statestore.maintenance.expire import tombstone
 from statestore.storage import LocalStorage
 from tests.support.examples import examples

@@ -20,13 +20,13 @@ from statestore.errors import (
     NullKeyError,
     SchemaMismatchError,
 )
-from statestore.files import runs
 from statestore.format.digest import RowSet
 from statestore.format.documents import document_bytes
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import manifest_path
-from tests.snapshot.test_changes import ROWS, change, content, files, full, opened, table
+from statestore.rows import key_group_runs as runs
+from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table
 
 
 def against(store: StateStore, rows: Any, previous: int | str = "latest") -> KeyedEntry:

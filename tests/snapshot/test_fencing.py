@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from statestore import StateStore
 from statestore.catalog.fence import Fence
+from statestore.delta.state_table import ParquetTable, open_table
 from statestore.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -26,7 +27,6 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
-from statestore.files.table import ParquetTable, open_table
 from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage
@@ -361,7 +361,7 @@ def test_a_replaced_writer_that_still_publishes_does_not_block_others(
             if len(loads) == 1:
                 open_table("delta", storage).publish(entry, 2)
 
-        monkeypatch.setattr("statestore.files.delta.add_checkpoint", loaded)
+        monkeypatch.setattr("statestore.delta.backend.add_checkpoint", loaded)
         take(newest)
         assert len(loads) == 3  # twice by the newest writer
     (kept,) = newest.manifest(2).keyed

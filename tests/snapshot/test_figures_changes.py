@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from statestore.catalog.catalog import Catalog
-from statestore.flink.operators import Operators
 from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.placement import place_operators
 from statestore.restore.plan import plan_restore
 from statestore.restore.target import RestoreTarget, plan_target
-from statestore.snapshot.attempt import History
+from statestore.snapshot.checkpoint_context import History
 from tests.support.forms import GROUPS, Checkpoints, users
 
 HALF = KeyGroupRange(0, GROUPS // 2 - 1)

@@ -144,7 +144,7 @@ def test_a_user_column_with_that_name_is_refused(tmp_path: Path, column: Any) ->
 
 @pytest.mark.parametrize("name", ["Key_Group", "KEY_GROUP"])
 def test_no_message_suggests_renaming_the_column(name: str) -> None:
-    from statestore.files.types import schema_of_arrow
+    from statestore.rows.column_types import schema_of_arrow
 
     with pytest.raises(StateStoreError, match="leave it out") as caught:
         KeyedState(

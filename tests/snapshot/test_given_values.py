@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
-from statestore.files.types import arrow_schema
+from statestore.rows.column_types import arrow_schema
 from tests.support.examples import examples
 from tests.support.strategies import KEY_KINDS
 

@@ -15,8 +15,8 @@ from statestore.errors import (
     StateNotFoundError,
     UnclaimedStateError,
 )
-from statestore.flink.graph import JobGraph, Node
-from statestore.flink.operators import operator_id, operator_ids
+from statestore.jobgraph.graph import JobGraph, Node
+from statestore.jobgraph.operators import operator_id, operator_ids
 from statestore.spark.data_source import resolve
 
 ROWS = [{"user": f"u{i}", "n": i} for i in range(50)]

@@ -17,8 +17,8 @@ from statestore.errors import (
     NullKeyError,
     UnsupportedTypeError,
 )
-from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
+from statestore.parquet.writer import ParquetOptions
 from statestore.testing.reference import canonical
 
 NAN = float("nan")

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
-from statestore.files.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

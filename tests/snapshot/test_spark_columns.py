@@ -10,8 +10,8 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
-from statestore.files.writer import ParquetOptions
-from statestore.spark import read
+from statestore.parquet.writer import ParquetOptions
+from statestore.spark import state_reader as read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

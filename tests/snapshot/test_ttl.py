@@ -12,15 +12,15 @@ import pytest
 
 from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
-from statestore.files.digest import rows_digest
-from statestore.files.reader import read_slices
-from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import slices_of
 from statestore.format.state import TtlVisibility
 from statestore.keys.groups import KeyGroupRange
-from statestore.snapshot.compaction import Compactor
+from statestore.layers.compaction import Compactor
+from statestore.parquet.reader import read_slices
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.digests import rows_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from statestore.spark import write
-from statestore.spark.cached import (
+from statestore.spark import state_writer as write
+from statestore.spark.cached_rows import (
     compute,
     few_cached,
     few_of_driver,
@@ -22,8 +22,8 @@ from statestore.spark.cached import (
     many_cached,
     rows_cached,
 )
-from statestore.spark.read import at_hand
-from statestore.spark.write import frame_of
+from statestore.spark.state_reader import at_hand
+from statestore.spark.state_writer import frame_of
 
 MANY = 2**20
 

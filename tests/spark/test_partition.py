@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from statestore.engines.choice import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.files.engines import partition
-from statestore.flink.partitioners import (
+from statestore.jobgraph.partitioners import (
     Broadcast,
     Custom,
     Forward,

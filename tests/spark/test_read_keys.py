@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import MissingFileError
 from statestore.restore.restored import RestoredKeyedState
-from statestore.spark import read
-from statestore.spark.cached import few_of_driver
+from statestore.spark import state_reader as read
+from statestore.spark.cached_rows import few_of_driver
 
 COLUMNS = {
     "k": "concat('k', id)",

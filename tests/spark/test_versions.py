@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore, partition, spark_session
 from statestore.errors import MissingDependencyError
-from statestore.flink.partitioners import KeyGroup
-from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
+from statestore.interop.spark_checkpoints import export_checkpoint, import_checkpoint, show_location
+from statestore.jobgraph.partitioners import KeyGroup
 from statestore.spark.compat import INSTALLED, NEWEST_WITH_DELTA
 from statestore.streaming import MicroBatch, StatefulQuery, by_key
-from tests.interop.spark.queries import Query, events, run, session
+from tests.interop.spark_checkpoints.queries import Query, events, run, session
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 

@@ -20,7 +20,7 @@ from statestore.errors import (
     NullKeyError,
     StateStoreError,
 )
-from statestore.spark import write
+from statestore.spark import state_writer as write
 from statestore.spark.hashing import key_group_column
 
 

@@ -20,8 +20,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.exact import UnfitError
 from statestore.format.state import StateKind
+from statestore.rows.lossless_cast import UnfitError
 from statestore.streaming.handle import Clock, MapState, Variable
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
 from tests.support.bits import bits, columns, kinds

@@ -19,16 +19,16 @@ from statestore.errors import (
     LeftOutStateError,
     NullKeyError,
 )
-from statestore.files.writer import ParquetOptions
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
-from statestore.spark import read
+from statestore.parquet.writer import ParquetOptions
+from statestore.spark import state_reader as read
 from statestore.streaming import (
     Changes,
     MicroBatch,
     StatefulQuery,
 )
-from statestore.streaming.query import Trials
+from statestore.streaming.stateful_query import Trials
 from tests.streaming.world import EVENTS, World, of_one, totals
 
 pytestmark = pytest.mark.spark

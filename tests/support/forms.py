@@ -22,11 +22,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from statestore.files.key_groups import group_digests
-from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.intact_key_groups import group_digests
+from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from statestore.testing.counting import CountingStorage
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from statestore.flink.graph import JobGraph, Node
-from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import combine
 from statestore.format.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import (
@@ -31,6 +29,8 @@ from statestore.format.names import (
 )
 from statestore.format.schema import PRIMITIVES, DataType, Field, Schema
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+from statestore.jobgraph.graph import JobGraph, Node
+from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupRange
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)

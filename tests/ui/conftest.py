@@ -15,7 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from statestore import StateStore
-from statestore.flink.graph import JobGraph
+from statestore.jobgraph.graph import JobGraph
 from statestore.ui.app import QueryLimits, application
 
 SCRIPT = "<script>window.owned = true</script>"

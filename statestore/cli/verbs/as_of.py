@@ -14,12 +14,12 @@ from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options,
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, when
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
-from statestore.files.values import shown
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest_json import left_out_to_json
 from statestore.format.state import KeyedState
 from statestore.restore.export import json_value
-from statestore.restore.history import CHANGE, CHANGES, KeyAt
+from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
+from statestore.rows.python_values import shown
 
 __all__ = ["Joined", "KeyHistory", "join_checkpoints", "show_history"]
 

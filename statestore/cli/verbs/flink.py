@@ -14,8 +14,12 @@ from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 
 if TYPE_CHECKING:
-    from statestore.interop.flink.repack import Repacked
-    from statestore.interop.flink.show import ShownKeyedState, ShownOperator, ShownSavepoint
+    from statestore.interop.flink_savepoints.read.show_savepoint import (
+        ShownKeyedState,
+        ShownOperator,
+        ShownSavepoint,
+    )
+    from statestore.interop.flink_savepoints.write.repack import Repacked
 
 __all__ = [
     "RepackedSavepoint",
@@ -117,7 +121,7 @@ def show_state(
     invocation: Invocation, savepoint: str, moved: tuple[str, ...], allow: tuple[str, ...]
 ) -> ShownState:
     """Show what a savepoint or checkpoint holds."""
-    module: Any = importlib.import_module("statestore.interop.flink.show")
+    module: Any = importlib.import_module("statestore.interop.flink_savepoints.read.show_savepoint")
     with progress_bar("reading") as progress:
         shown = module.show_savepoint(
             savepoint, moved=dict(map(folder_pair, moved)), allow=allow, on_progress=progress
@@ -171,7 +175,7 @@ def repack_state(
     drop: tuple[str, ...],
 ) -> RepackedSavepoint:
     """Give a savepoint another number of key groups."""
-    module: Any = importlib.import_module("statestore.interop.flink.repack")
+    module: Any = importlib.import_module("statestore.interop.flink_savepoints.write.repack")
     with progress_bar("repacking") as progress:
         repacked = module.repack_savepoint(
             savepoint,

@@ -15,7 +15,7 @@ from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folders
 
 if TYPE_CHECKING:
-    from statestore.interop.flink.export_state import ExportedSavepoint
+    from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
 
 __all__ = ["Exported", "export_state"]
 
@@ -115,7 +115,9 @@ def export_state(
         raise click.UsageError(f"one store and one savepoint are named, not {len(places)} places")
     if stores:
         invocation.arguments["store"] = stores[0]
-    module: Any = importlib.import_module("statestore.interop.flink.export_state")
+    module: Any = importlib.import_module(
+        "statestore.interop.flink_savepoints.exporting.export_state"
+    )
     with progress_bar("exporting") as progress:
         exported = module.export_savepoint(
             invocation.store(),

@@ -16,13 +16,13 @@ from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import allowed_places, dropping
 from statestore.errors import IncompleteError
-from statestore.flink.operators import operator_id
 from statestore.format.left_out import left_out_text
+from statestore.jobgraph.operators import operator_id
 from statestore.parsing import parse_integer, parse_toml
 
 if TYPE_CHECKING:
-    from statestore.interop.flink.import_state import ImportedSavepoint
-    from statestore.interop.flink.record import ImportedState
+    from statestore.interop.flink_savepoints.importing.import_record import ImportedState
+    from statestore.interop.flink_savepoints.importing.import_state import ImportedSavepoint
 
 __all__ = ["Imported", "import_state"]
 
@@ -116,7 +116,9 @@ def import_state(
     """Take the state in a savepoint as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
-    module: Any = importlib.import_module("statestore.interop.flink.import_state")
+    module: Any = importlib.import_module(
+        "statestore.interop.flink_savepoints.importing.import_state"
+    )
     store = invocation.store()
     with progress_bar("importing") as progress:
         imported = module.import_savepoint(

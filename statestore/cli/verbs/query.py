@@ -16,12 +16,12 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
-from statestore.files.values import shown_values
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.format.manifest_json import left_out_to_json
 from statestore.restore.export import json_value
-from statestore.restore.query import View
+from statestore.restore.sql_query import View
+from statestore.rows.python_values import shown_values
 
 __all__ = ["Answered", "ListedViews", "query_states"]
 

@@ -22,9 +22,9 @@ from statestore.cli.command import (
 from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
-from statestore.files.writer import ParquetOptions
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.manifest_json import left_out_to_json
+from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import EXPORT_FORMATS, ExportedCheckpoint, ExportedState
 
 __all__ = ["Restored", "restore_checkpoint"]

@@ -23,10 +23,10 @@ from statestore.format.manifest_json import left_out_to_json
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from statestore.interop.spark.export_state import ExportedCheckpoint, ExportedStore
-    from statestore.interop.spark.hand_over import ExportedProgress
-    from statestore.interop.spark.import_state import ImportedCheckpoint
-    from statestore.interop.spark.show import (
+    from statestore.interop.spark_checkpoints.export_state import ExportedCheckpoint, ExportedStore
+    from statestore.interop.spark_checkpoints.hand_over import ExportedProgress
+    from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint
+    from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
         ShownOperator,
         ShownStore,
@@ -81,7 +81,7 @@ spark.params.extend(common_options())
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"statestore.interop.spark.{name}")
+    return importlib.import_module(f"statestore.interop.spark_checkpoints.{name}")
 
 
 def _session(location: str) -> Any:

@@ -1,0 +1,1 @@
+"""The parts of the public ``StateStore``: inspection, maintenance, and their shared context."""

@@ -1,0 +1,120 @@
+"""The parts of an opened store: its storages, its fence, its clock, and helpers for commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from statestore._version import __version__
+from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, CommittedManifest
+from statestore.catalog.fence import Fence
+from statestore.delta.state_table import StateTable, open_table
+from statestore.errors import StoreNotFoundError
+from statestore.format.layers import CompactionRule
+from statestore.listeners import Listeners
+from statestore.maintenance.derive import Deriver
+from statestore.parquet.writer import ParquetOptions
+from statestore.snapshot.background_compaction import BackgroundCompaction
+from statestore.storage import Storage
+
+__all__ = ["OpenStore", "Opened"]
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """The parts that :class:`StateStore`, its ``inspect`` and its ``maintenance`` share.
+
+    ``data`` is the storage for snapshots and restores, including the local cache if there is one.
+    ``table_format`` and ``layout`` are the arguments that the store was opened with.
+    """
+
+    storage: Storage
+    data: Storage
+    spark: Any
+    parquet: ParquetOptions
+    compaction: CompactionRule | None
+    background: BackgroundCompaction
+    table_format: str | None
+    layout: str | None
+    fence: Fence
+    listeners: Listeners
+    now_ms: Callable[[], int]
+    committed: CommittedManifest = field(default_factory=CommittedManifest)
+
+    @classmethod
+    def on(
+        cls,
+        storage: Storage,
+        *,
+        data: Storage | None = None,
+        spark: Any = None,
+        parquet: ParquetOptions,
+        compaction: CompactionRule | None = None,
+        table_format: str | None = None,
+        layout: str | None = None,
+    ) -> OpenStore:
+        """Return a store on a storage, with its own fence and this machine's clock."""
+        listeners = Listeners(storage.url)
+        return cls(
+            storage,
+            data or storage,
+            spark,
+            parquet,
+            compaction,
+            BackgroundCompaction(data or storage, parquet, compaction, listeners),
+            table_format,
+            layout,
+            Fence(storage, release=__version__),
+            listeners,
+            _now_ms,
+        )
+
+    def catalog(self) -> Catalog:
+        """Return the store's catalog. Raises StoreNotFoundError."""
+        return Catalog.open(self.data, create=False)
+
+    def deriver(self) -> Deriver:
+        """Return a factory for new checkpoints derived from kept ones.
+
+        Raises StoreNotFoundError.
+        """
+        return self.deriver_of(self.catalog())
+
+    def deriver_of(self, catalog: Catalog) -> Deriver:
+        """Return a factory for derived checkpoints in a catalog of this store."""
+        return Deriver(catalog, self.fence, self.parquet, __version__, self.listeners)
+
+    def to_write(self) -> tuple[Catalog, StateTable]:
+        """Return the catalog and the table backend, and create the store if necessary.
+
+        Raises InvalidArgumentError for another table format than the store's.
+        """
+        try:
+            catalog = Catalog.open(self.data, create=False, committed=self.committed)
+        except StoreNotFoundError:
+            chosen = self.table_format or DEFAULT_TABLE_FORMAT
+            open_table(chosen, self.data)  # an invalid format must not create a store
+            catalog = Catalog.open(
+                self.data,
+                create=True,
+                table_format=chosen,
+                layout=self.layout,
+                committed=self.committed,
+            )
+        chosen = catalog.table_format(self.table_format)
+        return catalog, open_table(chosen, self.data)
+
+
+@runtime_checkable
+class Opened(Protocol):
+    """An open store, such as a :class:`StateStore`."""
+
+    @property
+    def parts(self) -> OpenStore:
+        """The parts that commands on it use."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

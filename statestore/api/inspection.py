@@ -1,0 +1,324 @@
+"""``store.inspect``: query the content of checkpoints, and compare them, without any change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from statestore.api.context import Opened, OpenStore
+from statestore.arguments import checked_methods
+from statestore.jobgraph.graph import JobGraph
+from statestore.maintenance import diff as diff_command
+from statestore.maintenance.diff import DEFAULT_EXAMPLES
+from statestore.maintenance.diff_rows import CheckpointDifference
+from statestore.restore import compare_plans as compare_command
+from statestore.restore import key_history as as_of_command
+from statestore.restore import key_history as key_command
+from statestore.restore import skew as skew_command
+from statestore.restore.compare_plans import Comparison, Prices
+from statestore.restore.export import Progress
+from statestore.restore.key_history import KeyHistory, KeyStates
+from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
+from statestore.restore.plan import Weight
+from statestore.restore.skew import FACTOR, RangeSkew, SkewReport, skews_of
+from statestore.restore.target import RestoreTarget, plan, plan_target
+from statestore.rows.dataframes import RowStream
+
+__all__ = ["StoreInspection"]
+
+
+@checked_methods
+class StoreInspection:
+    """Queries a store about keys, differences and sizes; from ``store.inspect``.
+
+    It needs no Spark.
+    """
+
+    def __init__(self, store: OpenStore) -> None:
+        """Use ``StateStore.inspect``."""
+        self._store = store
+
+    def key(
+        self,
+        key: Any,
+        checkpoint: int | str = "latest",
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        now_ms: int | None = None,
+    ) -> KeyStates:
+        """Return a key's rows in all states.
+
+        At most one file of each state is read.
+
+        Args:
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
+                state.
+            checkpoint: as in :meth:`StateStore.restore`.
+            uid: restricts the search to this operator's states; by default all operators are
+                searched.
+            name: restricts the search to states of this name.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The rows per state. States whose key has another type are in ``skipped``.
+
+        Raises:
+            InvalidArgumentError: if all states are skipped.
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            CorruptionError: if the manifest or a file is damaged.
+        """
+        of = key if callable(key) else lambda state: key
+        return key_command.key_states(
+            self._store.catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
+        )
+
+    def history(self, key: Any, uid: str, name: str, *, now_ms: int | None = None) -> KeyHistory:
+        """Return a key's rows at each kept checkpoint, oldest first.
+
+        Args:
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for the
+                state in the newest checkpoint.
+            uid: the operator.
+            name: the state.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The rows per checkpoint, None if the state has another key there; all of them as one
+            frame with ``to_arrow()``, ``to_pandas()`` or ``to_polars()``.
+
+        Raises:
+            StateNotFoundError: if no checkpoint has the state.
+            InvalidArgumentError: for a value that is not a key of the state.
+            MissingFileError or DamagedFileError: for a damaged file.
+        """
+        of = key if callable(key) else lambda state: key
+        found = as_of_command.key_history(self._store.catalog(), of, uid, name, now_ms=now_ms)
+        return KeyHistory(found)
+
+    def as_of(
+        self, a: int | str, b: int | str, uid: str, name: str, *, now_ms: int | None = None
+    ) -> RowStream:
+        """Join a keyed state at checkpoint ``a`` with the same state at ``b``, row by row.
+
+        Memory holds one run of key groups at a time.
+
+        Args:
+            a: the first checkpoint.
+            b: the second checkpoint.
+            uid: the operator.
+            name: the state.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The columns ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``),
+            the identity columns, and each value column as ``<name>_a`` and ``<name>_b``. A row is
+            ``changed`` if a common column differs; a wider type does not count as a difference. The
+            result is a stream, as for :meth:`StateStore.query`.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: if the two cannot be joined.
+            MissingFileError or DamagedFileError: while the rows are read.
+        """
+        return as_of_command.as_of(self._store.catalog(), a, b, uid, name, now_ms=now_ms)
+
+    def diff(
+        self,
+        a: int | str,
+        b: int | str = "latest",
+        *,
+        other: Opened | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        keys: int = DEFAULT_EXAMPLES,
+        on_progress: Progress | None = None,
+    ) -> CheckpointDifference:
+        """Return the differences between checkpoints ``a`` and ``b``.
+
+        These are added, removed and changed rows per state and key group, and differences in
+        elements, schemas, job graphs and parallelism. Stored rows are compared, including expired
+        ones; a wider type does not count as a difference. Only key groups whose digests differ, or
+        cannot be compared because types differ, are read.
+
+        Args:
+            a: the first checkpoint.
+            b: the second checkpoint.
+            other: the store of ``b``; by default this one.
+            uid: restricts the comparison to this operator.
+            name: restricts the comparison to the state of this name.
+            keys: the maximum number of examples per state; by default 10.
+            on_progress: called with the number of done key groups and the total.
+
+        Returns:
+            The differences, with examples and the bytes read from each side.
+
+        Raises:
+            StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: if the store,
+                checkpoint or state does not exist.
+            CorruptionError or StorageError: if a side cannot be read.
+        """
+        return diff_command.diff(
+            (self._store.storage, a),
+            ((self._store if other is None else other.parts).storage, b),
+            uid=uid,
+            name=name,
+            keys=keys,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def skew(
+        self,
+        uid: str | None = None,
+        name: str | None = None,
+        *,
+        keys: int = skew_command.KEYS,
+        checkpoint: int | str = "latest",
+        by: Weight | str = Weight.BYTES,
+        factor: float = FACTOR,
+        read_groups: int = skew_command.READ_GROUPS,
+    ) -> SkewReport:
+        """Return skewed key groups, and the keys with the most rows.
+
+        A key group is skewed when it has more than ``factor`` times the even share of bytes (or
+        rows). Key groups are weighed from the manifest. Keys are read from states in which one key
+        may have several rows. In states without changes, only the key columns are read.
+
+        Args:
+            uid: restricts the search to this operator's keyed states; by default all keyed states
+                are searched.
+            name: restricts the search to the state of this name, of operator ``uid``.
+            keys: the maximum number of keys per state; by default 10. 0 reads nothing.
+            checkpoint: as in :meth:`StateStore.restore`.
+            by: the weight, ``bytes`` or ``rows``.
+            factor: the multiple of the even share above which a key group is skewed. It is 1 or
+                more; by default 2.
+            read_groups: the maximum number of key groups per state that are read to find keys,
+                starting with the largest; by default 8.
+
+        Returns:
+            The key groups and the keys.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: for an invalid weight or number.
+            MissingFileError or DamagedFileError: for a damaged file.
+        """
+        return skew_command.skew(
+            self._store.catalog(),
+            uid,
+            name,
+            checkpoint=checkpoint,
+            by=Weight(by),
+            factor=factor,
+            keys=keys,
+            read_groups=read_groups,
+        )
+
+    def balance(
+        self,
+        *,
+        parallelism: int | None = None,
+        by: Weight | str = Weight.BYTES,
+        checkpoint: int | str = "latest",
+    ) -> tuple[RangeSkew, ...]:
+        """Return the bytes or rows of each subtask, per operator with keyed state.
+
+        Both Flink's even ranges and the ranges of ``restore(balance=…)`` are covered. Raises the
+        errors of :meth:`StateStore.plan`.
+
+        Args:
+            parallelism: as in :meth:`StateStore.restore`.
+            by: the weight, ``bytes`` or ``rows``.
+            checkpoint: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The two distributions of each operator.
+        """
+        manifest = self._store.catalog().load(checkpoint)
+        plan = plan_target(manifest, RestoreTarget(parallelism=parallelism))
+        return skews_of(manifest, plan, Weight(by))
+
+    def compare(
+        self,
+        parallelisms: Iterable[int],
+        *,
+        checkpoint: int | str = "latest",
+        balance: Weight | str | None = None,
+        hosts: Mapping[str, int] | None = None,
+        strategy: str = LOCALITY,
+        rate: float | None = None,
+        prices: Prices | None = None,
+    ) -> Comparison:
+        """Compare restores at several parallelisms by bytes read and moved, time, and cost.
+
+        The result also has the recommended parallelism, and the reason. Only the manifest is read.
+
+        With ``hosts``, moved bytes are the bytes without a copy on the host where :meth:`placement`
+        puts their subtask. Without it, they are the bytes that another subtask owns than in the
+        checkpoint.
+
+        Args:
+            parallelisms: the parallelisms to compare.
+            checkpoint: as in :meth:`StateStore.restore`.
+            balance: as in :meth:`StateStore.restore`.
+            hosts: the slots of each host.
+            strategy: as in :meth:`placement`.
+            rate: bytes per second, to estimate the time of the largest subtask.
+            prices: prices, to compute the cost.
+
+        Returns:
+            The comparison.
+
+        Raises:
+            ParallelismError or InvalidArgumentError: for an impossible parallelism or option.
+        """
+        return compare_command.compare(
+            self._store.catalog().load(checkpoint),
+            parallelisms,
+            balance=balance,
+            hosts=hosts,
+            strategy=strategy,
+            rate=rate,
+            prices=prices,
+        )
+
+    def placement(
+        self,
+        hosts: Mapping[str, int],
+        *,
+        strategy: str = LOCALITY,
+        parallelism: int | Literal["auto"] | None = None,
+        checkpoint: int | str = "latest",
+        bytes_per_task: int | None = None,
+        graph: JobGraph | None = None,
+    ) -> tuple[OperatorPlacement, ...]:
+        """Return, per operator, the host on which each subtask finds its state.
+
+        As in Flink, subtask i of every operator of a slot sharing group runs in one slot. So
+        chained operators always run together. Copies are on the hosts that wrote them with a local
+        cache.
+
+        Args:
+            hosts: the slots of each host.
+            strategy: ``locality`` (Flink's adaptive scheduler), ``default``, ``evenly``,
+                ``previous-default`` or ``previous-evenly`` (its default scheduler).
+            parallelism: as in :meth:`StateStore.plan`.
+            checkpoint: as in :meth:`StateStore.plan`.
+            bytes_per_task: as in :meth:`StateStore.plan`.
+            graph: as in :meth:`StateStore.plan`.
+
+        Returns:
+            The placement of each operator.
+
+        Raises:
+            InvalidArgumentError: for too few slots or an unknown strategy.
+            StateStoreError: the errors of :meth:`StateStore.plan`.
+        """
+        manifest = self._store.catalog().load(checkpoint)
+        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
+        operators = plan(manifest, target).operators
+        return place_operators(manifest, operators, hosts, strategy, graph)

@@ -1,0 +1,756 @@
+"""``store.maintenance``: the commands on kept checkpoints, and their holds.
+
+Each method is one call into ``maintenance/``. None needs a job, and few need Spark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from statestore._version import __version__
+from statestore.api.context import Opened, OpenStore
+from statestore.arguments import checked_methods
+from statestore.errors import InvalidArgumentError
+from statestore.format.documents import Pin, Savepoint
+from statestore.format.layers import CompactionRule
+from statestore.format.state import KeyedState
+from statestore.keys.groups import KeyGroupRange
+from statestore.maintenance import compact as compact_command
+from statestore.maintenance import copy as copy_command
+from statestore.maintenance import copy as fork_command
+from statestore.maintenance import edit as edit_command
+from statestore.maintenance import expire as expire_command
+from statestore.maintenance import forget as forget_command
+from statestore.maintenance import hold as pin_command
+from statestore.maintenance import purge as purge_command
+from statestore.maintenance import rekey as rekey_command
+from statestore.maintenance import repair as repair_command
+from statestore.maintenance import salvage as salvage_command
+from statestore.maintenance import verify as verify_command
+from statestore.maintenance.compact import CompactReport, CompactRequest
+from statestore.maintenance.copy import CopiedCheckpoint
+from statestore.maintenance.edit import Edit, EditedState
+from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.forget import ForgottenSubject
+from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
+from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
+from statestore.maintenance.purge import PurgedKey, PurgeRequest
+from statestore.maintenance.rekey import RekeyReport
+from statestore.maintenance.rekey_plan import RekeyRequest
+from statestore.maintenance.repair import RepairedStore
+from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
+from statestore.maintenance.search import KeySearch, search_store
+from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
+from statestore.maintenance.verify import VerifyReport
+from statestore.restore.export import Progress
+from statestore.storage import Storage, open_storage
+
+__all__ = ["StoreMaintenance"]
+
+
+@checked_methods
+class StoreMaintenance:
+    """Verifies, salvages, copies, edits and collects checkpoints; from ``store.maintenance``."""
+
+    def __init__(self, store: OpenStore) -> None:
+        """Use ``StateStore.maintenance``."""
+        self._store = store
+
+    def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
+        """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
+
+        All methods that take a checkpoint also take this name. If it is already kept under that
+        name, this does nothing.
+
+        Args:
+            name: the name of the savepoint.
+            checkpoint: the id, ``latest``, or another savepoint's name.
+
+        Returns:
+            The savepoint.
+
+        Raises:
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: for an unreadable checkpoint.
+            InvalidArgumentError: for a name that is taken or invalid.
+        """
+        return make_savepoint(self._store.catalog(), name, checkpoint, now_ms=self._store.now_ms())
+
+    def delete_savepoint(self, name: str) -> Savepoint | None:
+        """Release a savepoint.
+
+        From now on its checkpoint is like any other. If that has expired, it is gone.
+
+        Args:
+            name: the name of the savepoint.
+
+        Returns:
+            The savepoint; None if it was damaged.
+
+        Raises:
+            CheckpointNotFoundError: with the names of the existing savepoints.
+        """
+        return self._store.catalog().holds.delete_savepoint(name)
+
+    def savepoints(self) -> tuple[Savepoint, ...]:
+        """Return the savepoints, ordered by name.
+
+        Raises:
+            MalformedManifestError: for a damaged one.
+        """
+        return self._store.catalog().holds.savepoints()
+
+    def pin(
+        self, checkpoint: int | str = "latest", *, lease_s: float, holder: str | None = None
+    ) -> PinnedCheckpoint:
+        """Keep a checkpoint while it is being read, at most for ``lease_s`` seconds::
+
+            with store.maintenance.pin(lease_s=3600) as pinned:
+                restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
+
+        It is released at the end of the block, by :meth:`unpin` with its ``token``, or when the
+        lease ends.
+
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            lease_s: the lease, in seconds.
+            holder: the reader; by default host and process.
+
+        Returns:
+            The pinned checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: for an unreadable checkpoint.
+            InvalidArgumentError: for an invalid lease or holder.
+        """
+        return pin_command.pin(
+            self._store.catalog(),
+            checkpoint,
+            lease_s=lease_s,
+            holder=holder,
+            now_ms=self._store.now_ms(),
+        )
+
+    def unpin(self, token: str) -> None:
+        """Release a pin.
+
+        Args:
+            token: the token of the pin.
+
+        Raises:
+            CheckpointNotFoundError: with the names of the existing pins.
+        """
+        pin_command.unpin(self._store.catalog(), token)
+
+    def pins(self) -> tuple[Pin, ...]:
+        """Return the pins, including those whose lease has ended.
+
+        Raises:
+            MalformedManifestError: for a damaged one.
+        """
+        return self._store.catalog().holds.pins()
+
+    def expire(
+        self,
+        *,
+        retain: int | None = None,
+        older_than_s: float | None = None,
+        dry_run: bool = False,
+    ) -> ExpiredCheckpoints:
+        """Expire checkpoints, which makes them invisible.
+
+        The newest one always stays, and so do checkpoints that a savepoint or a pin holds; ``held``
+        lists these. No data file is deleted; see :meth:`gc`.
+
+        Args:
+            retain: how many of the newest checkpoints stay. With both options, a checkpoint expires
+                if it is neither among the newest nor young.
+            older_than_s: the age in seconds above which checkpoints expire.
+            dry_run: reports what would expire, and changes nothing.
+
+        Returns:
+            The expired checkpoints.
+
+        Raises:
+            InvalidArgumentError: for a ``retain`` below one, or if neither option is given.
+            StoreNotFoundError: if the store does not exist.
+            MalformedManifestError: for a damaged savepoint or pin.
+            StorageError: if the store cannot be read or written.
+        """
+        if retain is None and older_than_s is None:
+            raise InvalidArgumentError("say how many checkpoints to retain, or how old they may be")
+        return expire_command.expire(
+            self._store.catalog(),
+            retain=retain,
+            older_than_ms=None if older_than_s is None else _milliseconds(older_than_s),
+            release=__version__,
+            now_ms=self._store.now_ms(),
+            dry_run=dry_run,
+        )
+
+    def gc(
+        self,
+        *,
+        minimum_age_s: float = DEFAULT_MINIMUM_AGE_S,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> CollectedGarbage:
+        """Delete the data files that no visible checkpoint, savepoint or pin needs.
+
+        Files that crashed writers left are deleted too.
+
+        Args:
+            minimum_age_s: only files above this age, in seconds, are deleted; by default 24 hours.
+                Files of checkpoints that expired more recently stay as well. A snapshot that takes
+                longer must not run at the same time; with 0, no snapshot at all.
+            dry_run: reports what would be deleted, and changes nothing.
+            on_progress: called with the number of deleted files and the total.
+
+        Returns:
+            The deleted files.
+
+        Raises:
+            StoreNotFoundError: if the store does not exist.
+            CorruptionError, FormatVersionError or StorageError: before anything is deleted, if the
+                needed files cannot be determined. The message says what to do.
+        """
+        return collect_garbage(
+            self._store.catalog(),
+            minimum_age_ms=_milliseconds(minimum_age_s),
+            now_ms=self._store.now_ms(),
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def compact(
+        self,
+        checkpoint: int | str = "latest",
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        key_groups: KeyGroupRange | str | None = None,
+        everything: bool = False,
+        rule: CompactionRule | None = None,
+        dry_run: bool = False,
+        now_ms: int | None = None,
+        on_progress: Progress | None = None,
+    ) -> CompactReport:
+        """Merge layers of incremental checkpoints, and fold them into their base.
+
+        The result is a new checkpoint; the old ones stay. If there is nothing to do, no checkpoint
+        is made. If the compaction fails, no new checkpoint is visible.
+
+        A job compacts in the background of its own snapshots. A running job can no longer commit
+        afterwards, as after :meth:`edit`. If two compactions run at the same time, only one
+        commits.
+
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            uid: compacts only the states of this operator.
+            name: compacts only the state of this name.
+            key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files with some of
+                these key groups are selected, and no layers are merged.
+            everything: merges all changes into their base, so that no layers are left.
+            rule: the policy to apply, once; by default the store's.
+            dry_run: reports what would be done, and changes nothing.
+            now_ms: rows that have expired by this time, in ms since 1970, are not rewritten; by
+                default now.
+            on_progress: called with the number of spans and layers done and the total.
+
+        Returns:
+            The compacted states.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+                exist.
+            InvalidArgumentError: for invalid options.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        wanted = CompactRequest(
+            uid=uid,
+            name=name,
+            key_groups=key_groups,
+            everything=everything,
+            rule=rule or self._store.compaction or CompactionRule(),
+        )
+        return compact_command.compact(
+            self._store.deriver(),
+            wanted,
+            checkpoint=checkpoint,
+            dry_run=dry_run,
+            now_ms=self._store.now_ms() if now_ms is None else now_ms,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def verify(
+        self,
+        checkpoint: int | str = "latest",
+        deep: bool = False,
+        on_progress: Progress | None = None,
+    ) -> VerifyReport:
+        """Return whether a checkpoint is intact.
+
+        The manifest is checked, and the length, rows, row groups and columns of every file. One
+        length and one footer are read per file. The report lists everything that is broken; no
+        error is raised for it.
+
+        Args:
+            checkpoint: the id, ``latest``, or ``all``.
+            deep: reads every byte and row, and checks SHA-256, digests, key groups, order,
+                duplicates and null keys.
+            on_progress: called with the number of checked files and the total.
+
+        Returns:
+            The report.
+
+        Raises:
+            StoreNotFoundError or CheckpointNotFoundError: if the store or checkpoint does not
+                exist.
+            FormatVersionError: for a store of a newer release.
+            StorageError: if a file could not be read.
+        """
+        return verify_command.verify(
+            self._store.storage,
+            checkpoint=checkpoint,
+            deep=deep,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def salvage(
+        self,
+        checkpoint: int | str,
+        from_older: bool = False,
+        dry_run: bool = False,
+        keys: int = DEFAULT_KEYS,
+        on_progress: Progress | None = None,
+    ) -> SalvageReport:
+        """Make a new checkpoint from the readable parts of a damaged one, which stays as it is.
+
+        A state that lost everything is in the new checkpoint, without rows. If nothing is damaged,
+        no checkpoint is made.
+
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            from_older: replaces the lost rows with the rows of the newest older checkpoint in which
+                the key group is intact. The ``origin`` of the new manifest records this.
+            dry_run: makes no checkpoint.
+            keys: the maximum number of lost keys in the report; by default 100. They are taken from
+                the same older checkpoint.
+            on_progress: called with the number of checked files and the total.
+
+        Returns:
+            The lost key groups, rows and keys.
+
+        Raises:
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            MalformedManifestError: if the checkpoint's manifest cannot be read.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        return salvage_command.salvage(
+            self._store.storage,
+            self._store.deriver(),
+            checkpoint=checkpoint,
+            from_older=from_older,
+            dry_run=dry_run,
+            keys=keys,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def repair(self, *, dry_run: bool = False) -> RepairedStore:
+        """Repair damage that blocks all writing although no checkpoint is damaged.
+
+        This covers ``statestore.json``, the newest writer's claim, and a missing entry of a Delta
+        log. The restored content is proven first, by a document's SHA-256 or by the checkpoints. If
+        the newest claim is damaged, this object takes over the store, and a running job can no
+        longer commit.
+
+        Args:
+            dry_run: reports what would be done, and changes nothing.
+
+        Returns:
+            The repairs; ``left`` lists the damage that cannot be repaired, and what to do.
+
+        Raises:
+            StoreNotFoundError, FormatVersionError or StorageError: the repair can be run again.
+        """
+        return repair_command.repair(self._store.storage, self._store.fence, dry_run=dry_run)
+
+    def edit(
+        self,
+        uid: str,
+        name: str,
+        *,
+        delete: Sequence[Any] = (),
+        put: Sequence[Mapping[str, Any]] = (),
+        rows: Any = None,
+        sql: str | None = None,
+        checkpoint: int | str = "latest",
+        dry_run: bool = False,
+    ) -> EditedState:
+        """Change one keyed state of a checkpoint, as a new checkpoint; the old one stays.
+
+        Either ``delete`` and ``put`` change single keys, or ``rows`` or ``sql`` gives all rows.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            delete: keys whose rows are all deleted. They are deleted before ``put`` is applied.
+            put: rows that replace rows with the same key, namespace and entry columns.
+            rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
+            sql: a SELECT over the table ``state``, which DuckDB runs.
+            checkpoint: as in :meth:`savepoint`.
+            dry_run: reports what would be changed, and changes nothing.
+
+        Returns:
+            The changed state.
+
+        Raises:
+            StateNotFoundError: if the state does not exist.
+            InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
+                that a snapshot would refuse.
+            MissingDependencyError: without DuckDB.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
+        return edit_command.edit(
+            self._store.deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
+        )
+
+    def rekey(
+        self,
+        uid: str,
+        name: str | None = None,
+        *,
+        max_parallelism: int | None = None,
+        key: str | Sequence[str] | None = None,
+        hash_scheme: str | None = None,
+        checkpoint: int | str = "latest",
+        work: str | Path | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> RekeyReport:
+        """Give an operator's keyed states, or one of them, other key groups, as a new checkpoint.
+
+        Rows do not change, as their digest proves. A running job can no longer commit.
+
+        Args:
+            uid: the operator.
+            name: the state; by default all keyed states of the operator.
+            max_parallelism: the new number of key groups; any is possible.
+            key: the new key columns of the state ``name``, chosen from its columns. Former key
+                columns become value columns.
+            hash_scheme: the new hash scheme.
+            checkpoint: as in :meth:`savepoint`.
+            work: a local folder, used by one run at a time, from which an interrupted run resumes.
+                Without it, a failed run leaves nothing behind.
+            dry_run: reports what would be written, and changes nothing.
+            on_progress: called with the number of rows done and the total.
+
+        Returns:
+            The written states.
+
+        Raises:
+            StateNotFoundError: if the state does not exist.
+            InvalidArgumentError, UnsupportedTypeError or ParallelismError: for impossible options.
+            NullKeyError or DuplicateKeyError: if the rows do not fit the new key.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        wanted = RekeyRequest(
+            uid=uid,
+            name=name,
+            max_parallelism=max_parallelism,
+            key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
+            hash_scheme=hash_scheme,
+        )
+        return rekey_command.rekey(
+            self._store.deriver(),
+            wanted,
+            checkpoint=checkpoint,
+            work=None if work is None else Path(work),
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def purge(
+        self,
+        uid: str,
+        key: Any,
+        name: str | None = None,
+        *,
+        checkpoint: int | str | None = None,
+        ignore_pins: bool = False,
+        dry_run: bool = False,
+    ) -> PurgedKey:
+        """Remove a key of an operator from every kept checkpoint, or from one.
+
+        The operator is matched by its operator id, so an operator without a uid that was renamed is
+        purged under both labels. If a state's key columns were changed, rows are matched by each of
+        its keys. :meth:`forget` takes the column name instead.
+
+        The first checkpoint with the key and all later ones are replaced by new ones, in their
+        order. The old ones expire, and their savepoints move. :meth:`gc` deletes their files, and
+        :meth:`find_key` searches for remaining ones. A running job can no longer commit, and it
+        still has the key. An interrupted purge can be run again, and then finishes.
+
+        Args:
+            uid: the operator.
+            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
+                state.
+            name: the state; by default all keyed states of the operator.
+            checkpoint: the checkpoint; by default every kept one.
+            ignore_pins: purges pinned checkpoints too.
+            dry_run: reports what would be removed, and changes nothing.
+
+        Returns:
+            The removed rows.
+
+        Raises:
+            StateNotFoundError or CheckpointNotFoundError: if the state or checkpoint does not
+                exist.
+            InvalidArgumentError: for a key that does not fit, or for pinned checkpoints unless
+                ``ignore_pins`` is set.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        wanted = PurgeRequest(
+            subject_of=lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            checkpoint=checkpoint,
+        )
+        return purge_command.purge(
+            self._store.deriver(),
+            wanted,
+            ignore_pins=ignore_pins,
+            dry_run=dry_run,
+            now_ms=self._store.now_ms(),
+        )
+
+    def find_key(
+        self, uid: str, key: Any, name: str | None = None, *, on_progress: Progress | None = None
+    ) -> KeySearch:
+        """Search all files of the store for a key, whether or not a checkpoint names them.
+
+        Every file is decoded: rows of data files, statistics and partition values of Delta logs,
+        and text of documents. A file that cannot be decoded is reported, and then the key does not
+        count as gone.
+
+        Args:
+            uid: as in :meth:`purge`.
+            key: as in :meth:`purge`.
+            name: as in :meth:`purge`.
+            on_progress: called with the number of searched bytes and the total.
+
+        Returns:
+            The searched files and the findings.
+
+        Raises:
+            StateNotFoundError: if the state does not exist.
+            InvalidArgumentError: for a key that does not fit.
+            StorageError: if the store cannot be read.
+        """
+        return search_store(
+            self._store.catalog(),
+            lambda manifests: KeySubject(uid, _key_of(key), name, manifests),
+            on_progress or (lambda done, total: None),
+        )
+
+    def forget(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        ignore_pins: bool = False,
+        dry_run: bool = False,
+        gc: bool = False,
+        on_progress: Progress | None = None,
+    ) -> ForgottenSubject:
+        """Remove one subject from all operators: rows with these values in these columns.
+
+        Rows are removed from every keyed state whose key, namespace or entry columns (map keys)
+        include, or once included, all of the columns. Checkpoints are replaced as by :meth:`purge`:
+        they keep their order, times and savepoints. Then the whole store is searched.
+
+        Args:
+            columns: the value of each column, such as ``{"customer": 312}``, or a function that
+                returns it for the column's type. States whose column has another type are not
+                changed, but reported.
+            ignore_pins: replaces pinned checkpoints too.
+            dry_run: reports what would be removed, and changes nothing.
+            gc: also deletes all unneeded files of any age, as :meth:`gc` does with a minimum age of
+                0. No job and no reader may be active. Without it the old files still contain the
+                subject, and the search finds them.
+            on_progress: called with the number of searched bytes and the total.
+
+        Returns:
+            The removed rows and the findings of the search.
+
+        Raises:
+            StateNotFoundError: if no state has these columns.
+            InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set.
+            CorruptionError: if a file is damaged.
+            CommitConflictError: if another writer commits first.
+            StorageError: if the store cannot be read or written.
+        """
+        return forget_command.forget(
+            self._store.deriver(),
+            _values_of(columns),
+            ignore_pins=ignore_pins,
+            dry_run=dry_run,
+            collect=gc,
+            now_ms=self._store.now_ms(),
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def find_subject(
+        self, columns: Mapping[str, Any], *, on_progress: Progress | None = None
+    ) -> KeySearch:
+        """Search all files of the store for a subject; see :meth:`find_key`.
+
+        Args:
+            columns: as in :meth:`forget`.
+            on_progress: as in :meth:`find_key`.
+
+        Returns:
+            The searched files and the findings.
+
+        Raises:
+            StateNotFoundError: if no state has these columns.
+            StorageError: if the store cannot be read.
+        """
+        values = _values_of(columns)
+        return search_store(
+            self._store.catalog(),
+            lambda manifests: ColumnSubject(values, manifests),
+            on_progress or (lambda done, total: None),
+        )
+
+    def copy(
+        self,
+        checkpoint: int | str,
+        to: Opened | str,
+        *,
+        as_savepoint: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> CopiedCheckpoint:
+        """Copy a checkpoint, or a savepoint by its name, to another store.
+
+        The copy gets the next id there. If it is copied again, the first copy is found. Files that
+        the target already has are not copied, so a killed copy can resume. Tables have the target's
+        format.
+
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            to: an open store, or the path or URL of one. It is created if it does not exist. A new
+                store records the table format and layout that it was opened with, or this store's.
+            as_savepoint: the name of the savepoint in the target. By default a savepoint keeps its
+                name, and other checkpoints get none.
+            storage_options: options for fsspec, if ``to`` is a path or URL.
+            dry_run: reports what would be copied, and changes nothing.
+            on_progress: called with the number of copied bytes and the total.
+
+        Returns:
+            The copied checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: if the checkpoint does not exist.
+            InvalidArgumentError: for this store itself, for a savepoint name that the target uses
+                for another checkpoint, or for a table format that is not the target's.
+            ParallelismError or SchemaMismatchError: for a state with another key in the target.
+            MissingFileError or DamagedFileError: for a missing or damaged file of this store.
+            CommitConflictError or StorageError: the copy can be run again.
+        """
+        if isinstance(to, str):
+            target = self._beside(open_storage(to, storage_options, of_store=True))
+        else:
+            target = to.parts
+        return copy_command.copy(
+            self._store.catalog(),
+            checkpoint,
+            target.storage,
+            target.deriver_of,
+            table_format=target.table_format,
+            layout=target.layout,
+            as_savepoint=as_savepoint,
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def fork(
+        self,
+        to: str,
+        checkpoint: int | str = "latest",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> CopiedCheckpoint:
+        """Make a new store that starts with a checkpoint of this one and shares its files.
+
+        On one file system nothing is copied: a file has a name in each store, and is deleted when
+        both stores have released it. Files are copied to and from a bucket, and to another disk.
+
+        Args:
+            to: the path or URL of the new store.
+            checkpoint: as in :meth:`savepoint`.
+            storage_options: as in :meth:`copy`.
+            dry_run: only says what would be copied or shared.
+            on_progress: as in :meth:`copy`.
+
+        Returns:
+            The copied or shared files.
+
+        Raises:
+            InvalidArgumentError: if a store exists at ``to``.
+            StateStoreError: the errors of :meth:`copy`.
+        """
+        storage = open_storage(to, storage_options, of_store=True)
+        return fork_command.fork(
+            self._store.catalog(),
+            checkpoint,
+            storage,
+            self._beside(storage).deriver_of,
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def _beside(self, storage: Storage) -> OpenStore:
+        """Return another store that writes files with this one's options."""
+        return OpenStore.on(storage, parquet=self._store.parquet)
+
+
+def _milliseconds(seconds: float) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidArgumentError(f"an age is a number of seconds, not {seconds!r}")
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidArgumentError(f"an age is 0 or more seconds, not {seconds}")
+    return round(seconds * 1000)
+
+
+def _key_of(key: Any) -> Callable[[KeyedState], Any]:
+    if callable(key):
+        of: Callable[[KeyedState], Any] = key
+        return of
+    return lambda state: key
+
+
+def _values_of(columns: Mapping[str, Any]) -> dict[str, ValueOf]:
+    return {name: _value_of(value) for name, value in columns.items()}
+
+
+def _value_of(value: Any) -> ValueOf:
+    if callable(value):
+        of: ValueOf = value
+        return of
+    return lambda kind: value

@@ -1,0 +1,334 @@
+"""Keyed state from Arrow rows, without Spark: hash, sort and write in this process.
+
+Rows are a table, or a stream that does not fit in memory. Such a stream, and a table larger than
+the configured memory, are sorted on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.digest import RowSet
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, same_columns
+from statestore.format.state import KeyedState
+from statestore.keys.arrow import check_key_types
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
+from statestore.layers.base_comparison import Against, Seen
+from statestore.layers.merge import time_column
+from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
+from statestore.parquet.writer import ParquetOptions
+from statestore.rows.column_types import schema_of_arrow, uuid_columns, with_uuids
+from statestore.rows.input_rows import (
+    StreamedRows,
+    beside,
+    check_groups,
+    given_groups,
+    is_dicts,
+    read_stream,
+    settled,
+    streamed,
+    with_groups,
+    without_empty_chunks,
+    without_groups,
+)
+from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, key_groups_of, null_key_error, null_keys
+from statestore.rows.python_values import ROWS, fitted_table, table_of_dicts
+from statestore.rows.sorting import slices_of, sorted_pieces
+
+__all__ = [
+    "as_table",
+    "by_key_group",
+    "is_schema",
+    "key_types",
+    "on_driver",
+    "refuse_narrowing",
+    "refuse_repeated_names",
+    "rows_known",
+    "schema_of",
+    "ungrouped",
+    "with_time",
+    "write_against",
+    "write_keyed",
+    "write_subtask",
+]
+
+Rows: TypeAlias = pa.Table | StreamedRows
+Own: TypeAlias = tuple[Assignment, int]
+"""The owners of the key groups, and the subtask whose rows are written."""
+
+
+def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
+    """Return rows as an Arrow table; a schema becomes a table without rows.
+
+    Rows are a table, a list of dictionaries, or any frame with the Arrow interface, such as results
+    of pandas, Polars and DuckDB. A stream is read to its end, once: see
+    :mod:`statestore.rows.input_rows`. Raises InvalidArgumentError, which names ``subject``, for
+    anything else, for values without a common type, and for two columns with one name.
+    """
+    rows = settled(rows)
+    if is_dicts(rows):
+        return table_of_dicts(rows, None, subject=subject)
+    if is_schema(rows):
+        rows = rows.empty_table()
+    elif not isinstance(rows, pa.Table):
+        if not hasattr(rows, "__arrow_c_stream__"):
+            raise InvalidArgumentError(
+                "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a "
+                f"list of dictionaries, not {type(rows).__name__} ({subject})"
+            )
+        rows = read_stream(rows, subject)
+    refuse_repeated_names(rows.schema, subject)
+    return without_empty_chunks(rows)
+
+
+def refuse_repeated_names(schema: pa.Schema, subject: str) -> None:
+    """Raise InvalidArgumentError if two columns have one name."""
+    names = schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
+
+
+def is_schema(rows: Any) -> bool:
+    """Return whether the value is an Arrow schema, which declares rows that others provide."""
+    return isinstance(rows, pa.Schema)
+
+
+def schema_of(rows: Rows) -> Schema:
+    """Return the stored columns of the rows."""
+    return without_groups(schema_of_arrow(rows.schema))
+
+
+def key_types(
+    rows: Rows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+
+    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
+    """
+    columns = [rows.schema.field(name) for name in key]
+    return check_key_types(columns, hash_scheme, wanted)
+
+
+def rows_known(rows: Rows) -> int | None:
+    """Return the number of rows, None for a stream."""
+    return int(rows.num_rows) if isinstance(rows, pa.Table) else None
+
+
+def on_driver(rows: Rows, names: Sequence[str], most_bytes: int) -> Rows:
+    """Return some columns; the rows are already in this process."""
+    return rows.select(beside(names, rows.schema.names))
+
+
+def refuse_narrowing(rows: Rows, names: Sequence[str], state: KeyedState) -> None:
+    """Do nothing: this engine checks each value when it is written."""
+
+
+def ungrouped(rows: Rows) -> Rows:
+    """Return the rows without the store's own column."""
+    return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
+
+
+def with_time(rows: Rows, column: str, kind: str, now_ms: int) -> Rows:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+
+    def timed(table: pa.Table) -> pa.Table:
+        return table.append_column(column, time_column(kind, table.num_rows, now_ms))
+
+    return timed(rows) if isinstance(rows, pa.Table) else rows.map(timed)
+
+
+def write_keyed(
+    rows: Rows, owners: Assignment, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state; return its handles in order of key group.
+
+    ``owners`` is not used: one process writes all key groups. Raises NullKeyError,
+    DuplicateKeyError, or StorageError, each before anything is visible.
+    """
+    return _written(rows, target)
+
+
+def write_against(
+    rows: Rows, owners: Assignment, against: Against, target: KeyedTarget
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
+
+    Return the handles, and the number and digest of all these rows. Raises the errors of
+    :func:`write_keyed`, and MissingFileError or DamagedFileError.
+    """
+    state, options = against.state, target.options
+    everything = KeyGroupRange.every(state.max_parallelism)
+    if _fits(rows, options):
+        pieces = _runs(_fitted(rows, state), state, options)
+    else:
+        pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
+    seen = Seen()
+    handles = write_pieces(against.changes(pieces, everything, seen), target)
+    return handles, RowSet(seen.rows, seen.digest)
+
+
+def write_subtask(
+    rows: Any, subtask: int, owners: Assignment, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write the rows of one subtask, of any type that :func:`as_table` takes, or record batches.
+
+    Raises the errors of :func:`write_keyed`, SchemaMismatchError for columns that differ from the
+    state's, and InvalidArgumentError for a row that another subtask owns.
+    """
+    state = target.state
+    table = _of_schema(rows, state, target.options)
+    found = schema_of(table)
+    if sorted(found.names) != sorted(state.schema.names) or not same_columns(
+        found.select(state.schema.names), state.schema
+    ):
+        raise SchemaMismatchError(
+            f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
+            f"({found}); give every subtask's rows the declared columns"
+        )
+    return _written(table, target, (owners, subtask))
+
+
+def _written(
+    rows: Rows, target: KeyedTarget, own: Own | None = None
+) -> tuple[KeyedStateHandle, ...]:
+    state, options = target.state, target.options
+    if _fits(rows, options):
+        return write_grouped(_runs(_fitted(rows, state), state, options, own), target)
+    keyed = _keyed(rows, state, options, own)
+    return write_pieces(sorted_pieces(keyed, state, options.memory_bytes), target)
+
+
+def _fits(rows: Rows, options: ParquetOptions) -> bool:
+    """Return whether a sorted copy of the rows fits in memory in addition to the given rows."""
+    most = min(options.memory_bytes, ONE_ARRAY_BYTES)
+    return isinstance(rows, pa.Table) and rows.nbytes <= most
+
+
+def _keyed(
+    rows: Rows, state: KeyedState, options: ParquetOptions, own: Own | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows in their stored form, some at a time, each with its key group.
+
+    Raises NullKeyError with the number of rows, after all rows were read, and InvalidArgumentError
+    for a value that cannot be stored or a row that another subtask owns.
+    """
+    tables = [rows] if isinstance(rows, pa.Table) else rows.tables
+    most = min(options.block_bytes, options.memory_bytes)
+    first = nulls = 0
+    for part in (part for table in tables for part in slices_of(table, most)):
+        fitted = _fitted(part, state, first)
+        first += part.num_rows
+        nulls += sum(null_keys(batch, state) for batch in fitted.to_batches())
+        if nulls:
+            continue
+        block = _Block.of(fitted, state)
+        if own is not None:
+            _refuse_foreign(np.flatnonzero(np.diff(block.ends)), *own, state)
+        yield block.rows
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+def _fitted(rows: pa.Table, state: KeyedState, first_row: int = 0) -> pa.Table:
+    """Return the stored columns, and the store's own column if it was given, after a check."""
+    own = given_groups(rows, state)
+    stored = fitted_table(rows, state.schema, str(state), first_row=first_row)
+    return stored if own is None else stored.append_column(KEY_GROUP, own)
+
+
+def _of_schema(rows: Any, state: KeyedState, options: ParquetOptions) -> Rows:
+    rows = settled(streamed(rows, str(state), options.stream_bytes))
+    if isinstance(rows, StreamedRows):
+        refuse_repeated_names(rows.schema, str(state))
+        return rows
+    if is_dicts(rows):
+        schema = with_groups(state.schema, {name for row in rows for name in row})
+        return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
+    return as_table(rows, str(state))
+
+
+def _runs(
+    table: pa.Table,
+    state: KeyedState,
+    options: ParquetOptions,
+    own: Own | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows in order of key group, some key groups at a time."""
+    nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
+    if nulls:
+        raise null_key_error(state, nulls)
+    row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
+    step = int(options.block_bytes / row_bytes) + 1
+    most = int(options.run_bytes / row_bytes)
+    starts = range(0, table.num_rows, step)
+    blocks = [_Block.of(table.slice(start, step), state) for start in starts]
+    ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))
+    if own is not None:
+        _refuse_foreign(np.flatnonzero(np.diff(ends)), *own, state)
+    first = 0
+    while ends[first] < ends[-1]:
+        stop = max(int(np.searchsorted(ends, ends[first] + most, side="right")) - 1, first + 1)
+        if ends[first] < ends[stop]:
+            rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
+            alone = stop == first + 1 or len(blocks) == 1
+            yield rows if alone else by_key_group(rows.combine_chunks())
+        first = stop
+
+
+def by_key_group(rows: pa.Table) -> pa.Table:
+    """Return rows in order of key group; the order within a key group stays."""
+    groups = np.asarray(rows.column(KEY_GROUP))
+    if (groups[:-1] <= groups[1:]).all():
+        return rows
+    # For small integers, numpy uses a radix sort, which is stable within each key group.
+    return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some rows in order of key group; the rows of key group g begin at ``ends[g]``."""
+
+    rows: pa.Table
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: pa.Table, state: KeyedState) -> _Block:
+        rows = rows.combine_chunks()
+        try:
+            groups = key_groups_of(rows, state)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{state}: {error}") from error
+        counts = np.bincount(groups, minlength=state.max_parallelism)
+        check_groups(rows, groups, state)
+        rows = rows.select(state.schema.names)
+        rows = by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
+        return cls(rows, np.concatenate(([0], np.cumsum(counts))))
+
+    def cut(self, first: int, stop: int) -> pa.Table:
+        """Return the rows of the key groups from ``first`` up to but not ``stop``."""
+        begin, end = int(self.ends[first]), int(self.ends[stop])
+        return self.rows.slice(begin, end - begin)
+
+
+def _refuse_foreign(
+    groups: Iterable[int], assignment: Assignment, subtask: int, state: KeyedState
+) -> None:
+    own = assignment.range_of(subtask)
+    for group in map(int, groups):
+        if group not in own:
+            raise InvalidArgumentError(
+                f"subtask {subtask} of {assignment.parallelism} has key groups {own} of {state}, "
+                f"and writes a row of key group {group}, which belongs to subtask "
+                f"{assignment.subtask_of(group)}; give each subtask the rows of its own keys"
+            )

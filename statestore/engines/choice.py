@@ -1,0 +1,175 @@
+"""Selects the engine for rows: Spark for a Spark DataFrame, Arrow for everything else.
+
+Rows that arrive by key group have an engine of their own, :mod:`statestore.engines.grouped_engine`.
+
+Only this module loads the modules that import pyspark, and only when rows, a session or a table
+format require them. ``import statestore``, reading and Arrow snapshots need no Spark and no JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from statestore.engines import arrow_engine as arrow
+from statestore.engines import grouped_engine as grouped
+from statestore.extras import needs_extra
+from statestore.format.digest import RowSet
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
+from statestore.jobgraph.partitioners import Partitioner
+from statestore.keys.ranges import Assignment
+from statestore.layers.base_comparison import Against
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.rows.input_rows import StreamedRows, is_dicts, is_lazy, settled, streamed
+from statestore.rows.python_values import ROWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "Engine",
+    "engine_of",
+    "is_frame",
+    "partition",
+    "reread",
+    "rows_on_driver",
+    "spark_module",
+]
+
+
+class Engine(Protocol):
+    """The interface of ``arrow_engine``, ``grouped_engine`` and ``spark/state_writer.py``."""
+
+    def schema_of(self, rows: Any) -> Schema:
+        """Return the stored columns of the rows."""
+
+    def key_types(
+        self,
+        rows: Any,
+        key: tuple[str, ...],
+        hash_scheme: str,
+        wanted: Sequence[str | None],
+    ) -> tuple[str, ...]:
+        """Return the hashed type of each key column; None in ``wanted`` stands for its own."""
+
+    def rows_known(self, rows: Any) -> int | None:
+        """Return the number of rows, or None if it is unknown without a computation."""
+
+    def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+        """Return some columns in this process, None when a part of them has more bytes."""
+
+    def refuse_narrowing(self, rows: Any, names: Sequence[str], state: KeyedState) -> None:
+        """Refuse columns whose types have values that the state's types cannot represent.
+
+        An engine that checks each value before it is written does not need to.
+        """
+
+    def ungrouped(self, rows: Any) -> Any:
+        """Return the rows without the store's own column, which a new key grouping invalidates."""
+
+    def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
+        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+
+    def write_keyed(
+        self, rows: Any, owners: Assignment, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write a keyed state; return its handles in order of key group."""
+
+    def write_against(
+        self, rows: Any, owners: Assignment, against: Against, target: KeyedTarget
+    ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+        """Write the changes from the stored rows to these rows.
+
+        Return their handles, and the number and digest of all these rows.
+        """
+
+
+def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
+    """Return the engine for these rows, and the rows in the form that the engine takes.
+
+    ``subject`` names the rows in messages.
+    """
+    if _is_spark(rows):
+        return cast(Engine, spark_module("write")), rows
+    if isinstance(rows, grouped.GroupedRows):
+        return cast(Engine, grouped), rows
+    if isinstance(rows, StreamedRows):
+        return cast(Engine, arrow), rows
+    return cast(Engine, arrow), arrow.as_table(rows, subject)
+
+
+def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:
+    """Return rows that can be read any number of times.
+
+    A Spark DataFrame, a schema, None, a list of dictionaries and rows by key group are returned
+    unchanged. Other rows become an Arrow table. With ``most_bytes`` a longer Arrow stream is
+    returned as :class:`StreamedRows`.
+    """
+    if rows is None or _is_spark(rows) or arrow.is_schema(rows):
+        return rows
+    if isinstance(rows, grouped.GroupedRows):
+        return rows
+    if most_bytes is not None:
+        rows = streamed(rows, subject, most_bytes)
+        if isinstance(rows, StreamedRows):
+            arrow.refuse_repeated_names(rows.schema, subject)
+            return rows
+    rows = settled(rows)
+    return rows if is_dicts(rows) else arrow.as_table(rows, subject)
+
+
+def is_frame(rows: Any) -> bool:
+    """Return whether the value is a table of rows, and not a list of lists of elements."""
+    return _is_spark(rows) or is_lazy(rows) or hasattr(rows, "__arrow_c_stream__")
+
+
+def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
+    """Collect few rows as an Arrow table in this process, whichever engine has them."""
+    if _is_spark(rows):
+        found: pa.Table = spark_module("write").collect(rows)
+        return found
+    return arrow.as_table(rows, subject)
+
+
+def spark_module(name: str) -> Any:
+    """Return ``statestore.spark.<name>``, a module that imports pyspark.
+
+    Raises MissingDependencyError, which names the extra, when pyspark is not installed.
+    """
+    with needs_extra("spark", "Spark's rows and sessions"):
+        return importlib.import_module(f"statestore.spark.{name}")
+
+
+def _is_spark(rows: Any) -> bool:
+    return type(rows).__module__.startswith("pyspark.")
+
+
+# A partitioner for a DataFrame; Spark is loaded only when it is called.
+
+
+def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
+    """Return ``df`` in exactly ``parallelism`` Spark partitions.
+
+    Partition i has the rows that downstream subtask i gets from ``partitioner``, computed by Spark
+    itself. Columns and schema stay unchanged. Rows of one source partition keep their order. For
+    details, see :func:`statestore.spark.partition.partition`.
+
+    Args:
+        df: a Spark DataFrame.
+        partitioner: decides which subtask gets which row.
+        parallelism: the number of downstream subtasks.
+
+    Returns:
+        The DataFrame with its new partitions.
+
+    Raises:
+        ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError: for arguments
+            or rows that cannot be partitioned this way.
+        MissingDependencyError: without pyspark.
+    """
+    parts: DataFrame = spark_module("partition").partition(df, partitioner, parallelism=parallelism)
+    return parts

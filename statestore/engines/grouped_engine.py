@@ -1,0 +1,245 @@
+"""An engine for rows that arrive in order of key group, one key group after another.
+
+Flink's savepoints have rows in this order. They are read without having all of them in memory, and
+several ranges of key groups are read in parallel. The key group of each table is compared with the
+key group that is computed from its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.format.digest import RowSet, combine
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
+from statestore.keys.arrow import check_key_types
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.ranges import Assignment
+from statestore.layers.base_comparison import Against, Seen
+from statestore.layers.merge import time_column
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.rows.column_types import schema_of_arrow
+from statestore.rows.key_group_runs import key_groups_of
+from statestore.rows.python_values import fitted_table
+from statestore.rows.sorting import key_group_pieces
+
+__all__ = [
+    "GroupedRows",
+    "key_types",
+    "on_driver",
+    "refuse_narrowing",
+    "rows_known",
+    "schema_of",
+    "ungrouped",
+    "with_time",
+    "write_against",
+    "write_keyed",
+]
+
+Groups = Iterator[tuple[int, pa.Table]]
+Tables = Iterator[pa.Table]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """Rows by key group, ascending.
+
+    ``groups`` yields the rows of a range of key groups; the rows of a large key group may be in
+    several tables. ``schema`` has their columns, without the key group. At most ``threads`` threads
+    read and write one range each; each has its share of the memory for sorting. ``estimated_rows``
+    is the approximate number of rows, None if unknown.
+    """
+
+    schema: pa.Schema
+    groups: Callable[[KeyGroupRange], Groups]
+    threads: int = 1
+    estimated_rows: int | None = None
+
+
+def schema_of(rows: GroupedRows) -> Schema:
+    """Return the stored columns of the rows."""
+    return schema_of_arrow(rows.schema)
+
+
+def key_types(
+    rows: GroupedRows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type."""
+    return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
+
+
+def rows_known(rows: GroupedRows) -> int | None:
+    """Return the estimated number of rows, since they were not read yet."""
+    return rows.estimated_rows
+
+
+def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
+    """Refuse to load all rows into memory."""
+    raise UnsupportedTypeError("rows by key group are a whole state, and no changes of one")
+
+
+def refuse_narrowing(rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
+    """Do nothing: this engine checks each value when it is written."""
+
+
+def ungrouped(rows: GroupedRows) -> GroupedRows:
+    """Return the rows unchanged: they have no key-group column."""
+    return rows
+
+
+def with_time(rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+
+    def groups(key_groups: KeyGroupRange) -> Groups:
+        for group, table in rows.groups(key_groups):
+            yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
+
+    schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
+    return replace(rows, schema=schema, groups=groups)
+
+
+def write_keyed(
+    rows: GroupedRows, owners: Assignment, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state; return its handles in order of key group.
+
+    Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key in a key group
+    that it does not belong to, and the errors of reading the rows.
+    """
+    options = target.options
+    memory_bytes = max(options.memory_bytes // _threads(rows, target.state), 1)
+
+    def pieces(tables: Tables, key_groups: KeyGroupRange) -> Tables:
+        return key_group_pieces(tables, target.state, options.run_bytes, memory_bytes)
+
+    return _written(rows, target.state, target, pieces)
+
+
+def write_against(
+    rows: GroupedRows, owners: Assignment, against: Against, target: KeyedTarget
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+    """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
+
+    Return the handles, and the number and digest of all these rows.
+    """
+    seen: list[Seen] = []
+    memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
+    against = replace(against, memory_bytes=memory_bytes)
+
+    def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
+        own = Seen()
+        seen.append(own)
+        return against.changes(against.pieces(tables), key_groups, own)
+
+    handles = _written(rows, against.state, target, changes)
+    digest = combine(one.digest for one in seen)
+    return handles, RowSet(sum(one.rows for one in seen), digest)
+
+
+def _written(
+    rows: GroupedRows,
+    state: KeyedState,
+    target: KeyedTarget,
+    made: Callable[[Tables, KeyGroupRange], Tables],
+) -> tuple[KeyedStateHandle, ...]:
+    """Write the tables that ``made`` returns for the rows, ranges of key groups in parallel.
+
+    Return the handles in order of key group. If several ranges fail, the error of the first range
+    is raised, as with one thread: later ranges are abandoned, and earlier ones continue. All files
+    that were written until then are deleted.
+    """
+    threads = _threads(rows, state)
+    share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
+    failed: list[int] = []
+
+    def write(number: int) -> tuple[KeyedStateHandle, ...]:
+        key_groups = share.range_of(number)
+        groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
+        try:
+            tables = _placed(groups, key_groups, state, target.options.run_bytes)
+            return write_pieces(made(tables, key_groups), target)
+        except BaseException:
+            failed.append(number)
+            raise
+
+    if threads == 1:
+        return write(0)
+    with ThreadPoolExecutor(threads, thread_name_prefix="statestore-write") as pool:
+        under_way: list[Future[tuple[KeyedStateHandle, ...]]] = []
+        try:
+            under_way += (pool.submit(write, number) for number in range(threads))
+            return tuple(handle for one in under_way for handle in one.result())
+        except BaseException as error:
+            failed.append(-1)  # all ranges are abandoned
+            written = WrittenFiles(target.storage)
+            for one in under_way:
+                if one.exception() is None:
+                    written.add(target.folder, one.result())
+            written.delete(error)
+            raise
+
+
+def _threads(rows: GroupedRows, state: KeyedState) -> int:
+    return min(rows.threads, state.max_parallelism)
+
+
+class _LeftError(Exception):
+    """Ends a range after an earlier one failed; it is never raised to callers."""
+
+
+def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
+    """Yield key groups; raise _LeftError as soon as they are no longer needed."""
+    for one in groups:
+        if is_left():
+            raise _LeftError
+        yield one
+
+
+def _placed(
+    groups: Groups, key_groups: KeyGroupRange, state: KeyedState, table_bytes: int
+) -> Tables:
+    """Yield the rows with their key group as a column; small tables are combined."""
+    tables: list[pa.Table] = []
+    size = 0
+    last = key_groups.first
+    for group, table in groups:
+        if not last <= group <= key_groups.last:
+            raise DamagedFileError(
+                f"{state}: rows of key group {group} come after those of key group {last}, of "
+                f"{state.max_parallelism}"
+            )
+        last = group
+        if not table.num_rows:
+            continue
+        numbers = pa.array(np.full(table.num_rows, group, np.int32))
+        fitted = fitted_table(table, state.schema, str(state))
+        tables.append(fitted.add_column(0, KEY_GROUP, numbers))
+        size += table.nbytes
+        if size >= table_bytes:
+            yield _checked(tables, state)
+            tables, size = [], 0
+    if tables:
+        yield _checked(tables, state)
+
+
+def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    given = np.asarray(rows.column(KEY_GROUP))
+    found = key_groups_of(rows, state)
+    wrong = np.flatnonzero(found != given)
+    if len(wrong):
+        at = int(wrong[0])
+        raise DamagedFileError(
+            f"{state} has {len(wrong)} rows in key groups that their keys do not belong to, the "
+            f"first in {given[at]} and not in {found[at]} of {state.max_parallelism}"
+        )
+    return rows

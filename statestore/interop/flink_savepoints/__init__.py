@@ -1,0 +1,74 @@
+"""Read and write savepoints and checkpoints of Flink jobs without a JVM.
+
+- ``open_savepoint`` opens a savepoint, and ``show_savepoint`` lists its contents.
+- ``import_savepoint`` imports its state into a store.
+- ``export_savepoint`` writes a checkpoint of a store as a savepoint.
+- ``repack_savepoint`` rewrites a savepoint with another number of key groups.
+
+Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
+over bytes. Flink's rules for a job belong in ``statestore.flink``.
+"""
+
+from statestore.interop.flink_savepoints.exporting.export_state import (
+    ExportedOperator,
+    ExportedSavepoint,
+    ExportedState,
+    export_savepoint,
+)
+from statestore.interop.flink_savepoints.exporting.export_types import LeftOut
+from statestore.interop.flink_savepoints.importing.import_record import (
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.importing.import_state import (
+    ImportedSavepoint,
+    import_savepoint,
+)
+from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    Savepoint,
+    StateEntries,
+    StateRows,
+    open_savepoint,
+)
+from statestore.interop.flink_savepoints.read.show_savepoint import (
+    ShownKeyedState,
+    ShownOperator,
+    ShownOperatorState,
+    ShownSavepoint,
+    show_savepoint,
+)
+from statestore.interop.flink_savepoints.write.repack import (
+    Repacked,
+    RepackedOperator,
+    repack_savepoint,
+)
+
+__all__ = [
+    "ExportedOperator",
+    "ExportedSavepoint",
+    "ExportedState",
+    "FlinkOperator",
+    "ImportedOperator",
+    "ImportedSavepoint",
+    "ImportedState",
+    "LeftOut",
+    "Refused",
+    "Repacked",
+    "RepackedOperator",
+    "Savepoint",
+    "SavepointRecord",
+    "ShownKeyedState",
+    "ShownOperator",
+    "ShownOperatorState",
+    "ShownSavepoint",
+    "StateEntries",
+    "StateRows",
+    "export_savepoint",
+    "import_savepoint",
+    "open_savepoint",
+    "repack_savepoint",
+    "show_savepoint",
+]

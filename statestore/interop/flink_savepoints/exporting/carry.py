@@ -1,0 +1,208 @@
+"""Operators that an export copies unchanged from the imported savepoint.
+
+The import could not read them, so the store does not have their rows. Their handles and files are
+still complete: Flink redistributes the state at the restore, as it would with that savepoint. This
+works only with the same max parallelism, because another one requires the state of each key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingFileError,
+    ParallelismError,
+    StateNotFoundError,
+)
+from statestore.format.left_out import LeftOutState
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.importing.refusals import Refused, unread_parts
+from statestore.interop.flink_savepoints.metadata.reader import (
+    EmptyHandle,
+    IncrementalHandle,
+    InlineHandle,
+    KeyedHandle,
+    KeyGroupsHandle,
+    KeyGroupsStream,
+    OperatorHandle,
+    OperatorState,
+    SavepointMetadata,
+    StreamHandle,
+    Subtask,
+    read_metadata,
+)
+from statestore.interop.flink_savepoints.read.savepoint_files import (
+    METADATA,
+    ByteSource,
+    Places,
+    read_metadata_file,
+    source_of,
+)
+from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
+from statestore.storage import open_storage
+
+__all__ = ["CarriedOperators", "operators_to_carry"]
+
+_PIECE_BYTES = 16 << 20
+_NOT_CARRIED = frozenset({Refused.IN_FLIGHT, Refused.CHANGELOG})
+
+
+@dataclass(frozen=True)
+class CarriedOperators:
+    """Operators to copy, as they are in the imported savepoint.
+
+    ``checkpoint`` is the savepoint's checkpoint id in Flink. Sinks compare it with ids in their
+    state to decide which transactions to commit, so the copy must have the same id.
+    """
+
+    checkpoint: int
+    operators: tuple[OperatorState, ...]
+    places: Places
+
+    def write(self, writer: SavepointWriter) -> Iterator[OperatorState]:
+        """Copy their files; yield each operator with handles of the copies.
+
+        Args:
+            writer: the savepoint that is being written.
+
+        Raises:
+            MissingFileError: if a file of their state was deleted.
+            DamagedFileError: if the length of a file differs from the length in its handle.
+        """
+        for operator in self.operators:
+            copies = _Copies(self.places, writer, operator)
+            yield replace(operator, subtasks=tuple(map(copies.subtask, operator.subtasks)))
+
+
+def operators_to_carry(
+    records: Sequence[LeftOutState],
+    savepoint: SavepointRecord,
+    max_parallelism: int | None,
+    *,
+    moved: Mapping[str, str] | None,
+    allow: Collection[str],
+    options: Mapping[str, Any] | None,
+) -> CarriedOperators:
+    """Return the operators to copy, after the checks that need no file of their state.
+
+    Args:
+        records: the checkpoint's records of operators that were left out.
+        savepoint: the savepoint that was imported.
+        max_parallelism: the number of key groups of the export, None for the stored ones.
+        moved: the current locations of folders that were moved since the savepoint was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for fsspec, to access the savepoint.
+
+    Raises:
+        MissingFileError: if the savepoint was deleted.
+        InvalidArgumentError: if another savepoint is now in its place, or the operators have files
+            in places that may not be read.
+        ParallelismError: if an operator has another number of key groups than the export.
+        IncompatibleStateError: for state that a savepoint cannot have: in-flight records and
+            changelogs.
+        StateNotFoundError: for an operator that the savepoint does not have.
+    """
+    places = Places(open_storage(savepoint.place, options), options, moved, tuple(allow))
+    known = {one.id: one for one in _unchanged(savepoint, places).operators}
+    found = tuple(_found(record, known, savepoint, max_parallelism) for record in records)
+    for operator in found:
+        places.refuse_others(operator)
+    return CarriedOperators(savepoint.checkpoint, found, places)
+
+
+def _found(
+    record: LeftOutState,
+    known: Mapping[str, OperatorState],
+    savepoint: SavepointRecord,
+    max_parallelism: int | None,
+) -> OperatorState:
+    operator = known.get(record.id or "")
+    if operator is None:
+        raise StateNotFoundError(f"{savepoint.place} has no operator {record.operator!r}")
+    if max_parallelism not in (None, operator.max_parallelism):
+        raise ParallelismError(
+            f"operator {record.operator!r} has {operator.max_parallelism} key groups and cannot be "
+            f"carried to {max_parallelism}: its state is copied as it is. Export without "
+            "--max-parallelism, or leave the operator out (--leave-out)"
+        )
+    for subtask in operator.subtasks:
+        for part, text in unread_parts(subtask):
+            if part in _NOT_CARRIED:
+                raise IncompatibleStateError(
+                    f"operator {record.operator!r} cannot be carried: subtask {subtask.index} has "
+                    f"{text}"
+                )
+    return operator
+
+
+def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
+    try:
+        data = read_metadata_file(places.storage)
+    except FileNotFoundError:
+        raise MissingFileError(
+            f"{savepoint.place} has no {METADATA} any more: nothing can be carried from it. Leave "
+            "the operators out (--leave-out)"
+        ) from None
+    if hashlib.sha256(data).hexdigest() != savepoint.digest:
+        raise InvalidArgumentError(
+            f"{savepoint.place}/{METADATA} has changed since the import (its SHA-256 differs): "
+            "nothing can be carried from it. Import the savepoint again, or leave the operators out"
+        )
+    return read_metadata(data, f"{savepoint.place}/{METADATA}")
+
+
+class _Copies:
+    """Copies of an operator's files; a file that several handles share is copied once."""
+
+    def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorState) -> None:
+        self._places, self._writer = places, writer
+        self._title = operator.uid or operator.name or operator.id
+        self._made: dict[StreamHandle, StreamHandle] = {}
+
+    def subtask(self, subtask: Subtask) -> Subtask:
+        """Copy the state of a subtask."""
+        return replace(
+            subtask,
+            operator=self._operator(subtask.operator),
+            raw_operator=self._operator(subtask.raw_operator),
+            keyed=self._keyed(subtask.keyed),
+            raw_keyed=self._keyed(subtask.raw_keyed),
+        )
+
+    def _operator(self, handle: OperatorHandle | None) -> OperatorHandle | None:
+        # The folders of merged files belong to the source. A copy is a separate file.
+        if handle is None or isinstance(handle.stream, EmptyHandle):
+            return None
+        return OperatorHandle(handle.parts, self._stream(handle.stream))
+
+    def _keyed(self, handle: KeyedHandle) -> KeyedHandle:
+        if isinstance(handle, KeyGroupsHandle):
+            return replace(handle, stream=self._stream(handle.stream))
+        if isinstance(handle, IncrementalHandle):
+            return replace(
+                handle,
+                meta=self._stream(handle.meta),
+                shared=tuple((name, self._stream(file)) for name, file in handle.shared),
+                private=tuple((name, self._stream(file)) for name, file in handle.private),
+            )
+        return handle
+
+    def _stream(self, handle: StreamHandle) -> StreamHandle:
+        if handle is None or isinstance(handle, InlineHandle | EmptyHandle):
+            return handle
+        if isinstance(handle, KeyGroupsStream):
+            return replace(handle, stream=self._stream(handle.stream))
+        if handle not in self._made:
+            source = source_of(handle, self._places, f"state of operator {self._title}")
+            self._made[handle] = self._writer.file(_pieces(source))
+        return self._made[handle]
+
+
+def _pieces(source: ByteSource) -> Iterator[bytes]:
+    for start in range(0, source.size, _PIECE_BYTES):
+        yield source.read(start, min(start + _PIECE_BYTES, source.size))

@@ -1,0 +1,211 @@
+"""Write operator state of a store to a savepoint: lists element by element, broadcast maps whole.
+
+Each subtask has a stream: i32 5, the list states, the broadcast states, and then all elements
+(``OperatorBackendSerializationProxy``). The positions of the elements are in ``_metadata``. The
+elements of a split state are distributed like in a restore with this parallelism. Each element of a
+union state is written by one subtask. A broadcast state is the same in all subtasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.format.digest import RowSet
+from statestore.interop.flink_savepoints.exporting.export_types import (
+    OperatorPlan,
+    OperatorStatePlan,
+)
+from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
+from statestore.interop.flink_savepoints.metadata.reader import (
+    InlineHandle,
+    OperatorHandle,
+    OperatorPart,
+)
+from statestore.interop.flink_savepoints.read.canonical import state_info_bytes
+from statestore.interop.flink_savepoints.read.operator_state import (
+    SOURCE_READER_STATE,
+    SubtaskElements,
+    kafka_split_bytes,
+    kafka_splits,
+)
+from statestore.interop.flink_savepoints.types.encode import encoded
+from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
+from statestore.jobgraph.redistribution import RedistributionPlan
+from statestore.restore.plan import redistribution_of
+from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.digests import rows_digest
+
+__all__ = ["SubtaskLists", "element_set", "lists_of", "read_back", "written_subtask"]
+
+_VERSION = 5
+_SMALL = 20 * 2**10
+"""Streams with fewer bytes are stored in ``_metadata``, as Flink does."""
+
+Elements = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SubtaskLists:
+    """The elements of an operator state, by new subtask."""
+
+    plan: OperatorStatePlan
+    lists: tuple[pa.Table, ...]
+
+    @property
+    def contents(self) -> RowSet:
+        """The number and digest of all elements; for a broadcast state, of one copy."""
+        own = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
+        return element_set(pa.concat_tables(own))
+
+
+def element_set(rows: pa.Table) -> RowSet:
+    """Return the number and the digest of elements."""
+    return RowSet(len(rows), rows_digest(rows))
+
+
+def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
+    """Return the elements of an operator's states, by new subtask."""
+    dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
+    offsets = None
+    if plan.offsets is not None:
+        of_each = restored.operator(plan.uid, plan.offsets).per_old_subtask()
+        offsets = [element for elements in of_each for element in elements]
+    found = []
+    for one in plan.operator:
+        state = restored.operator(plan.uid, one.state.name)
+        found.append(SubtaskLists(one, _dealt(state, one, dealt, plan, offsets)))
+    return tuple(found)
+
+
+def _with_offsets(
+    old: Sequence[Elements], one: OperatorStatePlan, offsets: Elements
+) -> list[Elements]:
+    """Return the splits of a Kafka source with the offsets that are stored in addition to them.
+
+    A partition without any read records has no offset, and its split does not change.
+    """
+    wanted = {(each["topic"], each["partition"]): each["offset"] for each in offsets}
+    (column,) = one.value.names
+    moved = []
+    for elements in old:
+        raw = pa.array([element[column] for element in elements], pa.binary())
+        splits = kafka_splits(raw, str(one.state))
+        moved.append(
+            [
+                {
+                    **element,
+                    column: kafka_split_bytes(
+                        replace(
+                            split,
+                            offset=wanted.pop((split.topic, split.partition), split.offset),
+                        )
+                    ),
+                }
+                for element, split in zip(elements, splits, strict=True)
+            ]
+        )
+    for topic, partition in sorted(wanted):
+        raise InvalidArgumentError(
+            f"{one.state} has no split of partition {partition} of topic {topic!r}, for which "
+            "there is an offset: a source of Flink finds new partitions by itself. Delete that "
+            "element"
+        )
+    return moved
+
+
+def _dealt(
+    state: RestoredOperatorState,
+    one: OperatorStatePlan,
+    dealt: RedistributionPlan,
+    plan: OperatorPlan,
+    offsets: Elements | None,
+) -> tuple[pa.Table, ...]:
+    parallelism, old = plan.share.parallelism, state.per_old_subtask()
+    if one.name == SOURCE_READER_STATE and offsets is not None:
+        old = _with_offsets(old, one, offsets)
+    lists: list[Elements] = [[] for _ in range(parallelism)]
+    if one.mode == "broadcast":
+        lists = [old[0] if old else []] * parallelism
+    elif one.mode == "union":
+        for number, elements in enumerate(old):
+            lists[number % parallelism] += elements
+    else:
+        for number, elements in enumerate(lists):
+            for run in dealt.runs(number)[one.state.name]:
+                elements += old[run.subtask][run.first : run.stop]
+    schema = arrow_schema(one.state.schema)
+    return tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
+
+
+def written_subtask(
+    states: Sequence[SubtaskLists], subtask: int, writer: SavepointWriter
+) -> tuple[OperatorHandle, int] | None:
+    """Write the operator state of a subtask.
+
+    Args:
+        states: all operator states of its operator.
+        subtask: its number.
+        writer: the savepoint that is being written.
+
+    Returns:
+        Its handle and its size in bytes, None if it has no elements.
+
+    Raises:
+        UnsupportedTypeError: for an element that Flink cannot represent.
+    """
+    found = [(one.plan, _elements(one.plan, one.lists[subtask])) for one in states]
+    found = [(plan, elements) for plan, elements in found if elements]
+    if not found:
+        return None
+    head = [i32(_VERSION)]
+    for is_broadcast in (False, True):
+        infos = [one.info for one, _ in found if (one.mode == "broadcast") is is_broadcast]
+        head += [i16(len(infos)), *map(state_info_bytes, infos)]
+    data = bytearray(b"".join(head))
+    parts = []
+    for plan, elements in found:
+        offsets = []
+        for element in elements:
+            offsets.append(len(data))
+            data += element
+        parts.append(OperatorPart(plan.name, plan.mode, tuple(offsets)))
+    if len(data) <= _SMALL:
+        return OperatorHandle(tuple(parts), InlineHandle(f"subtask-{subtask}", bytes(data))), len(
+            data
+        )
+    return OperatorHandle(tuple(parts), writer.file([bytes(data)])), len(data)
+
+
+def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
+    """Return the bytes of each element; a broadcast map is one element with an entry count."""
+    if plan.is_bytes:
+        return list(rows.column(plan.value.names[0]).to_pylist())
+    try:
+        values = encoded(plan.value.there(rows), plan.value.kind).to_pylist()
+        if plan.key is None:
+            return list(values)
+        keys = encoded(plan.key.there(rows), plan.key.kind).to_pylist()
+    except InvalidArgumentError as error:
+        raise UnsupportedTypeError(
+            f"{plan.state}: its elements cannot be written as {plan.type_name}: {error}"
+        ) from error
+    entries = [key + value for key, value in zip(keys, values, strict=True)]
+    return [b"".join([i32(len(entries)), *entries])]
+
+
+def read_back(found: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
+    """Convert the elements of a savepoint's subtask back to the columns of the store."""
+    values = found.raw.arrow() if plan.is_bytes else found.values()
+    if plan.key is None:
+        columns = plan.value.back(values)
+    else:
+        key, value = values.flatten()
+        columns = plan.key.back(key) | plan.value.back(value)
+    schema = arrow_schema(plan.state.schema)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

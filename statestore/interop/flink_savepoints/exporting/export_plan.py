@@ -1,0 +1,503 @@
+"""Plan an export: select operators, states and Flink types, and refuse unsupported ones.
+
+The plan uses only the state descriptions in the manifest. So types that Flink does not support are
+refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from statestore.errors import (
+    InvalidArgumentError,
+    StateNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
+from statestore.format.manifest import Manifest
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.interop.flink_savepoints.exporting.export_types import (
+    NO_VALUE,
+    ExportPlan,
+    ImportedPart,
+    KeyedPlan,
+    LeftOut,
+    OperatorPlan,
+    OperatorStatePlan,
+    Part,
+)
+from statestore.interop.flink_savepoints.importing.import_operators import element_columns
+from statestore.interop.flink_savepoints.importing.import_record import (
+    RECORD,
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.importing.left_out_state import checkpoint_left_out
+from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState as FlinkState
+from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
+from statestore.interop.flink_savepoints.types.flink_types import (
+    FlinkType,
+    ListType,
+    MapType,
+    PythonType,
+    Scalar,
+    TimerType,
+    TtlType,
+    name_of,
+    width_of,
+)
+from statestore.interop.flink_savepoints.types.named_columns import Form
+from statestore.interop.flink_savepoints.types.python_types import as_python, python_name
+from statestore.interop.flink_savepoints.types.store_types import (
+    FlinkColumn,
+    as_millis,
+    from_millis,
+    joined,
+    key_column,
+    python_key,
+    sql_key,
+    value_column,
+)
+from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
+from statestore.keys.values import java_type
+from statestore.rows.column_types import arrow_schema
+
+__all__ = ["groups_of", "plan_export"]
+
+_NO_NAMESPACE = Scalar("VoidNamespace")
+_TIMERS = "_timer_state/"
+_OFFSETS = {"topic", "partition", "offset"}
+_MODES: Mapping[RedistributionMode, Mode] = {
+    RedistributionMode.SPLIT: "split",
+    RedistributionMode.UNION: "union",
+    RedistributionMode.BROADCAST: "broadcast",
+}
+
+
+def plan_export(
+    manifest: Manifest,
+    record: SavepointRecord | None = None,
+    *,
+    operators: Collection[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    leave_out: Collection[str | tuple[str, str]] = (),
+    carry: Collection[str] = (),
+    tuples: Collection[tuple[str, str]] = (),
+) -> ExportPlan:
+    """Plan the export of a checkpoint; see ``export_savepoint`` for the parameters.
+
+    Raises:
+        StateNotFoundError: for an operator or a state that the checkpoint does not have.
+        LeftOutStateError: for state of its source that the checkpoint does not have, unless it is
+            named in ``leave_out`` or ``carry``.
+        UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
+            column.
+        InvalidArgumentError: if no state is left to write.
+        ParallelismError: for an invalid parallelism.
+    """
+    known = {(one.state.uid, one.state.name) for one in manifest.entries}
+    known = {one for one in known if record is None or one[0] != RECORD}
+    uids = sorted({uid for uid, _ in known})
+    _refuse_unknown(known, uids, operators, tuples)
+    lacking = checkpoint_left_out(manifest, record)
+    # Without an import record it is unknown from which savepoint operators could be copied.
+    operators_lacking = [one for one in lacking if one.state is None and record is not None]
+    carried = _carried(operators_lacking, carry, manifest.checkpoint_id)
+    missing = [one for one in lacking if one not in carried]
+    named = {one if isinstance(one, str) else "/".join(one) for one in leave_out}
+    unwanted = _unwanted(manifest, known, missing, named)
+    asked_for = set(uids if operators is None else operators)
+    # If the user selected operators, only missing state of these operators matters.
+    relevant = [one for one in missing if operators is None or one.operator in asked_for]
+    refuse_left_out(
+        relevant,
+        named,
+        manifest.checkpoint_id,
+        "a job that restores the savepoint",
+        otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
+    )
+    left = [
+        LeftOut(uid, name, "it was to be left out" if (uid, name) in unwanted else "not asked for")
+        for uid, name in sorted(known)
+        if (uid, name) in unwanted or uid not in asked_for
+    ]
+    views = [] if record is None else _views(known, record)
+    if record is not None:
+        left += views
+    left += [
+        LeftOut(one.operator, one.part, one.reason)
+        for one in missing
+        if (one.operator, one.part) not in unwanted
+    ]
+    skipped = {(one.operator, one.state) for one in left}
+    plans = []
+    for uid in uids:
+        names = {name for one, name in known if one == uid and (uid, name) not in skipped}
+        if names:
+            asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
+            made = _operator(manifest, uid, asked, parallelism, max_parallelism)
+            offsets = next((one.state for one in views if one.operator == uid), None)
+            plans.append(replace(made, offsets=offsets))
+    if not plans:
+        raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
+    whole = record if operators is None else None
+    return ExportPlan(tuple(plans), tuple(left), whole, carried)
+
+
+def _carried(
+    operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
+) -> tuple[LeftOutState, ...]:
+    """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
+    for name in names:
+        if not any(one.is_named(name) for one in operators):
+            raise StateNotFoundError(
+                f"no operator {name!r} can be carried unchanged from an imported savepoint; those "
+                f"that checkpoint {checkpoint_id} lacks as a whole: "
+                f"{left_out_text(operators) or 'none'}"
+            )
+    return tuple(one for one in operators if any(map(one.is_named, names)))
+
+
+def _unwanted(
+    manifest: Manifest,
+    known: set[tuple[str, str]],
+    missing: Sequence[LeftOutState],
+    named: Collection[str],
+) -> set[tuple[str, str]]:
+    """Return the states of the checkpoint that the user asked to leave out.
+
+    The name of an already missing state selects nothing here. Raises StateNotFoundError for a name
+    that matches neither a state of the checkpoint nor a missing state.
+    """
+    found = set()
+    for text in named:
+        own = {
+            (uid, name)
+            for uid, name in known
+            if text in (uid, f"{uid}/{name}", manifest.operators.id_of(uid))
+        }
+        if not own and not any(one.is_named(text) for one in missing):
+            stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
+            raise StateNotFoundError(
+                f"nothing is called {text!r} that could be left out: name an operator or "
+                f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
+                f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
+            )
+        found |= own
+    return found
+
+
+def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+    """Return the offset states that an import added; their offsets are written to the splits."""
+    splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
+    imported = {(one.operator, one.state) for one in record.states}
+    return [
+        LeftOut(
+            uid,
+            name,
+            f"its offsets are written into the splits of {SOURCE_READER_STATE}",
+            is_written_elsewhere=True,
+        )
+        for uid, name in sorted(known - imported)
+        if uid in splits and name.startswith("offsets")
+    ]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The states of an operator to write, the states to write as tuples, and the import record."""
+
+    names: set[str]
+    tuples: set[str]
+    record: SavepointRecord | None
+
+    def state(self, uid: str, name: str) -> ImportedState | None:
+        """Return the import record of a state, None if it was not imported."""
+        some = () if self.record is None else self.record.states
+        return next((one for one in some if (one.operator, one.state) == (uid, name)), None)
+
+    def operator(self, uid: str) -> ImportedOperator | None:
+        """Return the import record of an operator, None if it was not imported."""
+        some = () if self.record is None else self.record.operators
+        return next((one for one in some if one.operator == uid), None)
+
+
+def _refuse_unknown(
+    known: set[tuple[str, str]],
+    uids: Sequence[str],
+    operators: Collection[str] | None,
+    states: Collection[tuple[str, str]],
+) -> None:
+    for uid in operators or ():
+        if uid not in uids:
+            raise StateNotFoundError(
+                f"there is no operator {uid!r} in the checkpoint; it has {', '.join(uids)}"
+            )
+    for uid, name in sorted({*states} - known):
+        raise StateNotFoundError(f"there is no state {name!r} of operator {uid!r}")
+
+
+def _operator(
+    manifest: Manifest, uid: str, asked: _Asked, parallelism: int | None, most: int | None
+) -> OperatorPlan:
+    keyed, operator = [], []
+    for one in manifest.keyed:
+        state = one.state
+        if state.uid == uid and state.name in asked.names:
+            known = asked.state(uid, state.name)
+            plan = (
+                _keyed(state, as_tuple=state.name in asked.tuples)
+                if known is None
+                else _imported_keyed(state, known)
+            )
+            keyed.append(plan)
+    for entry in manifest.operator:
+        own = entry.state
+        if own.uid == uid and own.name in asked.names:
+            known = asked.state(uid, own.name)
+            made = (
+                _operator_state(own, as_tuple=own.name in asked.tuples)
+                if known is None
+                else _imported_operator_state(own, known)
+            )
+            operator.append(made)
+    _refuse_mixed(keyed)
+    imported = asked.operator(uid)
+    subtasks = parallelism or manifest.operators.parallelism_of(uid)
+    stored = {one.state.max_parallelism for one in keyed}
+    before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
+    groups = groups_of(imported, most or before) or default_max_parallelism(subtasks)
+    if imported is not None and groups == 1:
+        subtasks = 1
+    share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
+    number = manifest.operators.id_of(uid) if imported is None else imported.id
+    return OperatorPlan(uid, number, share, tuple(keyed), tuple(operator), imported)
+
+
+def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
+    """Return the number of key groups of an exported operator, None if it is not specified.
+
+    ``wanted`` takes precedence over the imported number. An operator that was imported with one key
+    group keeps it, because it can never be parallel.
+    """
+    if imported is None or imported.max_parallelism < 1:
+        return wanted
+    return 1 if imported.max_parallelism == 1 else wanted or imported.max_parallelism
+
+
+def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:
+    columns = known.columns(state.max_parallelism)
+    map_key = Part((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
+    value = Part((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
+    key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
+    return KeyedPlan(state, columns.state, key, namespace, map_key, value, columns, known)
+
+
+def _imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
+    mode = _MODES[RedistributionMode(state.mode)]
+    names = dict(known.names)
+    if known.form is Form.BYTES:
+        value = ImportedPart.of(element_columns(None, None, names)["value"])
+        return OperatorStatePlan(state, mode, value, None, known)
+    serializers = known.info.serializers
+    key = serializers["KEY_SERIALIZER"].kind if mode == "broadcast" else None
+    parts = element_columns(serializers["VALUE_SERIALIZER"].kind, key, names)
+    map_key = ImportedPart.of(parts["map_key"]) if key is not None else None
+    return OperatorStatePlan(state, mode, ImportedPart.of(parts["value"]), map_key, known)
+
+
+def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
+    """Refuse states whose key types or names cannot be together in one Flink operator."""
+    names: dict[str, KeyedPlan] = {}
+    for one in keyed:
+        if one.flink.key != keyed[0].flink.key:
+            raise UnsupportedTypeError(
+                f"{one.state} has keys of type {name_of(one.flink.key)}, and {keyed[0].state} of "
+                f"{name_of(keyed[0].flink.key)}: an operator of Flink has one type of keys; export "
+                "them without one of the two"
+            )
+        other = names.setdefault(one.flink.name, one)
+        if other is not one:
+            raise UnsupportedTypeError(
+                f"{one.state} and {other.state} would both be {one.flink.name!r} in Flink, which "
+                "has one timer service of a name: export them without one of the two"
+            )
+
+
+def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
+    key = _key(state)
+    namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
+    map_key, name = Part((), NO_VALUE), state.name
+    if state.kind is StateKind.MAP:
+        entry = _typed(state, state.entry, state.schema)
+        map_key = _part(state.entry, entry, as_tuple=as_tuple)
+    if state.kind is StateKind.TIMERS:
+        name = _timer_name(state, namespace.kind)
+    elif state.hash_scheme == "pyflink":
+        if state.namespace:
+            raise UnsupportedTypeError(
+                f"{state} has the namespace {', '.join(state.namespace)}: windows of PyFlink are "
+                "not written from what a store says of them; leave the state out"
+            )
+        name = python_name(state.name)
+        map_key = _python_part(state, map_key) if state.kind is StateKind.MAP else map_key
+        value = _python_part(state, value)
+    flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
+    flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
+    return KeyedPlan(state, flink, key, namespace, map_key, value)
+
+
+def _python_part(state: KeyedState, part: Part) -> Part:
+    """Return columns as the bytes that PyFlink's coders write."""
+    with _naming(state, ", ".join(part.names)):
+        return replace(part, kind=PythonType(as_python(part.kind)))
+
+
+def _key(state: KeyedState) -> Part:
+    """Return the key: a Java object or a row of Flink SQL.
+
+    Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
+    """
+    types = arrow_schema(state.schema)
+    if state.hash_scheme == "flink-sql":
+        stored = [types.field(column).type for column in state.key]
+        row = sql_key(state.key, stored, state.key_types)
+        return Part(state.key, row.kind, row)
+    keys = []
+    for column, java in zip(state.key, state.key_types, strict=True):
+        with _naming(state, column):
+            keys.append(key_column(types.field(column).type, java_type(java)))
+    part = _part(state.key, keys, as_tuple=True)
+    if state.hash_scheme != "pyflink" or part.column is None:
+        return part
+    row = python_key(part.column)
+    return Part(state.key, row.kind, row)
+
+
+def _flink_value(
+    state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
+) -> FlinkType:
+    """Return the type of a state's values in the header of a savepoint."""
+    each = value if state.ttl is None else TtlType(value)
+    match state.kind:
+        case StateKind.LIST:
+            return ListType(each)
+        case StateKind.MAP:
+            return MapType(map_key, each)
+        case StateKind.TIMERS:
+            return TimerType(key, namespace)
+        case _:
+            return each
+
+
+@contextmanager
+def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
+    """Add the operator, state and column to an UnsupportedTypeError."""
+    try:
+        yield
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
+
+
+def _typed(
+    state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
+) -> list[FlinkColumn]:
+    """Return the Flink types of value columns."""
+    types = arrow_schema(schema)
+    found = []
+    for name in names:
+        with _naming(state, name):
+            found.append(value_column(types.field(name).type))
+    return found
+
+
+def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> Part:
+    if not columns:
+        return Part((), NO_VALUE)
+    one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
+    return Part(tuple(names), one.kind, one)
+
+
+def _value(state: KeyedState, *, as_tuple: bool) -> Part:
+    clock = None if state.ttl is None else state.ttl.column
+    names = [name for name in state.values if name != clock]
+    if state.kind is StateKind.TIMERS and state.values:
+        raise UnsupportedTypeError(
+            f"{state} are timers with the column {state.values[0]!r}: a timer of Flink is a time, "
+            "a key and a namespace, and has no value"
+        )
+    return _part(names, _typed(state, names, state.schema), as_tuple=as_tuple)
+
+
+def _namespace(state: KeyedState) -> Part:
+    """Return the namespace: none, a window of two times, or a value, such as a tuple."""
+    names, types = state.namespace, arrow_schema(state.schema)
+    kinds = [types.field(name).type for name in names]
+    if not names:
+        return Part((), _NO_NAMESPACE)
+    if len(names) == 2 and all(map(_is_time, kinds)):
+        window = _window(names, kinds)
+        return Part(names, window.kind, window)
+    if len(names) == 1 and kinds[0] == WINDOW:
+        window = _window(("start", "end"), [pa.int64(), pa.int64()])
+        return Part(names, window.kind, window)
+    return _part(names, _typed(state, names, state.schema), as_tuple=True)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
+
+
+def _window(names: Sequence[str], kinds: Sequence[pa.DataType]) -> FlinkColumn:
+    """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
+    stored = pa.struct([pa.field(*one) for one in zip(names, kinds, strict=True)])
+
+    def there(array: pa.Array) -> pa.Array:
+        return pa.StructArray.from_arrays(
+            [as_millis(one) for one in array.flatten()], fields=list(WINDOW)
+        )
+
+    def back(array: pa.Array) -> pa.Array:
+        sides = zip(array.flatten(), kinds, strict=True)
+        return pa.StructArray.from_arrays(
+            [from_millis(one, kind) for one, kind in sides], fields=list(stored)
+        )
+
+    return FlinkColumn(stored, Scalar("TimeWindow"), there, back)
+
+
+def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
+    """Return Flink's name for a timer queue, of functions or of windows."""
+    if state.name.startswith(_TIMERS):
+        return state.name
+    domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
+    service = "window-timers" if width_of(namespace) == 16 else "user-timers"
+    return f"{_TIMERS}{domain}_{service}"
+
+
+def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePlan:
+    names = state.schema.names
+    if set(names) >= _OFFSETS:
+        raise UnsupportedTypeError(
+            f"{state} has offsets of Kafka: a source of Flink keeps its splits with what its "
+            "coordinator knows, and without that reads all topics from where its job says. Leave "
+            "the state out, and start the job's source at these offsets "
+            "(OffsetsInitializer.offsets) under another uid"
+        )
+    columns = _typed(state, names, state.schema)
+    mode = _MODES[RedistributionMode(state.mode)]
+    if mode != "broadcast":
+        return OperatorStatePlan(state, mode, _part(names, columns, as_tuple=as_tuple), None)
+    key = _part(names[:1], columns[:1], as_tuple=as_tuple)
+    value = _part(names[1:], columns[1:], as_tuple=as_tuple)
+    return OperatorStatePlan(state, mode, value, key)

@@ -1,0 +1,215 @@
+"""Verify a written savepoint: read it back, and compare it with the rows of the checkpoint.
+
+Its entries are decoded like the entries of any other savepoint, and converted to columns of the
+store. For each state, the number and the digest of the rows must match the rows that were read from
+the store. Each row must be in the key group that follows from its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import CorruptionError
+from statestore.format.digest import RowSet, combine
+from statestore.interop.flink_savepoints.exporting.export_operator import (
+    SubtaskLists,
+    element_set,
+    read_back,
+)
+from statestore.interop.flink_savepoints.exporting.export_rows import row_set
+from statestore.interop.flink_savepoints.exporting.export_types import KeyedPlan, OperatorPlan
+from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
+from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    StateEntries,
+    state_rows,
+)
+from statestore.interop.flink_savepoints.types.byte_slices import Spans
+from statestore.interop.flink_savepoints.types.decode import (
+    decoded,
+    decoded_list,
+    decoded_map_values,
+)
+from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, Form
+from statestore.interop.flink_savepoints.types.store_types import from_millis
+from statestore.interop.flink_savepoints.write.entries import PIECE_BYTES
+from statestore.rows.key_group_runs import key_groups_of
+
+__all__ = ["prove_keyed", "prove_operator"]
+
+_ROWS = 1 << 17
+Groups: TypeAlias = npt.NDArray[np.int32]
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+
+def prove_keyed(found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[RowSet]) -> None:
+    """Compare the written keyed states of an operator with the rows of the store.
+
+    Args:
+        found: the operator, as it was read back.
+        plan: its export plan.
+        wanted: the expected number and digest of the rows of each keyed state of ``plan``.
+
+    Raises:
+        CorruptionError: if the rows differ, or rows are in wrong key groups.
+    """
+    if found.problem is not None:
+        raise CorruptionError(f"operator {plan.uid!r} is not read back: {found.problem}")
+    for state, rows in zip(plan.keyed, wanted, strict=True):
+        seen = RowSet(0, 0)
+        names = [one.name for one in found.states]
+        pieces = found.entries(state.flink.name) if state.flink.name in names else iter(())
+        for groups, keys, values in _batches(pieces):
+            table = _table(keys, values, state, plan.share.max_parallelism, groups)
+            more = row_set(table, state)
+            seen = RowSet(seen.rows + more.rows, combine((seen.digest, more.digest)))
+        if seen != rows:
+            raise CorruptionError(
+                f"{state.state}: {seen.rows} rows are read back, and {rows.rows} were written, or "
+                "their values are others: nothing was made a savepoint"
+            )
+
+
+def _batches(
+    entries: Iterator[StateEntries],
+) -> Iterator[tuple[Groups, Spans, Spans]]:
+    """Yield key groups, keys and values of entries in large batches."""
+    some: list[StateEntries] = []
+    rows = size = 0
+    for one in entries:
+        some.append(one)
+        rows += len(one.keys)
+        size += len(one.keys.data)
+        if rows >= _ROWS or size >= PIECE_BYTES:
+            yield _batch(some)
+            some, rows, size = [], 0, 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(
+    some: list[StateEntries],
+) -> tuple[Groups, Spans, Spans]:
+    counts = [len(one.keys) for one in some]
+    groups = np.repeat(np.array([one.key_group for one in some], np.int32), counts)
+    return groups, _together([one.keys for one in some]), _together([one.values for one in some])
+
+
+def _together(pieces: list[Spans]) -> Spans:
+    whole = pa.concat_arrays([one.arrow().cast(pa.large_binary()) for one in pieces])
+    _, offsets, content = whole.buffers()
+    edges = np.frombuffer(offsets, np.int64, len(whole) + 1)
+    data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+    return Spans(data, edges[:-1], edges[1:], pieces[0].name)
+
+
+def _table(
+    keys: Spans,
+    values: Spans,
+    plan: KeyedPlan,
+    max_parallelism: int,
+    groups: Groups,
+) -> pa.Table:
+    """Convert entries to rows of the store; CorruptionError for a row in a wrong key group."""
+    if plan.columns is not None:
+        return _imported_table(keys, values, plan, max_parallelism, groups)
+    columns, counts = _columns(keys, values, plan, prefix_bytes(max_parallelism))
+    schema = plan.stored
+    rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    if counts is not None:
+        groups = np.repeat(groups, counts)
+    return _placed(rows, plan, max_parallelism, groups)
+
+
+def _placed(rows: pa.Table, plan: KeyedPlan, max_parallelism: int, groups: Groups) -> pa.Table:
+    wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
+    if wrong:
+        raise CorruptionError(f"{plan.state}: {wrong} rows were written to wrong key groups")
+    return rows
+
+
+def _imported_table(
+    keys: Spans, values: Spans, plan: KeyedPlan, max_parallelism: int, groups: Groups
+) -> pa.Table:
+    """Convert entries to the rows that an import makes."""
+    columns, prefix = plan.columns, prefix_bytes(max_parallelism)
+    assert columns is not None, "the state was imported"
+    entries = StateEntries(plan.flink, 0, keys, values)
+    if plan.is_bytes:
+        rows = columns.table_of_bytes(entries, prefix)
+        at = rows.schema.get_field_index(FLINK_KEY_GROUP)
+        return rows.set_column(at, FLINK_KEY_GROUP, pa.array(groups))
+    as_bytes = columns.form is Form.VALUE_BYTES
+    found = state_rows(entries, prefix, as_bytes=as_bytes)
+    if plan.flink.kind == "list" and not as_bytes:
+        assert found.value is not None, "a list has elements"
+        edges = found.value.offsets.to_numpy(zero_copy_only=False)
+        groups = np.repeat(groups, np.diff(edges))
+    return _placed(columns.table(found), plan, max_parallelism, groups)
+
+
+def _columns(
+    keys: Spans, values: Spans, plan: KeyedPlan, prefix: int
+) -> tuple[dict[str, pa.Array], Counts | None]:
+    """Return the columns of entries by name and, for lists, the number of rows per entry."""
+    kind, state = plan.flink.value, plan.state
+    if plan.flink.kind == "timers":
+        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
+        time, key, namespace = decoded(kind, timers).flatten()
+        name = state.entry[0]
+        times = {name: from_millis(time, plan.stored.field(name).type)}
+        return times | plan.key.back(key) | plan.namespace.back(namespace), None
+    parts = split_keys(keys, KeyLayout.of(plan.flink), prefix)
+    found = plan.key.back(parts.key) | plan.namespace.back(parts.namespace)
+    if plan.flink.kind == "list" and isinstance(kind, ListType):
+        lists = decoded_list(kind.element, values)
+        edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = np.diff(edges)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        found = {name: column.take(pa.array(owner)) for name, column in found.items()}
+        name = state.entry[0]
+        places = pa.array(np.arange(len(owner)) - edges[:-1][owner])
+        found[name] = places.cast(plan.stored.field(name).type)
+        return found | _value_columns(lists.flatten(), plan), counts
+    if isinstance(kind, MapType) and plan.flink.kind == "map":
+        found |= plan.map_key.back(parts.map_key)
+        return found | _value_columns(decoded_map_values(kind.value, values), plan), None
+    return found | _value_columns(decoded(kind, values), plan), None
+
+
+def _value_columns(values: pa.Array, plan: KeyedPlan) -> dict[str, pa.Array]:
+    ttl = plan.state.ttl
+    if ttl is None:
+        return plan.value.back(values)
+    times, inner = values.flatten()
+    kind = plan.stored.field(ttl.column).type
+    return {ttl.column: from_millis(times, kind)} | plan.value.back(inner)
+
+
+def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None:
+    """Compare the written operator states of an operator with the elements of the store.
+
+    Args:
+        found: the operator, as it was read back.
+        wanted: the expected elements of each subtask.
+
+    Raises:
+        CorruptionError: if the elements of a subtask differ.
+    """
+    seen = {(one.info.name, one.subtask): one for one in found.operator_state()}
+    for state in wanted:
+        for subtask, rows in enumerate(state.lists):
+            elements = seen.get((state.plan.name, subtask))
+            there = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
+            if element_set(there) != element_set(rows):
+                raise CorruptionError(
+                    f"{state.plan.state}: subtask {subtask} has {len(there)} elements when read "
+                    f"back, and should have {len(rows)}, or others: nothing was made a savepoint"
+                )

@@ -1,0 +1,382 @@
+"""``statestore flink export``: write a checkpoint of a store as a savepoint that Flink restores.
+
+The export writes the state files first. Then it reads them back and compares them with the store.
+Only after that does it write ``_metadata``, atomically. Without this file, Flink does not accept a
+folder as a savepoint. If the export fails, it deletes its files. After a crash the files stay,
+without ``_metadata``.
+
+The memory that it needs does not depend on the size of a key group or state
+(:mod:`statestore.interop.flink_savepoints.exporting.export_keyed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.digest import RowSet
+from statestore.interop.flink_savepoints.exporting.carry import operators_to_carry
+from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyed
+from statestore.interop.flink_savepoints.exporting.export_operator import (
+    SubtaskLists,
+    lists_of,
+    written_subtask,
+)
+from statestore.interop.flink_savepoints.exporting.export_plan import groups_of, plan_export
+from statestore.interop.flink_savepoints.exporting.export_proof import prove_keyed, prove_operator
+from statestore.interop.flink_savepoints.exporting.export_types import (
+    ExportPlan,
+    LeftOut,
+    OperatorPlan,
+)
+from statestore.interop.flink_savepoints.importing.import_record import (
+    RECORD,
+    ImportedOperator,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.metadata.reader import (
+    InlineHandle,
+    KeyGroupsHandle,
+    OperatorState,
+    RelativeHandle,
+    SavepointMetadata,
+    Subtask,
+)
+from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.read.savepoint import savepoint_of
+from statestore.interop.flink_savepoints.read.savepoint_files import Places
+from statestore.interop.flink_savepoints.types.flink_types import name_of
+from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
+from statestore.interop.flink_savepoints.write.entries import key_group_bytes
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.storage import open_storage
+from statestore.store import StateStore
+
+__all__ = [
+    "ExportedOperator",
+    "ExportedSavepoint",
+    "ExportedState",
+    "export_savepoint",
+]
+
+Progress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedState:
+    """A state: its name and types in Flink, and the number of its rows.
+
+    ``columns`` are the columns of its values. They have the order of the value's fields in Flink,
+    which have no names there.
+    """
+
+    name: str
+    flink_name: str
+    kind: str
+    key_type: str | None
+    value_type: str
+    columns: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedOperator:
+    """An operator: its id, and the number of rows and bytes of each new subtask."""
+
+    uid: str
+    id: str
+    parallelism: int
+    max_parallelism: int
+    states: tuple[ExportedState, ...]
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSavepoint:
+    """The written savepoint (with ``dry_run``, the savepoint that would be written).
+
+    ``carried`` are the operators that were copied unchanged from the imported savepoint.
+    """
+
+    store: str
+    checkpoint_id: int
+    savepoint: str
+    operators: tuple[ExportedOperator, ...]
+    left_out: tuple[LeftOut, ...]
+    dry_run: bool
+    carried: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the savepoint has all state of the checkpoint and of the checkpoint's source."""
+        return all(one.is_written_elsewhere for one in self.left_out)
+
+
+def export_savepoint(
+    store: StateStore,
+    place: str,
+    *,
+    checkpoint: int | str = "latest",
+    operators: Collection[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    leave_out: Collection[str | tuple[str, str]] = (),
+    carry: Collection[str] = (),
+    moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+    tuples: Collection[tuple[str, str]] = (),
+    dry_run: bool = False,
+    options: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+) -> ExportedSavepoint:
+    """Write a checkpoint as a canonical savepoint, from which Flink restores.
+
+    Before the savepoint is completed, all rows are read back. Their number, digest and key groups
+    are compared with the rows of the store.
+
+    Args:
+        store: the store.
+        place: an empty or new folder, as a path or URL.
+        checkpoint: the id, ``latest``, or a savepoint's name.
+        operators: the uids of the operators to write; by default all.
+        parallelism: the number of subtasks that share the state; by default as stored. Flink can
+            restore the savepoint with any other.
+        max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
+            that was imported with one key group keeps it, because its job allows no other.
+        leave_out: state to leave out of the savepoint: an operator, ``operator/state``, or a pair
+            of these. State of the source that the checkpoint does not have must be named here.
+            Operators are identified by uid, name or operator id.
+        carry: operators that the import left out, by uid, name or operator id. Their state is
+            copied unchanged from the imported savepoint, which must still exist.
+        moved: the current locations of folders of this savepoint, as for the import.
+        allow: other folders and files that this savepoint may refer to, as for the import.
+        tuples: states, as pairs of operator and state, whose values of several columns are a tuple
+            in the job; by default they are a ``Row``.
+        dry_run: report what each subtask would get, without writing anything.
+        options: options for the savepoint's file system, as in ``open_storage``.
+        on_progress: a callback that receives the number of written rows, and the total.
+
+    Returns:
+        The written operators and states, and the ones that were left out.
+
+    Raises:
+        UnsupportedTypeError: for a type or value that Flink does not support, with the operator,
+            state and column. A type is refused before anything is written.
+        InvalidArgumentError: if the place is not empty or is inside of the store, or if another
+            savepoint is now in the place of the savepoint to carry from.
+        LeftOutStateError: for state of the source that the checkpoint does not have, because its
+            import or a salvage left it out, unless ``leave_out`` or ``carry`` names it.
+        StateNotFoundError: for an operator or a state that does not exist.
+        ParallelismError: for an invalid parallelism, or if an operator to carry has another number
+            of key groups than ``max_parallelism``.
+        MissingFileError: if the savepoint to carry from was deleted.
+        IncompatibleStateError: for an operator to carry with in-flight records or a changelog.
+        CorruptionError: if the rows of the store do not match their recorded digest, or the written
+            rows are read back differently. In both cases the written files are deleted.
+        StateStoreError: as ``store.restore``, or if the place cannot be written.
+    """
+    restored = store.restore(checkpoint=checkpoint)
+    uids = {one.state.uid for one in restored.manifest.operator}
+    record = SavepointRecord.of(restored) if RECORD in uids else None
+    plan = plan_export(
+        restored.manifest,
+        record,
+        operators=operators,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        leave_out=leave_out,
+        carry=carry,
+        tuples=tuples,
+    )
+    target = open_storage(place, options)
+    if f"{target.url}/".startswith(f"{store.url.rstrip('/')}/"):
+        raise InvalidArgumentError(
+            f"{target.url} is within {store.url}: a savepoint is written to a folder of its own"
+        )
+    carried = None
+    if plan.carried and record is not None:
+        carried = operators_to_carry(
+            plan.carried, record, max_parallelism, moved=moved, allow=allow, options=options
+        )
+    writer = _Counting(target) if dry_run else SavepointWriter(target)
+    told = _Told(on_progress, restored, plan)
+    try:
+        memory_bytes = store.parts.parquet.memory_bytes
+        written = [_write(restored, one, writer, memory_bytes, told) for one in plan.operators]
+        others = (_stateless(one, max_parallelism) for one in plan.others)
+        copied = () if carried is None else carried.write(writer)
+        made = (*(one.metadata for one in written), *others, *copied)
+        number = restored.checkpoint_id if carried is None else carried.checkpoint
+        metadata = SavepointMetadata(3, number, made)
+        if not dry_run:
+            _prove(metadata, written, Places(target, options))
+            writer.finish(metadata)
+    except BaseException:
+        writer.discard()
+        raise
+    return ExportedSavepoint(
+        store=store.url,
+        checkpoint_id=restored.checkpoint_id,
+        savepoint=target.url,
+        operators=tuple(one.result for one in written),
+        left_out=plan.left_out,
+        dry_run=dry_run,
+        carried=tuple(one.operator for one in plan.carried),
+    )
+
+
+class _Counting(SavepointWriter):
+    """A writer for dry runs: it writes nothing and only counts bytes."""
+
+    def file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
+        return RelativeHandle("", sum(map(len, data)))
+
+
+class _Told:
+    """Reports the progress in rows."""
+
+    def __init__(
+        self, tell: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
+    ) -> None:
+        self._tell, self._done = tell, 0
+        states = [(one, state) for one in plan.operators for state in one.keyed]
+        self._total = sum(
+            restored.keyed(one.uid, state.state.name).entry.rows for one, state in states
+        )
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        if self._tell is not None:
+            self._tell(self._done, max(self._total, self._done))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An operator that was written, and the rows that must be read back."""
+
+    plan: OperatorPlan
+    metadata: OperatorState
+    result: ExportedOperator
+    keyed: tuple[RowSet, ...]
+    lists: tuple[SubtaskLists, ...]
+
+
+def _write(
+    restored: RestoredCheckpoint,
+    plan: OperatorPlan,
+    writer: SavepointWriter,
+    memory_bytes: int,
+    told: _Told,
+) -> _Written:
+    lists = lists_of(restored, plan)
+    most = plan.share.max_parallelism
+    subtasks, rows, sizes = [], [], []
+    with ExitStack() as stack:
+        keyed = ExportedKeyed(restored, plan, memory_bytes, told)
+        groups = key_group_bytes(keyed.runs(stack), most) if plan.keyed else None
+        for index, part in enumerate(plan.share.ranges()):
+            handle, size = _written_keyed(groups, plan, part, writer)
+            own = written_subtask(lists, index, writer)
+            if handle is not None or own is not None:
+                operator = None if own is None else own[0]
+                subtasks.append(Subtask(index, operator=operator, keyed=handle))
+            rows.append(keyed.rows_of(part) + sum(len(one.lists[index]) for one in lists))
+            sizes.append(size + (0 if own is None else own[1]))
+        found = keyed.done()
+    known = plan.imported
+    if known is not None and known.parallelism == plan.share.parallelism:
+        there = {one.index for one in subtasks}
+        gone = [at for at in known.finished_subtasks if at not in there]
+        subtasks = sorted(
+            [*subtasks, *(Subtask(at, is_finished=True) for at in gone)], key=lambda one: one.index
+        )
+    metadata = OperatorState(
+        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator(known)
+    )
+    result = ExportedOperator(
+        uid=plan.uid,
+        id=plan.id,
+        parallelism=plan.share.parallelism,
+        max_parallelism=most,
+        states=_states(plan, found, lists),
+        rows=tuple(rows),
+        size_bytes=tuple(sizes),
+    )
+    return _Written(plan, metadata, result, found, lists)
+
+
+def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
+    if known is None or known.coordinator is None:
+        return None
+    return InlineHandle(known.coordinator_name or "", known.coordinator)
+
+
+def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
+    """Return an imported operator that has no rows."""
+    groups = groups_of(known, most) or known.max_parallelism
+    return OperatorState(
+        known.id,
+        min(known.parallelism, groups) if groups > 0 else known.parallelism,
+        groups,
+        (),
+        _coordinator(known),
+        is_finished=known.is_finished,
+    )
+
+
+def _written_keyed(
+    groups: Iterator[Iterator[bytes]] | None,
+    plan: OperatorPlan,
+    part: KeyGroupRange,
+    writer: SavepointWriter,
+) -> tuple[KeyGroupsHandle | None, int]:
+    """Write the next key groups, which belong to one subtask; return its handle and its size."""
+    if groups is None:
+        return None, 0
+    handle = writer.keyed(plan.header, part.first, islice(groups, len(part)))
+    assert isinstance(handle.stream, RelativeHandle)
+    return handle, handle.stream.size
+
+
+def _states(
+    plan: OperatorPlan, found: Sequence[RowSet], lists: Sequence[SubtaskLists]
+) -> tuple[ExportedState, ...]:
+    keyed = [
+        ExportedState(
+            name=one.state.name,
+            flink_name=one.flink.name,
+            kind=one.flink.kind,
+            key_type=name_of(one.flink.key),
+            value_type=name_of(one.flink.value),
+            columns=one.value.names,
+            rows=rows.rows,
+        )
+        for one, rows in zip(plan.keyed, found, strict=True)
+    ]
+    operator = [
+        ExportedState(
+            name=one.plan.state.name,
+            flink_name=one.plan.name,
+            kind=one.plan.mode,
+            key_type=None if one.plan.key is None else name_of(one.plan.key.kind),
+            value_type=name_of(one.plan.value.kind),
+            columns=one.plan.value.names,
+            rows=one.contents.rows,
+        )
+        for one in lists
+    ]
+    return (*keyed, *operator)
+
+
+def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:
+    """Read back and verify the written files, before ``_metadata`` completes the savepoint."""
+    found = savepoint_of(metadata_v3(metadata), places)
+    for operator, one in zip(found.operators, written, strict=False):  # others have no rows
+        prove_keyed(operator, one.plan, one.keyed)
+        prove_operator(operator, one.lists)

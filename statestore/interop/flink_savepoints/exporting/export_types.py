@@ -1,0 +1,260 @@
+"""The parts of a checkpoint that an export writes: operators, their states, and the columns.
+
+The Flink types of a state that was never in Flink follow from its columns. A state that was
+imported from a savepoint has the types in its import record, with exact copies of the serializers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.format.left_out import LeftOutState
+from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink_savepoints.importing.import_record import (
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
+    Snapshot,
+    snapshot_bytes,
+)
+from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState as FlinkState
+from statestore.interop.flink_savepoints.types.flink_types import (
+    FlinkType,
+    ListType,
+    Scalar,
+    name_of,
+)
+from statestore.interop.flink_savepoints.types.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink_savepoints.types.python_types import as_bytes
+from statestore.interop.flink_savepoints.types.store_types import FlinkColumn
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.rows.column_types import arrow_schema
+
+__all__ = [
+    "NO_VALUE",
+    "ExportPlan",
+    "ImportedPart",
+    "KeyedPlan",
+    "LeftOut",
+    "OperatorPlan",
+    "OperatorStatePlan",
+    "Part",
+]
+
+NO_VALUE = Scalar("Void")
+"""The type of values without columns."""
+
+_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A state that is not in the savepoint, and the reason; an empty ``state`` is a whole operator.
+
+    ``is_written_elsewhere`` is true if its rows are part of another state of the savepoint, so that
+    nothing is missing.
+    """
+
+    operator: str
+    state: str
+    reason: str
+    is_written_elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
+
+    names: tuple[str, ...]
+    kind: FlinkType
+    column: FlinkColumn | None = None
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Convert the columns to values of Flink."""
+        if self.column is None:
+            return pa.nulls(len(rows))
+        columns = [_whole(rows.column(name)) for name in self.names]
+        if len(columns) == 1:
+            return self.column.there(columns[0])
+        fields = list(self.column.stored)
+        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Convert values of Flink to columns, by name."""
+        if self.column is None:
+            return {}
+        found = self.column.back(values)
+        columns = [found] if len(self.names) == 1 else found.flatten()
+        return dict(zip(self.names, columns, strict=True))
+
+
+@dataclass(frozen=True)
+class ImportedPart(Part):
+    """Columns that an import made from a Flink value; for bytes, ``kind`` is not used."""
+
+    imported: PartColumns | None = None
+
+    @staticmethod
+    def of(columns: PartColumns) -> ImportedPart:
+        """Return a part for columns that already have names."""
+        return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Convert the columns to values of Flink."""
+        assert self.imported is not None, "it was made of columns"
+        arrays = [_whole(rows.column(name)) for name in self.names]
+        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Convert values of Flink to columns, by name."""
+        assert self.imported is not None, "it was made of columns"
+        return dict(zip(self.names, self.imported.columns(values), strict=True))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+@dataclass(frozen=True)
+class KeyedPlan:
+    """The export plan of a keyed state: its Flink state, and the columns of each part.
+
+    For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
+    the mapping of its rows.
+    """
+
+    state: KeyedState
+    flink: FlinkState
+    key: Part
+    namespace: Part
+    map_key: Part
+    value: Part
+
+    columns: StateColumns | None = None
+    imported: ImportedState | None = None
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a savepoint."""
+        if self.imported is not None:
+            return self.imported.info
+        kind, form = self.flink.value, self.flink.kind
+        if form != "timers" and self.state.hash_scheme == "pyflink":
+            form = "map" if form == "map" else "list"
+            kind = as_bytes(kind)
+            kind = ListType(kind) if form == "list" and not isinstance(kind, ListType) else kind
+        value = {"VALUE_SERIALIZER": _snapshot(kind)}
+        if form == "timers":
+            return StateInfo(self.flink.name, "timers", {}, value)
+        options = {"KEYED_STATE_TYPE": form.upper()}
+        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
+        return StateInfo(self.flink.name, "keyed", options, serializers)
+
+    @property
+    def key_snapshot(self) -> Snapshot:
+        """The serializer of its keys."""
+        return _snapshot(self.flink.key) if self.imported is None else self.imported.key
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its entries are bytes, which the store keeps in other key groups than Flink."""
+        return self.columns is not None and self.columns.form is Form.BYTES
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.state.schema)
+
+
+@dataclass(frozen=True)
+class OperatorStatePlan:
+    """The export plan of an operator state; ``key`` is set for a broadcast map only."""
+
+    state: OperatorState
+    mode: Mode
+    value: Part
+    key: Part | None
+    imported: ImportedState | None = None
+
+    @property
+    def name(self) -> str:
+        """The state's name in Flink."""
+        return self.state.name if self.imported is None else self.imported.name
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its elements are the bytes that Flink wrote."""
+        return self.imported is not None and self.imported.form is Form.BYTES
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a savepoint."""
+        if self.imported is not None:
+            return self.imported.info
+        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
+        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
+        if self.key is None:
+            return StateInfo(self.state.name, "operator", options, serializers)
+        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
+        return StateInfo(self.state.name, "broadcast", options, serializers)
+
+    @property
+    def type_name(self) -> str:
+        """The name of the element type in Flink."""
+        if self.key is None:
+            return name_of(self.value.kind)
+        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """The export plan of an operator: its id, its key-group assignment, and its states.
+
+    ``offsets`` is the name of the state that an import added for the splits of a Kafka source.
+    """
+
+    uid: str
+    id: str
+    share: KeyGroupAssignment
+    keyed: tuple[KeyedPlan, ...]
+    operator: tuple[OperatorStatePlan, ...]
+    imported: ImportedOperator | None = None
+    offsets: str | None = None
+
+    @property
+    def header(self) -> KeyedHeader:
+        """The header of its streams of keyed state."""
+        return KeyedHeader(False, self.keyed[0].key_snapshot, tuple(one.info for one in self.keyed))
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The parts of a checkpoint that are written to a savepoint, and the parts that are left out.
+
+    ``carried`` are operators that are not in the checkpoint. They are copied from the imported
+    savepoint.
+    """
+
+    operators: tuple[OperatorPlan, ...]
+    left_out: tuple[LeftOut, ...]
+    record: SavepointRecord | None = None
+    carried: tuple[LeftOutState, ...] = ()
+
+    @property
+    def others(self) -> tuple[ImportedOperator, ...]:
+        """Operators of the imported savepoint that have no state with rows."""
+        known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
+        every = () if self.record is None else self.record.operators
+        return tuple(one for one in every if one.is_imported and one.operator not in known)
+
+
+def _snapshot(kind: FlinkType) -> Snapshot:
+    return Snapshot(kind, snapshot_bytes(kind))

@@ -1,0 +1,1 @@
+"""Import a savepoint as a checkpoint of a store."""

@@ -1,0 +1,224 @@
+"""Import the operator state of a savepoint into a store, by subtask.
+
+Each element of a list becomes a row, in the columns of its type or as bytes. A broadcast map is the
+same in all subtasks; it is stored once, with a row for each entry. The splits of a Kafka source
+stay bytes. In addition, the store gets the state ``offsets`` with the next offset of each
+partition, in the form that a ``StatefulQuery`` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.format.digest import combine
+from statestore.format.manifest import OperatorEntry
+from statestore.interop.flink_savepoints.importing.import_record import ImportedState
+from statestore.interop.flink_savepoints.metadata.reader import Mode
+from statestore.interop.flink_savepoints.read.operator_state import (
+    SOURCE_READER_STATE,
+    OperatorStateInfo,
+    SubtaskElements,
+    kafka_splits,
+)
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType
+from statestore.interop.flink_savepoints.types.named_columns import Form, first_free
+from statestore.interop.flink_savepoints.types.part_columns import PartColumns, part_columns
+from statestore.snapshot.writer import CheckpointWriter
+
+__all__ = ["element_columns", "operator_states"]
+
+_RESERVED = ("subtask", "position")
+_OFFSETS = "offsets"
+
+
+def operator_states(
+    checkpoint: CheckpointWriter,
+    uid: str,
+    operator: FlinkOperator,
+    taken: Iterable[str],
+    dropped: Collection[str],
+    is_strict: bool,
+) -> Iterator[ImportedState]:
+    """Write the operator states of an operator, and yield the record of each.
+
+    Args:
+        checkpoint: the checkpoint to write to.
+        uid: the operator's name in the store.
+        operator: the operator.
+        taken: names of its keyed states, which cannot be used again.
+        dropped: names of operator states to leave out.
+        is_strict: whether a state without columns is refused.
+
+    Yields:
+        The states.
+
+    Raises:
+        UnsupportedTypeError: for a state without columns, if ``is_strict``.
+        DamagedFileError or MissingFileError: if a file is damaged or missing.
+    """
+    names = list(taken)
+    found = sorted(operator.operator_state(dropped), key=lambda one: one.info.name)
+    for _, some in groupby(found, key=lambda one: one.info.name):
+        parts = list(some)
+        info = parts[0].info
+        state = first_free(info.name, names)
+        names.append(state)
+        try:
+            parts_of, table = _typed(parts)
+            form, why = Form.COLUMNS, None
+        except UnsupportedTypeError as error:
+            if is_strict:
+                error.add_note(f"state {info.name!r} of operator {uid}")
+                raise
+            parts_of, table = _bytes(parts)
+            form, why = Form.BYTES, str(error)
+        entry = _write(checkpoint, uid, state, info.mode, table)
+        yield _imported(uid, state, info, entry, form, why, parts_of)
+        if info.name == SOURCE_READER_STATE:
+            offsets = first_free(_OFFSETS, names)
+            _kafka(checkpoint, uid, offsets, operator, parts)
+
+
+def element_columns(
+    value: FlinkType | None, key: FlinkType | None, names: dict[str, tuple[str, ...]] | None = None
+) -> dict[str, PartColumns]:
+    """Return the columns of an element: of its value and, for a broadcast map, of its key.
+
+    Args:
+        value: the type of the value, None for bytes.
+        key: the type of a broadcast map's key, None for a list.
+        names: the column names by part, as in the import record.
+
+    Returns:
+        The columns by part, ``map_key`` and ``value``.
+
+    Raises:
+        UnsupportedTypeError: for a type without a column type.
+    """
+    parts = {} if key is None else {"map_key": part_columns(key)}
+    parts["value"] = part_columns(value, flat=key is None)
+    taken = list(_RESERVED)
+    found = {}
+    for part, columns in parts.items():
+        if not columns.fields:
+            raise UnsupportedTypeError("an element of nothing is no column")
+        named: list[str] = []
+        prefix = "" if part == "value" else f"{part}_"
+        default = "value_bytes" if columns.kind is None else part
+        for field in columns.fields:
+            wanted = f"{prefix}{field.name}" if columns.is_flat else default
+            named.append(first_free(wanted, taken))
+            taken.append(named[-1])
+        given = tuple(named) if names is None else names[part]
+        found[part] = PartColumns(
+            columns.kind, columns.fields, columns.stored, columns.is_flat, given
+        )
+    return found
+
+
+def _typed(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+    info = parts[0].info
+    columns = element_columns(info.value, info.key)
+    tables = []
+    for one in parts[:1] if info.mode == "broadcast" else parts:
+        values = one.values()
+        if info.key is None:
+            arrays = columns["value"].columns(values)
+        else:
+            arrays = columns["map_key"].columns(values.field(0))
+            arrays += columns["value"].columns(values.field(1))
+        tables.append(_table(columns, arrays, one, len(values)))
+    return columns, pa.concat_tables(tables)
+
+
+def _bytes(parts: list[SubtaskElements]) -> tuple[dict[str, PartColumns], pa.Table]:
+    columns = element_columns(None, None)
+    some = parts[:1] if parts[0].info.mode == "broadcast" else parts
+    tables = [_table(columns, [one.raw.arrow()], one, len(one.raw)) for one in some]
+    return columns, pa.concat_tables(tables)
+
+
+def _table(
+    columns: dict[str, PartColumns], arrays: list[pa.Array], one: SubtaskElements, count: int
+) -> pa.Table:
+    names = [name for part in columns.values() for name in part.names]
+    if one.info.mode != "broadcast":
+        arrays = [*arrays, pa.array(np.full(count, one.subtask, np.int64))]
+        names = [*names, "subtask"]
+    return pa.Table.from_arrays(arrays, names)
+
+
+def _write(
+    checkpoint: CheckpointWriter, uid: str, name: str, mode: Mode, table: pa.Table
+) -> OperatorEntry:
+    match mode:
+        case "split":
+            return checkpoint.split(uid, name, table)
+        case "union":
+            return checkpoint.union(uid, name, table)
+        case "broadcast":
+            return checkpoint.broadcast(uid, name, table)
+
+
+def _imported(
+    uid: str,
+    state: str,
+    info: OperatorStateInfo,
+    entry: OperatorEntry,
+    form: Form,
+    why: str | None,
+    columns: dict[str, PartColumns],
+) -> ImportedState:
+    raw = {name: snapshot.raw for name, snapshot in info.header.serializers.items()}
+    return ImportedState(
+        operator=uid,
+        state=state,
+        name=info.name,
+        sort=info.mode,
+        kind="",
+        form=form,
+        why=why,
+        names={part: one.names for part, one in columns.items()},
+        options=dict(info.header.options),
+        key_serializer=raw.get("KEY_SERIALIZER"),
+        namespace_serializer=None,
+        value_serializer=raw["VALUE_SERIALIZER"],
+        rows=sum(entry.counts),
+        digest=combine(one.digest for one in entry.handles),
+    )
+
+
+def _kafka(
+    checkpoint: CheckpointWriter,
+    uid: str,
+    name: str,
+    operator: FlinkOperator,
+    parts: list[SubtaskElements],
+) -> None:
+    """Write the offsets of a Kafka source; splits of other sources cannot be decoded."""
+    rows = []
+    for one in parts:
+        try:
+            splits = kafka_splits(one.values(), f"{name} of {operator.title}")
+        except UnsupportedTypeError:
+            return
+        rows += [
+            {
+                "topic": split.topic,
+                "partition": split.partition,
+                "offset": split.offset,
+                "subtask": one.subtask,
+            }
+            for split in splits
+            if split.offset >= 0  # a negative number is a starting position, such as the earliest
+        ]
+    kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+    schema = pa.schema(kinds | {"subtask": pa.int64()})
+    if rows:
+        checkpoint.union(uid, name, pa.Table.from_pylist(rows, schema))

@@ -1,0 +1,311 @@
+"""Plan an import: the names of operators and columns, and the form of each state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import (
+    InvalidArgumentError,
+    LeftOutStateError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
+from statestore.interop.flink_savepoints.importing.import_record import (
+    RECORD,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.importing.losses import transactions, transactions_said
+from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
+from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_state
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink_savepoints.types.named_columns import (
+    Form,
+    StateColumns,
+    first_free,
+    state_columns,
+)
+from statestore.interop.flink_savepoints.types.python_types import (
+    UNDECLARED,
+    declared_state,
+    is_python_state,
+)
+from statestore.interop.flink_savepoints.types.value_lengths import skipper
+from statestore.jobgraph.operators import operator_id
+
+__all__ = ["PlannedOperator", "PlannedState", "plan_import"]
+
+_LONGEST_NAME = 120
+_IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
+
+
+@dataclass(frozen=True)
+class PlannedState:
+    """A keyed state: its description in the header, and the forms to try, the best form first.
+
+    ``why`` is the reason if the first form is not columns. ``python`` is the state's declaration,
+    as in :class:`ImportedState`.
+    """
+
+    info: StateInfo
+    state: KeyedState
+    forms: tuple[StateColumns, ...]
+    why: str | None
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """An operator: its name in the store, its header and its keyed states.
+
+    ``problem`` is the reason if it cannot be read. ``is_wanted`` is true if it was selected.
+    ``dropped`` are the names of operator states that the user dropped.
+    """
+
+    name: str
+    operator: FlinkOperator
+    header: KeyedHeader | None
+    states: tuple[PlannedState, ...]
+    problem: str | None
+    is_wanted: bool
+    dropped: tuple[str, ...]
+
+
+def plan_import(
+    savepoint: Savepoint,
+    *,
+    operators: Collection[str],
+    uids: Mapping[str, str],
+    columns: Mapping[str, Any],
+    before: SavepointRecord | None,
+    drop: Collection[Refused],
+) -> tuple[PlannedOperator, ...]:
+    """Plan the import of each operator.
+
+    Args:
+        savepoint: the savepoint.
+        operators: the selected operators, by uid, name or id; if empty, all.
+        uids: uids by operator id, for operators whose uid is not in the savepoint.
+        columns: column names by operator, in the format of the file with column names.
+        before: the savepoint from which the store's newest checkpoint was imported. States of this
+            savepoint keep their form and names.
+        drop: the kinds of unsupported state to leave out, instead of an error.
+
+    Returns:
+        The operators.
+
+    Raises:
+        StateNotFoundError: for an operator or a state that does not exist.
+        UnsupportedTypeError: for a selected operator that cannot be read.
+        InvalidArgumentError: for column names that do not fit.
+        SchemaMismatchError: for a state that has other columns in the store.
+        LeftOutStateError: for an operator of the store that the import would leave out.
+    """
+    names = _names(savepoint, uids)
+    wanted = {_found(savepoint, one, names).metadata.id for one in operators}
+    asked = {_found(savepoint, one, names).metadata.id: tables for one, tables in columns.items()}
+    found = []
+    for operator in savepoint.operators:
+        number = operator.metadata.id
+        is_wanted = not operators or number in wanted
+        dropped, refused = _transactions(operator, drop)
+        problem = operator.problem or _unreadable(operator) or refused
+        states: tuple[PlannedState, ...] = ()
+        header = operator.header
+        if header is not None and problem is None and is_wanted:
+            tables = asked.get(number, {})
+            _check_tables(tables, operator)
+            states = tuple(
+                _planned(info, header, operator, names[number], tables, before)
+                for info in header.states
+            )
+        found.append(
+            PlannedOperator(
+                names[number], operator, header, states, problem, is_wanted, tuple(dropped)
+            )
+        )
+        if operators and is_wanted and problem is not None:
+            raise UnsupportedTypeError(f"operator {operator.title} is not read: {problem}")
+    if before is not None:
+        _refuse_left_out(found, before)
+    return tuple(found)
+
+
+def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
+    """Refuse to lose the store's state of an operator that is still in the savepoint."""
+    stored = {one.operator for one in before.states}
+    left = [
+        f"{one.name} (not read: {one.problem})" if one.is_wanted else one.name
+        for one in planned
+        if one.name in stored and (not one.is_wanted or one.problem is not None)
+    ]
+    if left:
+        raise LeftOutStateError(
+            f"the store has states of {', '.join(left)}, which would not be in the new checkpoint, "
+            "and that is the state of the whole job: import all operators that the store has, or "
+            "into a store of its own"
+        )
+
+
+def _transactions(
+    operator: FlinkOperator, drop: Collection[Refused]
+) -> tuple[Collection[str], str | None]:
+    """Return the operator states to leave out, or the reason why the operator is refused."""
+    names = tuple(dict.fromkeys(transactions(operator.metadata)))
+    try:
+        for _ in operator.operator_state(names):
+            pass
+    except UnsupportedTypeError as error:
+        if _IN_TWO_PHASES not in str(error):
+            return (), str(error)
+        handles = (one.operator for one in operator.metadata.subtasks)
+        names = tuple({part.name for one in handles if one is not None for part in one.parts})
+    if names and Refused.TRANSACTIONS not in drop:
+        return (), transactions_said(f"operator state {', '.join(map(repr, names))}")
+    return names, None
+
+
+def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
+    """Return the operators' names in the store, by operator id."""
+    known = {one.metadata.id for one in savepoint.operators}
+    for number, uid in uids.items():
+        if number not in known:
+            raise InvalidArgumentError(
+                f"{savepoint.url} has no operator of id {number}, which is to have the uid {uid!r}"
+            )
+    wanted = {}
+    for one in savepoint.operators:
+        data = one.metadata
+        name = data.name if data.name and len(data.name.encode()) <= _LONGEST_NAME else None
+        wanted[data.id] = uids.get(data.id) or data.uid or name or data.id
+    counts = Counter(name.lower() for name in wanted.values())
+    taken = [RECORD]
+    found = {}
+    for number, name in wanted.items():
+        has_uid = number in uids or name != number
+        plain = name if counts[name.lower()] == 1 else f"{name}-{number[:8]}"
+        found[number] = first_free(plain if has_uid else number, taken)
+        taken.append(found[number])
+    return found
+
+
+def _found(savepoint: Savepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
+    for operator in savepoint.operators:
+        if name in (names[operator.metadata.id], operator.metadata.id):
+            return operator
+    hashed = operator_id(name)
+    if any(one.metadata.id == hashed for one in savepoint.operators):
+        return savepoint.operator(hashed)
+    return savepoint.operator(name)
+
+
+def _unreadable(operator: FlinkOperator) -> str | None:
+    """Return why the hashmap backend's format cannot be read: a type without a known end."""
+    for part in operator.parts:
+        if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
+            for state in filter(None, part.states):
+                try:
+                    for kind in (state.key, state.namespace, state.value):
+                        skipper(kind)
+                except UnsupportedTypeError as error:
+                    return f"state {state.name!r}: {error}"
+    return None
+
+
+def _planned(
+    info: StateInfo,
+    header: KeyedHeader,
+    operator: FlinkOperator,
+    name: str,
+    tables: Mapping[str, Any],
+    before: SavepointRecord | None,
+) -> PlannedState:
+    data = operator.metadata
+    state = keyed_state(info, header.key.kind, f"operator {operator.title}")
+    stored = () if before is None else before.states
+    for one in stored:
+        if (one.operator, one.name, one.sort) == (name, info.name, "keyed"):
+            columns = _as_stored(state, one, data.max_parallelism)
+            return PlannedState(info, columns.state, (columns,), one.why, one.python)
+    forms, why = [], None
+    wanted = dict(_wanted(tables, info.name))
+    declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
+    is_python = any(is_python_state(one.name) for one in header.states)
+    if declared:
+        state = declared_state(state, declared)
+    for form in Form:
+        if form is Form.VALUE_BYTES and state.kind == "timers":
+            continue
+        if form is Form.COLUMNS and is_python_state(info.name) and not declared:
+            why = UNDECLARED
+            continue
+        parts = {
+            part: names for part, names in wanted.items() if form is Form.COLUMNS or part == "key"
+        }
+        try:
+            forms.append(
+                state_columns(
+                    state,
+                    form,
+                    data.max_parallelism,
+                    {} if form is Form.BYTES else parts,
+                    is_python=is_python,
+                )
+            )
+        except UnsupportedTypeError as error:
+            why = why or str(error)
+    return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
+
+
+def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -> StateColumns:
+    """Return a state's stored columns; SchemaMismatchError if its columns are now different."""
+    before = stored.columns(max_parallelism)
+    now = None
+    with suppress(InvalidArgumentError, UnsupportedTypeError):
+        now = stored.columns_of(state, max_parallelism)
+    if now is None or now.schema != before.schema:
+        raise SchemaMismatchError(
+            f"state {stored.name!r} of operator {stored.operator} has other types than in the "
+            f"checkpoint before, where its columns are {', '.join(before.schema.names)}: import "
+            "the savepoint into a store of its own"
+        )
+    return now
+
+
+def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the configured names for the parts of a state; the state overrides its operator."""
+    own = tables.get("states", {}).get(state, {})
+    both = {part: one for part, one in tables.items() if part != "states"} | own
+    for part, names in both.items():
+        if part == _TYPE:
+            continue
+        yield part, (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_tables(tables: Mapping[str, Any], operator: FlinkOperator) -> None:
+    for name in tables.get("states", {}):
+        operator.state(name)
+    for place in (tables, *tables.get("states", {}).values()):
+        for part, names in place.items():
+            if place is tables and part == "states":
+                continue
+            if part == _TYPE and place is not tables and isinstance(names, str):
+                continue
+            is_list = isinstance(names, list | tuple) and all(isinstance(x, str) for x in names)
+            allowed = ("key", "namespace") if place is tables else (*_PARTS,)
+            if part not in allowed or not (is_list or isinstance(names, str)):
+                raise InvalidArgumentError(
+                    f"names of columns of operator {operator.title}: {part} = {names!r}: give "
+                    f"{', '.join(allowed)} a name or a list of them, and a state of PyFlink's a "
+                    f"{_TYPE}, such as 'ValueState<LONG>'"
+                )
+
+
+_TYPE = "type"
+_PARTS = ("key", "namespace", "map_key", "value", "entry", "last_access")

@@ -1,0 +1,258 @@
+"""The import record: broadcast state of the operator ``flink``, which describes the savepoint.
+
+A checkpoint that was imported from a savepoint has it. Its three states are:
+
+- ``savepoint`` identifies the savepoint.
+- ``operators`` has the metadata of each operator.
+- ``states`` has the header data of each state, with exact copies of the serializer snapshots, and
+  the mapping of the state's rows to columns.
+
+The savepoint can be rebuilt from this record and the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
+from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
+    Snapshot,
+    read_snapshot,
+)
+from statestore.interop.flink_savepoints.read.canonical import StateInfo
+from statestore.interop.flink_savepoints.read.canonical import StateKind as FlinkKind
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_state
+from statestore.interop.flink_savepoints.types.named_columns import (
+    Form,
+    StateColumns,
+    state_columns,
+)
+from statestore.interop.flink_savepoints.types.python_types import declared_state
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+
+__all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
+
+RECORD = "flink"
+"""The operator that holds the record; no other operator gets this name."""
+
+_SAVEPOINT, _OPERATORS, _STATES = "savepoint", "operators", "states"
+_PROXY_VERSION = 2
+_SERIALIZERS = {
+    "key_serializer": "KEY_SERIALIZER",
+    "namespace_serializer": "NAMESPACE_SERIALIZER",
+    "value_serializer": "VALUE_SERIALIZER",
+}
+_SAVEPOINT_FIELDS = pa.schema(
+    [
+        pa.field("place", pa.string()),
+        pa.field("checkpoint", pa.int64()),
+        pa.field("metadata_version", pa.int32()),
+        pa.field("digest", pa.string()),
+    ]
+)
+_OPERATOR_FIELDS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("operator", "id", "uid", "name")),
+        *(pa.field(name, pa.int32()) for name in ("parallelism", "max_parallelism")),
+        *(pa.field(name, pa.bool_()) for name in ("is_finished", "is_compressed", "is_imported")),
+        pa.field("finished_subtasks", pa.list_(pa.int32())),
+        pa.field("coordinator_name", pa.string()),
+        pa.field("coordinator", pa.binary()),
+        pa.field("problem", pa.string()),
+    ]
+)
+_STATE_FIELDS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("operator", "state", "name", "sort", "kind")),
+        *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options", "python")),
+        *(pa.field(name, pa.binary()) for name in _SERIALIZERS),
+        pa.field("rows", pa.int64()),
+        pa.field("digest", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedOperator:
+    """An operator of the savepoint; ``operator`` is its name in the store.
+
+    ``uid`` and ``name`` are None if the savepoint does not have them. ``problem`` is the reason why
+    its state was not read. ``is_imported`` is false if it was not selected, or could not be read.
+    """
+
+    operator: str
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    is_finished: bool
+    is_compressed: bool
+    is_imported: bool
+    finished_subtasks: tuple[int, ...]
+    coordinator_name: str | None
+    coordinator: bytes | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedState:
+    """A state of the savepoint, and how it was imported.
+
+    ``state`` is its name in the store and ``name`` its name in Flink. ``sort`` is ``keyed``, or the
+    redistribution mode of operator state. ``kind`` is the store's kind of a keyed state, otherwise
+    empty. ``why`` is the reason if its values stay bytes. ``names`` are the column names by part.
+    ``options`` and the serializers are copied from Flink's header; each snapshot begins with its
+    class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
+    there is none; for other operators it is None.
+    """
+
+    operator: str
+    state: str
+    name: str
+    sort: str
+    kind: str
+    form: Form
+    why: str | None
+    names: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, str]
+    key_serializer: bytes | None
+    namespace_serializer: bytes | None
+    value_serializer: bytes
+    rows: int
+    digest: int
+    python: str | None = None
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a canonical savepoint."""
+        found = {
+            flink: self._snapshot(name)
+            for name, flink in _SERIALIZERS.items()
+            if getattr(self, name) is not None and (name != "key_serializer" or not self.is_keyed)
+        }
+        if not self.is_keyed:
+            is_broadcast = self.sort == "broadcast"
+            kind: FlinkKind = "broadcast" if is_broadcast else "operator"
+        else:
+            kind = "timers" if self.namespace_serializer is None else "keyed"
+        return StateInfo(self.name, kind, self.options, found)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it is keyed state."""
+        return self.sort == "keyed"
+
+    @property
+    def key(self) -> Snapshot:
+        """The serializer of the keys of keyed state."""
+        return self._snapshot("key_serializer")
+
+    def columns(self, max_parallelism: int) -> StateColumns:
+        """Return the mapping of a keyed state's rows to columns."""
+        state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
+        return self.columns_of(state, max_parallelism)
+
+    def columns_of(self, state: KeyedState, max_parallelism: int) -> StateColumns:
+        """Return the mapping for the same state of another savepoint, with the same columns."""
+        if self.python:
+            state = declared_state(state, self.python)
+        is_python = self.python is not None
+        return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
+
+    def _snapshot(self, name: str) -> Snapshot:
+        raw: bytes = getattr(self, name)
+        return read_snapshot(Reader(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}"))
+
+
+@dataclass(frozen=True)
+class SavepointRecord:
+    """The savepoint from which a checkpoint was imported.
+
+    ``checkpoint`` is its id in Flink. ``digest`` is the SHA-256 of its ``_metadata``.
+    """
+
+    place: str
+    checkpoint: int
+    metadata_version: int
+    digest: str
+    operators: tuple[ImportedOperator, ...]
+    states: tuple[ImportedState, ...]
+
+    def write(self, checkpoint: CheckpointWriter) -> None:
+        """Write the record into a checkpoint."""
+        savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
+        _broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
+        operators = [vars(one) for one in self.operators]
+        _broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
+        states = [
+            vars(one)
+            | {
+                "form": one.form.value,
+                "names": json.dumps(one.names),
+                "options": json.dumps(one.options),
+                "digest": f"{one.digest:x}",
+            }
+            for one in self.states
+        ]
+        _broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
+
+    @classmethod
+    def of(cls, restored: RestoredCheckpoint) -> SavepointRecord:
+        """Read the record of a checkpoint.
+
+        Raises:
+            InvalidArgumentError: if the checkpoint was not imported from a savepoint.
+        """
+        try:
+            (savepoint,) = _elements(restored, _SAVEPOINT)
+        except StateNotFoundError:
+            raise InvalidArgumentError(
+                f"checkpoint {restored.checkpoint_id} was not imported from a savepoint of Flink: "
+                f"it has no state {_SAVEPOINT!r} of operator {RECORD!r}. Make one with "
+                "'statestore flink import'"
+            ) from None
+        operators = tuple(
+            ImportedOperator(**one | {"finished_subtasks": tuple(one["finished_subtasks"])})
+            for one in map(_own(ImportedOperator), _elements(restored, _OPERATORS))
+        )
+        states = tuple(map(_state, _elements(restored, _STATES)))
+        which = {name: savepoint[name] for name in _SAVEPOINT_FIELDS.names}
+        return cls(**which, operators=operators, states=states)
+
+
+def _state(element: dict[str, Any]) -> ImportedState:
+    names = {part: tuple(some) for part, some in json.loads(element["names"]).items()}
+    plain = _own(ImportedState)(element) | {
+        "form": Form(element["form"]),
+        "names": names,
+        "options": json.loads(element["options"]),
+        "digest": int(element["digest"], 16),
+    }
+    return ImportedState(**plain)
+
+
+def _own(kind: Any) -> Any:
+    names = [one.name for one in fields(kind)]
+    return lambda element: {name: element[name] for name in names if name in element}
+
+
+def _broadcast(
+    checkpoint: CheckpointWriter,
+    name: str,
+    elements: Iterable[Mapping[str, Any]],
+    schema: pa.Schema,
+) -> None:
+    rows = [{one: element[one] for one in schema.names} for element in elements]
+    checkpoint.broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
+
+
+def _elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
+    return restored.operator(RECORD, name).subtask(0)

@@ -1,0 +1,532 @@
+"""``statestore flink import``: import a savepoint of a Flink job as a checkpoint of a store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from statestore.engines.grouped_engine import GroupedRows
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DamagedFileError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StoreNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import StateKind, TimeDomain, TimeToLive
+from statestore.interop.flink_savepoints.importing.import_operators import operator_states
+from statestore.interop.flink_savepoints.importing.import_plan import (
+    PlannedOperator,
+    PlannedState,
+    plan_import,
+)
+from statestore.interop.flink_savepoints.importing.import_record import (
+    RECORD,
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink_savepoints.importing.left_out_state import (
+    NOT_ASKED_FOR,
+    checkpoint_left_out,
+    has_state,
+    left_out_of,
+)
+from statestore.interop.flink_savepoints.importing.losses import lost_timers
+from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
+from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    Savepoint,
+    open_savepoint,
+)
+from statestore.interop.flink_savepoints.types.named_columns import Form, StateColumns
+from statestore.jobgraph.graph import JobGraph, Node
+from statestore.jobgraph.operators import operator_id
+from statestore.keys.groups import KeyGroupRange, is_int
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.storage import open_storage
+from statestore.store import StateStore
+
+__all__ = ["ImportedSavepoint", "import_savepoint"]
+
+_METADATA = "_metadata"
+_ROW_BYTES = 32  # an estimate; it decides whether a key group gets its own file
+_DECODED_BYTES = 8 * 2**20  # bytes of entries that are decoded at a time
+_MOST_THREADS = 64
+_THREADS_UNASKED = 4
+_BYTES_WORTH_A_THREAD = 8 * 2**20  # an estimate; for less data, starting a thread does not pay off
+_OnProgress: TypeAlias = Callable[[float, float, str], None]
+_Groups: TypeAlias = Iterator[tuple[int, pa.Table]]
+_EVENT, _PROCESSING = "event", "processing"
+
+
+@dataclass(frozen=True)
+class ImportedSavepoint:
+    """A checkpoint that was imported from a savepoint.
+
+    ``found`` is true if the store already had this savepoint. ``is_incremental`` is true if only
+    the changes since the previous savepoint were written. ``warnings`` describe, by operator, state
+    that the savepoint may have lost. ``left_out`` is the state of the savepoint that the checkpoint
+    does not have. If there is any, an export refuses to run unless it is told to leave it out too
+    (I16).
+    """
+
+    place: str
+    store: str
+    checkpoint_id: int
+    found: bool
+    is_incremental: bool
+    record: SavepointRecord
+    warnings: tuple[str, ...]
+    left_out: tuple[LeftOutState, ...] = ()
+
+    @property
+    def not_read(self) -> tuple[LeftOutState, ...]:
+        """The operators that were left out only because they cannot be read."""
+        return tuple(
+            one for one in self.left_out if one.state is None and one.reason != NOT_ASKED_FOR
+        )
+
+
+@dataclass(frozen=True)
+class _Import:
+    """The values that all states of an import share."""
+
+    checkpoint: CheckpointWriter
+    restored: RestoredCheckpoint | None
+    ttl: Mapping[str, int]
+    is_strict: bool
+    threads: int | None
+
+    def knows(self, uid: str, state: str) -> bool:
+        """Return whether the newest checkpoint has this keyed state."""
+        if self.restored is None:
+            return False
+        keyed = self.restored.manifest.keyed
+        return any((one.state.uid, one.state.name) == (uid, state) for one in keyed)
+
+
+def import_savepoint(
+    place: str,
+    store: StateStore,
+    *,
+    operators: Collection[str] = (),
+    uids: Mapping[str, str] | None = None,
+    columns: Mapping[str, Any] | None = None,
+    ttl: Mapping[str, int] | None = None,
+    strict: bool = False,
+    moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    drop: Collection[str] = (),
+    threads: int | None = None,
+    on_progress: _OnProgress | None = None,
+) -> ImportedSavepoint:
+    """Import the state in a savepoint or checkpoint of a Flink job as the store's next checkpoint.
+
+    Each keyed state becomes a keyed state of the store with the same key groups. Operator state is
+    stored by subtask. State without a column type is stored as bytes. A later savepoint of the same
+    job becomes an incremental checkpoint. The savepoint is only read.
+
+    Each thread writes a range of a state's key groups. It reads and decodes some megabytes at a
+    time, or a whole key group of a native savepoint. It sorts rows in its share of
+    ``ParquetOptions(memory_bytes=…)``. If the keys of a state have no columns, one thread sorts the
+    whole state.
+
+    Args:
+        place: the savepoint's folder or its ``_metadata`` file, as a path or URL.
+        store: a new store, or a store with an earlier savepoint of this job.
+        operators: the operators to import, by uid, name or id; by default all readable ones.
+        uids: uids by operator id, for operators whose uid is not in the savepoint.
+        columns: column names by operator. An operator has ``key`` and ``namespace``. Under
+            ``states`` each state can have these and ``map_key`` and ``value``. Each is a name or a
+            list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. States
+            that are already in the store keep their names.
+        ttl: TTLs in milliseconds, by state or ``operator/state``. A savepoint has the time of a
+            row's last access, but not the TTL.
+        strict: refuses state that would be stored as bytes, and operators that cannot be read.
+        moved: the current locations of folders that were moved since the savepoint was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for fsspec, to access the savepoint.
+        drop: the kinds of unsupported state to leave out instead of an error, as the names of
+            :class:`Refused`.
+        threads: the maximum number of threads. The default is the number of the process's cores, at
+            most four, and fewer for a small state. It affects the number of files, but not the
+            stored rows.
+        on_progress: a callback that receives the number of finished states, the total, and the next
+            state. A partly imported state counts by its key groups. Calls never overlap.
+
+    Returns:
+        The imported state, and the checkpoint.
+
+    Raises:
+        InvalidArgumentError: if the savepoint does not exist, names do not fit, ``threads`` is not
+            in 1..64, or the store has something else.
+        StateNotFoundError: for an operator or state that does not exist.
+        UnsupportedTypeError: for a selected operator that cannot be read. With ``strict``, also for
+            state that would be stored as bytes or left out.
+        SchemaMismatchError: for a state that has other types in the store.
+        LeftOutStateError: for an operator of the store that the import would leave out.
+        DamagedFileError or MissingFileError: if a file of the savepoint is damaged or missing.
+        StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
+    """
+    told = refused_kinds(drop)
+    _check_threads(threads)
+    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options, drop=told)
+    digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
+    number = savepoint.metadata.checkpoint_id
+    places = savepoint.url, store.url
+    warnings = tuple(_warnings(savepoint))
+    restored = _stored(store)
+    before = None if restored is None else SavepointRecord.of(restored)
+    if restored is not None and before is not None:
+        if before.digest == digest:
+            left_out = checkpoint_left_out(restored.manifest, before)
+            newest = restored.checkpoint_id
+            return ImportedSavepoint(*places, newest, True, False, before, warnings, left_out)
+        _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
+    planned = plan_import(
+        savepoint,
+        operators=operators,
+        uids=uids or {},
+        columns=columns or {},
+        before=before,
+        drop=told,
+    )
+    _check_ttl(ttl or {}, planned)
+    if strict:
+        _refuse_bytes(planned, savepoint.url)
+    graph = JobGraph(tuple(_nodes(planned)))
+    left_out = tuple(left_out_of(savepoint, planned))
+    with store.snapshot(graph=graph) as checkpoint:
+        run = _Import(checkpoint, restored, ttl or {}, strict, threads)
+        states = tuple(_states(run, planned, on_progress))
+        record = SavepointRecord(
+            savepoint.url,
+            number,
+            savepoint.metadata.version,
+            digest,
+            tuple(map(_operator, planned)),
+            states,
+        )
+        record.write(checkpoint)
+        checkpoint.record_left_out(left_out, inherit=False)
+        for uid, name in checkpoint.left_out():
+            checkpoint.drop(uid, name)
+    is_incremental = before is not None
+    return ImportedSavepoint(
+        *places, checkpoint.id, False, is_incremental, record, warnings, left_out
+    )
+
+
+def _warnings(savepoint: Savepoint) -> Iterator[str]:
+    """Yield warnings about state that the savepoint itself may have lost, by operator."""
+    for one in savepoint.operators:
+        said = lost_timers(savepoint, one)
+        if said is not None:
+            yield f"{one.title}: {said}"
+
+
+def _stored(store: StateStore) -> RestoredCheckpoint | None:
+    """Return the newest checkpoint of a store; None if the store or a checkpoint is missing."""
+    try:
+        return store.restore()
+    except (StoreNotFoundError, CheckpointNotFoundError):
+        return None
+
+
+def _refuse_other(
+    before: SavepointRecord, operators: Collection[str], number: int, store: StateStore
+) -> None:
+    """Refuse a store whose newest checkpoint is from another job or from a later savepoint."""
+    if not {one.id for one in before.operators} & set(operators):
+        raise InvalidArgumentError(
+            f"{store.url} has the savepoint {before.place}, of which no operator is in this one: "
+            "import another job into a store of its own"
+        )
+    if before.checkpoint > number:
+        raise InvalidArgumentError(
+            f"{store.url} has checkpoint {before.checkpoint} of the job, which is later than "
+            f"{number}: import an earlier one into a store of its own"
+        )
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not (is_int(threads) and 1 <= threads <= _MOST_THREADS):
+        raise InvalidArgumentError(f"threads lies in 1..{_MOST_THREADS}, not {threads!r}")
+
+
+def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> None:
+    known = {
+        name
+        for operator in planned
+        for one in operator.states
+        if any(form.last_access for form in one.forms)
+        for name in (one.info.name, f"{operator.name}/{one.info.name}")
+    }
+    for name in ttl:
+        if name not in known:
+            raise StateNotFoundError(
+                f"no state {name!r} has times of last access, for a time to live; those that have "
+                f"are {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
+    found = [
+        f"operator {one.operator.title}: {one.problem}"
+        for one in planned
+        if one.is_wanted and one.problem is not None
+    ]
+    found += [
+        f"state {one.info.name!r} of operator {operator.name}: {one.why}"
+        for operator in planned
+        for one in operator.states
+        if one.forms[0].form is not Form.COLUMNS
+    ]
+    if found:
+        raise UnsupportedTypeError(
+            f"{url} has state without a column form, which is refused: {'; '.join(found)}"
+        )
+
+
+def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
+    """Yield the job graph's operators, with which a restore finds their state."""
+    for one in planned:
+        data = one.operator.metadata
+        number = None if operator_id(one.name) == data.id else data.id
+        yield Node(
+            one.name,
+            uid=one.name,
+            uid_hash=number,
+            parallelism=data.parallelism,
+            max_parallelism=data.max_parallelism,
+        )
+    yield Node(RECORD, uid=RECORD)
+
+
+def _states(
+    run: _Import,
+    planned: tuple[PlannedOperator, ...],
+    on_progress: _OnProgress | None,
+) -> Iterator[ImportedState]:
+    wanted = [one for one in planned if one.is_wanted and one.problem is None]
+    total = sum(len(one.states) for one in wanted)
+    done = 0
+    for one in wanted:
+        for state in one.states:
+            what = f"{state.info.name} of {one.name}"
+            most = one.operator.metadata.max_parallelism
+            yield _keyed(run, one, state, _Progress(on_progress, done, total, what, most))
+            done += 1
+        taken = [state.info.name for state in one.states]
+        yield from operator_states(
+            run.checkpoint, one.name, one.operator, taken, one.dropped, run.is_strict
+        )
+
+
+class _Progress:
+    """The progress of the next state, after ``done`` of ``total`` states.
+
+    The share of this state follows from the key groups that the threads report.
+    """
+
+    def __init__(
+        self, listener: _OnProgress | None, done: int, total: int, what: str, key_groups: int
+    ) -> None:
+        self._listener, self._done, self._total, self._what = listener, done, total, what
+        self._key_groups, self._read = key_groups, 0
+        self._lock = Lock()
+
+    def begin(self) -> None:
+        """Report that the state is at its beginning."""
+        self._read = 0
+        self._add(0)
+
+    def through(self, groups: _Groups, key_groups: KeyGroupRange) -> _Groups:
+        """Yield the rows of some key groups, and report each key group when it is finished.
+
+        Key groups without rows are reported together with the next one that has rows.
+        """
+        last = key_groups.first - 1
+        for group, table in groups:
+            yield group, table
+            self._add(group - last)
+            last = group
+        self._add(key_groups.last - last)
+
+    def _add(self, key_groups: int) -> None:
+        if self._listener is not None:
+            with self._lock:
+                self._read += key_groups
+                share = self._read / self._key_groups
+                self._listener(self._done + share, self._total, self._what)
+
+
+def _keyed(
+    run: _Import, planned: PlannedOperator, one: PlannedState, progress: _Progress
+) -> ImportedState:
+    """Write a keyed state in the first form that can represent all of its rows."""
+    why = one.why
+    for columns in one.forms:
+        try:
+            entry = _written(run, planned, one, columns, progress)
+        except UnsupportedTypeError as error:
+            if run.is_strict or columns is one.forms[-1]:
+                error.add_note(f"state {one.info.name!r} of operator {planned.name}")
+                raise
+            why = why or str(error)
+            continue
+        except DamagedFileError as error:
+            if one.python:
+                raise InvalidArgumentError(
+                    f"state {one.info.name!r} of operator {planned.name} is not what is declared "
+                    f"of it, {one.python}: say what the job has, or nothing for bytes ({error})"
+                ) from error
+            raise
+        contents = entry.contents
+        assert contents is not None, "all rows of the state were given"
+        assert planned.header is not None, "an operator with states has a header"
+        raw = {name: snapshot.raw for name, snapshot in one.info.serializers.items()}
+        return ImportedState(
+            operator=planned.name,
+            state=one.info.name,
+            name=one.info.name,
+            sort="keyed",
+            kind=columns.kind.value,
+            form=columns.form,
+            why=None if columns.form is Form.COLUMNS else why,
+            names=columns.names,
+            options=dict(one.info.options),
+            key_serializer=planned.header.key.raw,
+            namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
+            value_serializer=raw["VALUE_SERIALIZER"],
+            rows=contents.rows,
+            digest=contents.digest,
+            python=one.python,
+        )
+    raise AssertionError("a state has a form")
+
+
+def _written(
+    run: _Import,
+    planned: PlannedOperator,
+    one: PlannedState,
+    columns: StateColumns,
+    progress: _Progress,
+) -> KeyedEntry:
+    name, operator = one.info.name, planned.operator
+
+    def tables(key_groups: KeyGroupRange) -> _Groups:
+        return progress.through(_tables(operator, columns, key_groups), key_groups)
+
+    progress.begin()
+    estimated = _bytes(planned) // _ROW_BYTES
+    rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
+    if columns.form is Form.BYTES:  # the store's key groups differ from Flink's, as does the order
+        every = KeyGroupRange.every(operator.metadata.max_parallelism)
+        batches = (batch for _, table in tables(every) for batch in table.to_batches())
+        rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
+    lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
+    ttl = None
+    if lives is not None and columns.last_access is not None:
+        ttl = TimeToLive(lives, columns.last_access)
+    if run.knows(planned.name, name):
+        return run.checkpoint.changes_against(planned.name, name, rows, ttl=ttl)
+    return run.checkpoint.keyed(
+        planned.name,
+        name,
+        rows,
+        key=columns.key.names,
+        namespace=columns.namespace.names,
+        entry=columns.entry_columns,
+        kind=columns.kind,
+        time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
+        hash_scheme=columns.hash_scheme,
+        key_types=columns.key_types,
+        max_parallelism=operator.metadata.max_parallelism,
+        ttl=ttl,
+    )
+
+
+def _time_domain(name: str) -> TimeDomain:
+    """Return the time domain of a timer queue, according to Flink's name of it."""
+    is_event = name.rpartition("/")[2].startswith(_EVENT)
+    return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
+
+
+def _threads(run: _Import, planned: PlannedOperator) -> int:
+    """Return the number of threads that write a state."""
+    if run.threads is not None:
+        return run.threads
+    worth = max(_bytes(planned) // _BYTES_WORTH_A_THREAD, 1)
+    return min(worth, _cores(), _THREADS_UNASKED)
+
+
+def _cores() -> int:
+    """Return the number of cores on which the process may run."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # a system without CPU affinity
+        return os.cpu_count() or 1
+
+
+def _bytes(planned: PlannedOperator) -> int:
+    """Return the average size of the operator's states in bytes."""
+    return planned.operator.size_bytes // len(planned.states)
+
+
+def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange) -> _Groups:
+    """Yield the rows of a state in some key groups; a large key group comes in several parts."""
+    ordered = replace(
+        operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
+    )
+    name = columns.state.name
+    if columns.form is Form.BYTES:
+        prefix = prefix_bytes(operator.metadata.max_parallelism)
+        for entries in ordered.entries(name, key_groups=key_groups):
+            for part in entries.parts(_DECODED_BYTES):
+                yield part.key_group, columns.table_of_bytes(part, prefix)
+        return
+    as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
+    # The store checks key groups.
+    for rows in ordered.rows(
+        name,
+        as_bytes=as_bytes,
+        declared=columns.state,
+        key_groups=key_groups,
+        is_checked=False,
+        most_bytes=_DECODED_BYTES,
+    ):
+        yield rows.key_group, columns.table(rows)
+
+
+def _operator(planned: PlannedOperator) -> ImportedOperator:
+    data = planned.operator.metadata
+    header = planned.header
+    return ImportedOperator(
+        operator=planned.name,
+        id=data.id,
+        uid=data.uid,
+        name=data.name,
+        parallelism=data.parallelism,
+        max_parallelism=data.max_parallelism,
+        is_finished=data.is_finished,
+        is_compressed=header is not None and header.is_compressed,
+        is_imported=planned.problem is None and (planned.is_wanted or not has_state(data)),
+        finished_subtasks=tuple(one.index for one in data.subtasks if one.is_finished),
+        coordinator_name=None if data.coordinator is None else data.coordinator.name,
+        coordinator=None if data.coordinator is None else data.coordinator.data,
+        problem=planned.problem,
+    )

@@ -1,0 +1,150 @@
+"""State of a savepoint that an import or a repack leaves out (I16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from statestore.format.left_out import LeftOutState
+from statestore.format.manifest import Manifest
+from statestore.interop.flink_savepoints.importing.import_plan import PlannedOperator
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.importing.refusals import unread_parts
+from statestore.interop.flink_savepoints.metadata.reader import OperatorState
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+
+__all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]
+
+COMMAND = "flink import"
+NOT_ASKED_FOR = "the import did not ask for it"
+
+
+def has_state(operator: OperatorState) -> bool:
+    """Return whether the subtasks of an operator have any state or in-flight records."""
+    return any(
+        subtask.operator or subtask.keyed or any(unread_parts(subtask))
+        for subtask in operator.subtasks
+    )
+
+
+def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Iterator[LeftOutState]:
+    """Yield the state that an import leaves out.
+
+    Args:
+        savepoint: the savepoint.
+        planned: the import plan of each of its operators.
+
+    Yields:
+        Operators that cannot be read or were not selected; for the others, the parts that the
+        user dropped.
+    """
+    whole = {one.id: one for one in savepoint.metadata.operators}
+    for one in planned:
+        data = whole[one.operator.metadata.id]
+        if not has_state(data):
+            continue
+        reason = one.problem if one.is_wanted else NOT_ASKED_FOR
+        if reason is not None:
+            yield _record(one.name, data, None, reason)
+            continue
+        for part, said in (*dropped_parts(data, one.operator), *_transactions(one.dropped)):
+            yield _record(one.name, data, part, said)
+    for master in savepoint.metadata.master_states:
+        yield LeftOutState(
+            operator=master.name,
+            state="master-state",
+            reason="the state of a hook of the job is not imported",
+            command=COMMAND,
+        )
+
+
+def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tuple[str, str]]:
+    """Yield the name of each dropped part of an operator, and the reason.
+
+    Args:
+        whole: the operator in the savepoint.
+        operator: the same operator without the dropped parts.
+    """
+    kinds = dict.fromkeys(kind for one in whole.subtasks for kind, _ in unread_parts(one))
+    for kind in kinds:
+        yield kind.value, f"it was dropped, --drop {kind}"
+    states = (
+        info.name
+        for part in operator.parts
+        for info, state in zip(part.header.states, part.states, strict=True)
+        if state is None
+    )
+    for name in dict.fromkeys(states):
+        yield name, "it was dropped, --drop async"
+
+
+def checkpoint_left_out(
+    manifest: Manifest, record: SavepointRecord | None
+) -> tuple[LeftOutState, ...]:
+    """Return the state of a checkpoint's source that the checkpoint does not contain.
+
+    States that were imported and dropped later are also missing. Only the import's own record has
+    them.
+
+    A manifest of an older release does not list left-out state. For it, the result has the
+    operators that the import recorded but did not import, unless the checkpoint now has state of
+    them.
+
+    Args:
+        manifest: the checkpoint.
+        record: the checkpoint's import record, None if it has none.
+
+    Returns:
+        The state that is missing.
+    """
+    known = {*manifest.uids, *(one.operator for one in manifest.left_out)}
+    operators = () if record is None else record.operators
+    older = (
+        LeftOutState(
+            operator=one.operator,
+            state=None,
+            reason=one.problem or NOT_ASKED_FOR,
+            command=COMMAND,
+            id=one.id,
+            name=one.name,
+        )
+        for one in operators
+        if not one.is_imported and one.operator not in known
+    )
+    return (*manifest.left_out, *older, *_dropped_later(manifest, record))
+
+
+def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterator[LeftOutState]:
+    """Yield the imported states that the checkpoint no longer has.
+
+    An operator matches by its id or by its label, because a job graph may change the label.
+    """
+    if record is None:
+        return
+    ids = {one.operator: one.id for one in record.operators}
+    present = {
+        (operator, entry.state.name)
+        for entry in manifest.entries
+        for operator in (entry.state.uid, manifest.operators.id_of(entry.state.uid))
+    }
+    told = {(one.operator, one.state) for one in manifest.left_out}
+    for one in record.states:
+        operator_id = ids.get(one.operator)
+        if {(one.operator, one.state), (operator_id, one.state)} & (present | told):
+            continue
+        yield LeftOutState(
+            operator=one.operator,
+            state=one.state,
+            reason="it was imported, and dropped later",
+            command="snapshot",
+            id=operator_id,
+        )
+
+
+def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((name, "it was dropped, --drop transactions") for name in names)
+
+
+def _record(name: str, data: OperatorState, state: str | None, reason: str) -> LeftOutState:
+    return LeftOutState(
+        operator=name, state=state, reason=reason, command=COMMAND, id=data.id, name=data.name
+    )

@@ -1,0 +1,55 @@
+"""Detect state that a savepoint has already lost, or that a copy of its state would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.metadata.reader import IncrementalHandle, OperatorState
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink_savepoints.types.flink_types import Scalar
+
+__all__ = ["lost_timers", "transactions", "transactions_said"]
+
+_CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
+_WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
+_RAW_STATES = (
+    *("writer_raw_states", "streaming_committer_raw_states", "global_committer_raw_states"),
+    *("pending-checkpoints", "next-transactional-id-hint", "next-transactional-id-hint-v2"),
+)
+"""Operator states of sinks that hold transactions: of ``SinkWriterOperator``,
+``CommitterOperator``, write-ahead sinks, and the Kafka sink before ``KafkaSink``.
+"""
+
+
+def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
+    """Return a warning if timers are missing and may have been lost; otherwise None.
+
+    A savepoint in RocksDB's native format contains only the timers that are stored in RocksDB
+    (``RocksNativeFullSnapshotStrategy``). Heap timers are lost without a trace. A checkpoint has
+    them as raw state. Time windows always have timers, which end them.
+    """
+    is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
+    has_timers = any(state.kind == "timers" for state in operator.states)
+    if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
+        return None
+    lost = "a native savepoint of RocksDB loses them, for Flink too; take a canonical one"
+    if any(state.namespace in _WINDOWS for state in operator.states):
+        return f"its windows have no timers, which were on the heap: {lost}"
+    return f"it has no timers: if the job has any on the heap, {lost}"
+
+
+def transactions(operator: OperatorState) -> Iterator[str]:
+    """Yield the names of operator states that hold a sink's transactions."""
+    for subtask in operator.subtasks:
+        for part in subtask.operator.parts if subtask.operator is not None else ():
+            if part.name in _RAW_STATES and part.offsets:
+                yield part.name
+
+
+def transactions_said(names: str) -> str:
+    """Return the reason why these states are refused."""
+    return (
+        f"{names} has transactions of a sink, which a copy would commit again, or miss: stop the "
+        f"job with a savepoint and let it commit, or drop them (--drop {Refused.TRANSACTIONS})"
+    )

@@ -1,0 +1,78 @@
+"""Unsupported kinds of state: an operator with such state is refused, unless the user drops it.
+
+A job would miss this state, or apply it twice. So it is never lost silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from enum import StrEnum
+
+from statestore.errors import IncompatibleStateError, InvalidArgumentError
+from statestore.interop.flink_savepoints.metadata.reader import ChangelogHandle, Subtask
+
+__all__ = ["Refused", "kept", "refused_kinds", "unread_parts"]
+
+
+class Refused(StrEnum):
+    """A kind of state that cannot be read; its value is the name with which it can be dropped."""
+
+    IN_FLIGHT = "in-flight"
+    """In-flight records between operators, of unaligned checkpoints (``ChannelStateHandle``)."""
+
+    CHANGELOG = "changelog"
+    """Keyed state of the changelog backend (``ChangelogStateBackendHandle``)."""
+
+    RAW = "raw"
+    """Streams that an operator wrote itself, such as heap timers of a job with RocksDB."""
+
+    ASYNC = "async"
+    """Keyed states of the asynchronous API (``state.v2``, ``BackendStateType.KEY_VALUE_V2``)."""
+
+    TRANSACTIONS = "transactions"
+    """Uncommitted transactions of sinks (``CommitterOperator``, two-phase-commit sinks)."""
+
+
+def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
+    """Return the kinds with these names; InvalidArgumentError for an unknown name."""
+    known = [*Refused]
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"{name!r} is nothing that can be dropped: that is {', '.join(known)}"
+            )
+    return frozenset(map(Refused, names))
+
+
+def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
+    """Return a subtask without the kinds of state in ``drop``.
+
+    Raises IncompatibleStateError if it has other unsupported state.
+    """
+    for kind, what in unread_parts(subtask):
+        if kind not in drop:
+            raise IncompatibleStateError(
+                f"subtask {subtask.index} has {what}, or drop it (--drop {kind})"
+            )
+    is_changelog = isinstance(subtask.keyed, ChangelogHandle)
+    return replace(
+        subtask,
+        channels=(),
+        raw_operator=None,
+        raw_keyed=None,
+        keyed=None if is_changelog else subtask.keyed,
+    )
+
+
+def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
+    """Yield each unsupported kind of state of a subtask, and its description."""
+    if subtask.channels:
+        records = f"{len(subtask.channels)} handles of records in flight"
+        yield Refused.IN_FLIGHT, f"{records}, of an unaligned checkpoint: take a savepoint"
+    if isinstance(subtask.keyed, ChangelogHandle):
+        what = "its state in the changelog state backend"
+        yield Refused.CHANGELOG, f"{what}: take a canonical savepoint"
+    if subtask.raw_keyed is not None or subtask.raw_operator is not None:
+        what = "raw state, as timers on the heap of a job with RocksDB are in a checkpoint"
+        yield Refused.RAW, f"{what}: take a canonical savepoint"

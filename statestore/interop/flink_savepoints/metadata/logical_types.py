@@ -1,0 +1,206 @@
+"""Types of Flink SQL: ``LogicalType`` and its subclasses, as Java serialized them.
+
+For the types that a key can have, this module also writes the objects, with exactly the bytes that
+Java writes. All of these types are nullable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32, i64, utf
+from statestore.interop.flink_savepoints.metadata.java_objects import JavaObject, read_java_object
+from statestore.interop.flink_savepoints.types.flink_types import LogicalType
+from statestore.keys.sql import parse_sql_type
+
+__all__ = ["key_logical_type", "read_logical_type"]
+
+_PLAIN = {
+    "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
+    "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",
+    "INTERVAL_YEAR_MONTH": "INTERVAL YEAR TO MONTH", "INTERVAL_DAY_TIME": "INTERVAL DAY TO SECOND",
+    "DISTINCT_TYPE": "DISTINCT", "STRUCTURED_TYPE": "STRUCTURED", "RAW": "RAW",
+    "SYMBOL": "SYMBOL", "VARIANT": "VARIANT", "BITMAP": "BITMAP",
+}  # fmt: skip
+_LENGTHS = {
+    "CHAR": "CHAR", "VARCHAR": "VARCHAR", "BINARY": "BINARY", "VARBINARY": "VARBINARY",
+}  # fmt: skip
+_PRECISIONS = {
+    "TIME_WITHOUT_TIME_ZONE": "TIME", "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP",
+    "TIMESTAMP_WITH_TIME_ZONE": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
+}  # fmt: skip
+_CHILDREN = {
+    "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
+}  # fmt: skip
+_LONGEST = (1 << 31) - 1
+_NANOS = 9  # fractional digits of a second
+_MOST_DIGITS = 38  # of a DECIMAL
+_FREE = 256  # types within a type that are always allowed, whatever the size of the object
+_BYTES_OF_TYPE = 8  # a lower limit: Java needs more bytes for each type that is used once
+_CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts as several types
+_MOST_WRAPPERS = 10
+
+# For each type that a key can have: its root, its class, and its numeric parameters.
+_KEYS = {
+    "BOOLEAN": ("BOOLEAN", "BooleanType"), "TINYINT": ("TINYINT", "TinyIntType"),
+    "SMALLINT": ("SMALLINT", "SmallIntType"), "INT": ("INTEGER", "IntType"),
+    "BIGINT": ("BIGINT", "BigIntType"), "FLOAT": ("FLOAT", "FloatType"),
+    "DOUBLE": ("DOUBLE", "DoubleType"), "DATE": ("DATE", "DateType"),
+    "CHAR": ("CHAR", "CharType", "length"), "VARCHAR": ("VARCHAR", "VarCharType", "length"),
+    "STRING": ("VARCHAR", "VarCharType", "length"), "BINARY": ("BINARY", "BinaryType", "length"),
+    "VARBINARY": ("VARBINARY", "VarBinaryType", "length"),
+    "BYTES": ("VARBINARY", "VarBinaryType", "length"),
+    "DECIMAL": ("DECIMAL", "DecimalType", "precision", "scale"),
+    "TIME": ("TIME_WITHOUT_TIME_ZONE", "TimeType", "precision"),
+    "TIMESTAMP": ("TIMESTAMP_WITHOUT_TIME_ZONE", "TimestampType", "precision"),
+    "TIMESTAMP_LTZ": (
+        "TIMESTAMP_WITH_LOCAL_TIME_ZONE", "LocalZonedTimestampType", "precision"
+    ),
+}  # fmt: skip
+_LOGICAL = "org.apache.flink.table.types.logical."
+_STREAM = b"\xac\xed\0\5"
+_OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~"
+_ENUM_FLAGS = b"\x12\0\0"
+_JAVA_ENUM = b"q\0~\0\6"
+"""A reference to the class ``java.lang.Enum``, the seventh object of a type with a kind."""
+
+
+def key_logical_type(name: str) -> LogicalType:
+    """Return the nullable type with which a key column is hashed, by its SQL name.
+
+    Raises UnsupportedTypeError for a type that a key cannot have.
+    """
+    sql = parse_sql_type(name)
+    root, class_name, *numbers = _KEYS[sql.name]
+    has_kind = sql.name in ("TIMESTAMP", "TIMESTAMP_LTZ")
+    fields = b"".join(b"I" + utf(number) for number in numbers)
+    kind = b""
+    if has_kind:
+        fields += b"L" + utf("kind") + _STRING + utf(_signature("TimestampKind"))
+        kind = _ENUM + _class("TimestampKind", _ENUM_FLAGS) + _END + _JAVA_ENUM
+        kind += _STRING + utf("REGULAR")
+    above = b"Z" + utf("isNullable") + b"L" + utf("typeRoot")
+    above += _STRING + utf(_signature("LogicalTypeRoot"))
+    java = b"".join(
+        [
+            _STREAM,
+            _OBJECT,
+            _class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
+            fields + _END,
+            _class("LogicalType", b"\2\0\2", 1),
+            above + _END + _NULL,
+            b"\1" + _ENUM,
+            _class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
+            _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
+            _STRING + utf(root),
+            *(i32(size) for size in (sql.precision, sql.scale)[: len(numbers)]),
+            kind,
+        ]
+    )
+    return read_logical_type(Reader(java, f"the type {name}"))
+
+
+def _class(name: str, flags: bytes, version: int = 0) -> bytes:
+    return _CLASS + utf(_LOGICAL + name) + i64(version) + flags
+
+
+def _signature(name: str) -> str:
+    return f"L{_LOGICAL.replace('.', '/')}{name};"
+
+
+def read_logical_type(reader: Reader) -> LogicalType:
+    """Return the type whose serialized object begins here, and advance past it.
+
+    Raises DamagedFileError if the bytes are not such an object.
+    """
+    begin = reader.at
+    found = read_java_object(reader)
+    java = bytes(reader.data[begin : reader.at])
+    return _Types(reader, begin, _FREE + len(java) // _BYTES_OF_TYPE).logical(found, java)
+
+
+@dataclass(slots=True)
+class _Types:
+    """The types within the type at ``begin``; at most ``left`` more are accepted.
+
+    A Java object can be referred to many times, and can refer to itself. So a few bytes could
+    expand to any number of types. The limit makes the number of types proportional to the bytes.
+    """
+
+    reader: Reader
+    begin: int
+    left: int
+
+    def logical(self, found: object, java: bytes = b"") -> LogicalType:
+        with self.reader.nested("types of Flink SQL"):
+            kind = _logical(self, found, java)
+        self.left -= 1 + len(kind.text) // _CHARACTERS_OF_TYPE
+        if self.left < 0:
+            raise self.reader.damaged(
+                "a type has more types in it than bytes for them", at=self.begin
+            )
+        return kind
+
+
+def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
+    reader, begin = types.reader, types.begin
+    root = found.fields.get("typeRoot") if isinstance(found, JavaObject) else None
+    if not isinstance(found, JavaObject) or not isinstance(root, JavaObject) or not root.constant:
+        raise reader.damaged("no type of Flink SQL begins here", at=begin)
+    name = root.constant
+
+    def number(field: str, least: int, most: int) -> int:
+        value = found.fields.get(field)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise reader.damaged(f"a type {name} has a {field} of {value!r:.40}", at=begin)
+        return value
+
+    precision = scale = 0
+    children: tuple[LogicalType, ...] = ()
+    if name in _LENGTHS:
+        precision = number("length", 0, _LONGEST)
+        text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
+        text = text or ("BYTES" if (name, precision) == ("VARBINARY", _LONGEST) else None)
+        text = text or f"{_LENGTHS[name]}({precision})"
+    elif name in _PRECISIONS:
+        precision = number("precision", 0, _NANOS)
+        text = f"{_PRECISIONS[name]}({precision})"
+    elif name == "DECIMAL":
+        precision = number("precision", 1, _MOST_DIGITS)
+        scale = number("scale", 0, precision)
+        text = f"DECIMAL({precision}, {scale})"
+    elif name in _CHILDREN:
+        inner = [found.fields.get(field) for field in _CHILDREN[name]]
+        children = tuple(map(types.logical, inner))
+        text = f"{name}<{', '.join(child.text for child in children)}>"
+    elif name == "ROW":
+        named = _row_fields(types, found)
+        children = tuple(types.logical(one) for _, one in named)
+        pairs = zip(named, children, strict=True)
+        text = f"ROW<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
+    else:
+        text = _PLAIN.get(name, name)
+    if found.fields.get("isNullable") is False:
+        text += " NOT NULL"
+    return LogicalType(text, java, name, precision, scale, children)
+
+
+def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
+    """Return the names and types of a ``RowType``, whose list is inside of Java's wrappers."""
+    at: object = row.fields.get("fields")
+    for _ in range(_MOST_WRAPPERS):
+        if not isinstance(at, JavaObject) or "list" not in at.fields:
+            break
+        at = at.fields["list"]
+    else:
+        raise types.reader.damaged("a row's list of fields contains itself", at=types.begin)
+    elements: list[object] = []
+    if isinstance(at, JavaObject):
+        array = at.fields.get("a")
+        elements = array if isinstance(array, list) else at.written
+    return [
+        (str(one.fields.get("name")), one.fields.get("type"))
+        for one in elements
+        if isinstance(one, JavaObject) and "type" in one.fields
+    ]

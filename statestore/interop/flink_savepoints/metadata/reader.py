@@ -1,0 +1,537 @@
+"""Parse ``_metadata``: the operators of a savepoint and the handles of their state.
+
+Versions 2 to 6 are supported, in the format that ``MetadataV2V3SerializerBase`` and
+``MetadataV2Serializer`` to ``MetadataV6Serializer`` write::
+
+    i32 0x4960672d, i32 version
+    i64 checkpoint id, i32 n, master states; i32 n, operators
+    from version 4 on: ``CheckpointProperties``, serialized by Java
+
+:mod:`statestore.interop.flink_savepoints.metadata.writer` writes this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from statestore.errors import FormatVersionError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+
+__all__ = [
+    "MAGIC",
+    "MASTER_MAGIC",
+    "MODES",
+    "ChangelogHandle",
+    "ChannelHandle",
+    "EmptyHandle",
+    "FileHandle",
+    "IncrementalHandle",
+    "InlineHandle",
+    "KeyGroupsHandle",
+    "KeyGroupsStream",
+    "KeyedHandle",
+    "MasterState",
+    "MergedFolders",
+    "Mode",
+    "OperatorHandle",
+    "OperatorPart",
+    "OperatorState",
+    "RelativeHandle",
+    "SavepointMetadata",
+    "SegmentHandle",
+    "StreamHandle",
+    "Subtask",
+    "read_metadata",
+]
+
+MAGIC = 0x4960672D
+"""The magic number of a ``_metadata`` file."""
+
+MASTER_MAGIC = 0xC96B1696 - (1 << 32)
+_VERSIONS = range(2, 7)
+
+Mode = Literal["split", "union", "broadcast"]
+MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
+"""Redistribution modes of operator state; the index of each is its number in the file."""
+
+_SCOPES = 2  # CheckpointedStateScope: exclusive, shared
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InlineHandle:
+    """``ByteStreamStateHandle``: holds the bytes itself."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileHandle:
+    """``FileStateHandle``: a file with an absolute path."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeHandle:
+    """``RelativeFileStateHandle``: a file in the folder of ``_metadata``."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHandle:
+    """``SegmentFileStateHandle``: a segment of a file that several handles share."""
+
+    start: int
+    size: int
+    scope: int
+    path: str
+    file_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyHandle:
+    """``EmptySegmentFileStateHandle``: no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupsStream:
+    """``KeyGroupsStateHandle`` in a position where a stream handle is expected."""
+
+    first: int
+    offsets: tuple[int, ...]
+    stream: StreamHandle
+
+
+StreamHandle: TypeAlias = (
+    InlineHandle
+    | FileHandle
+    | RelativeHandle
+    | SegmentHandle
+    | EmptyHandle
+    | KeyGroupsStream
+    | None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupsHandle:
+    """``KeyGroupsStateHandle``, or ``KeyGroupsSavepointStateHandle`` of a canonical savepoint.
+
+    ``offsets`` are the positions in the stream where each key group begins, starting with key group
+    ``first``. The handle of a savepoint has no id.
+    """
+
+    first: int
+    offsets: tuple[int, ...]
+    stream: StreamHandle
+    is_savepoint: bool = True
+    handle_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalHandle:
+    """``IncrementalRemoteKeyedStateHandle``: RocksDB files with the names that RocksDB uses."""
+
+    checkpoint_id: int
+    backend: str
+    first: int
+    count: int
+    meta: StreamHandle
+    shared: tuple[tuple[str, StreamHandle], ...]
+    private: tuple[tuple[str, StreamHandle], ...]
+    size: int | None = None
+    handle_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogHandle:
+    """A handle of the changelog state backend. It is recognized, but its state cannot be read."""
+
+    kind: int
+    first: int
+    count: int
+
+
+KeyedHandle: TypeAlias = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPart:
+    """The positions in a stream where the elements of a list or broadcast state begin."""
+
+    name: str
+    mode: Mode
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFolders:
+    """The extra fields of ``FileMergingOperatorStreamStateHandle``: the folders of merged files."""
+
+    task: str
+    shared: str
+    is_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorHandle:
+    """``OperatorStreamStateHandle``: the operator state of a subtask."""
+
+    parts: tuple[OperatorPart, ...]
+    stream: StreamHandle
+    merged: MergedFolders | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHandle:
+    """In-flight records of an ``input`` or ``output`` channel, and their size in bytes."""
+
+    direction: Literal["input", "output"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subtask:
+    """``OperatorSubtaskState``: the state of one subtask of an operator."""
+
+    index: int
+    is_finished: bool = False
+    operator: OperatorHandle | None = None
+    raw_operator: OperatorHandle | None = None
+    keyed: KeyedHandle = None
+    raw_keyed: KeyedHandle = None
+    channels: tuple[ChannelHandle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """``OperatorState``: an operator, identified by the hash of its uid, and its subtasks.
+
+    ``name`` and ``uid`` are None if the file does not contain them, as before version 5.
+    """
+
+    id: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[Subtask, ...] = ()
+    coordinator: InlineHandle | None = None
+    name: str | None = None
+    uid: str | None = None
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MasterState:
+    """``MasterState``: the state that a hook of the job stored."""
+
+    name: str
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointMetadata:
+    """``CheckpointMetadata``; ``properties`` are serialized by Java, empty before version 4."""
+
+    version: int
+    checkpoint_id: int
+    operators: tuple[OperatorState, ...]
+    master_states: tuple[MasterState, ...] = ()
+    properties: bytes = b""
+
+
+def read_metadata(data: bytes, name: str) -> SavepointMetadata:
+    """Parse a ``_metadata`` file of version 2 to 6 (``Checkpoints``).
+
+    Args:
+        data: the whole file.
+        name: the file's name in error messages.
+
+    Returns:
+        The operators, and the handles of their state.
+
+    Raises:
+        DamagedFileError: if the file is truncated or does not follow Flink's format.
+        FormatVersionError: if the version is not supported.
+    """
+    reader = Reader(data, name)
+    reader.expect(MAGIC, "the first number, by which Flink knows the file,")
+    version = reader.i32()
+    if version not in _VERSIONS:
+        raise FormatVersionError(
+            f"{name} is of version {version}: versions {_VERSIONS[0]} to {_VERSIONS[-1]} are "
+            "known, which Flink 1.3 to 2.3 write"
+        )
+    checkpoint_id = reader.i64()
+    if checkpoint_id < 0:
+        raise reader.damaged(f"the checkpoint's id is {checkpoint_id}", at=reader.at - 8)
+    masters = tuple(_master(reader) for _ in range(reader.count(8, "master states")))
+    operators = tuple(_operator(reader, version) for _ in range(reader.count(28, "operators")))
+    properties = reader.bytes(reader.left) if version >= 4 else b""
+    if version >= 4 and properties[:4] != b"\xac\xed\x00\x05":
+        raise reader.damaged("the properties of the checkpoint do not follow the operators")
+    reader.end("the last operator")
+    return SavepointMetadata(version, checkpoint_id, operators, masters, properties)
+
+
+def _master(reader: Reader) -> MasterState:
+    reader.expect(MASTER_MAGIC, "the number before a master state")
+    inner = reader.part(reader.i32())
+    version, name = inner.i32(), inner.utf()
+    data = inner.bytes(inner.i32())
+    inner.end("a master state")
+    return MasterState(name, version, data)
+
+
+def _operator(reader: Reader, version: int) -> OperatorState:
+    name = uid = ""
+    if version >= 5:
+        name, uid = reader.utf(), reader.utf()
+    operator_id = reader.bytes(16).hex()
+    begin = reader.at
+    parallelism, max_parallelism = reader.i32(), reader.i32()
+    # FullyFinishedOperatorState keeps the parallelism too; -1 means that no maximum was set.
+    if not 0 < parallelism <= 1 << 15 or not -1 <= max_parallelism <= 1 << 15:
+        raise reader.damaged(
+            f"operator {operator_id} has parallelism {parallelism} of {max_parallelism}", at=begin
+        )
+    coordinator = None
+    if version == 2:
+        reader.i32()  # the length of the chain, always 1
+    else:
+        begin = reader.at
+        found = _stream(reader)
+        if found is not None and not isinstance(found, InlineHandle):
+            raise reader.damaged("the state of a coordinator is not in the file itself", at=begin)
+        coordinator = found
+    number = reader.i32()
+    is_finished = number < 0 and version >= 3
+    if (number < 0 and not is_finished) or number > min(parallelism, reader.left // 4):
+        raise reader.damaged(
+            f"operator {operator_id} has {number} subtasks at parallelism {parallelism}",
+            at=reader.at - 4,
+        )
+    subtasks = tuple(_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
+    if len({one.index for one in subtasks}) < len(subtasks):
+        raise reader.damaged(f"operator {operator_id} has a subtask twice")
+    return OperatorState(
+        operator_id,
+        parallelism,
+        max_parallelism,
+        subtasks,
+        coordinator,
+        name or None,
+        uid or None,
+        is_finished,
+    )
+
+
+def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
+    index = reader.i32()
+    is_finished = index < 0 and version >= 3
+    if is_finished:
+        index = -(index + 1)
+    if not 0 <= index < parallelism:
+        raise reader.damaged(f"subtask {index} of {parallelism}", at=reader.at - 4)
+    if is_finished:
+        return Subtask(index, is_finished=True)
+    if version == 2:
+        reader.i64()  # the duration of the checkpoint
+        if reader.i32() > 0:
+            raise reader.damaged("a state of Flink 1.1 stands here, which no later Flink reads")
+    managed = _operator_handle(reader) if reader.i32() else None
+    raw = _operator_handle(reader) if reader.i32() else None
+    keyed, raw_keyed = _keyed(reader), _keyed(reader)
+    channels: tuple[ChannelHandle, ...] = ()
+    if version >= 3:
+        channels = (
+            *_channels(reader, version, "input"),
+            *_channels(reader, version, "output"),
+        )
+    return Subtask(index, False, managed, raw, keyed, raw_keyed, channels)
+
+
+def _operator_handle(reader: Reader) -> OperatorHandle | None:
+    kind = reader.i8()
+    if kind == 0:
+        return None
+    if kind not in (4, 17):
+        raise reader.damaged(f"{kind} is no kind of operator state", at=reader.at - 1)
+    parts = tuple(_part(reader) for _ in range(reader.count(7, "operator states")))
+    merged = None
+    if kind == 17:
+        merged = MergedFolders(reader.utf(), reader.utf(), reader.bool())
+    return OperatorHandle(parts, _stream(reader), merged)
+
+
+def _part(reader: Reader) -> OperatorPart:
+    name = reader.utf()
+    mode = reader.u8()
+    if mode >= len(MODES):
+        raise reader.damaged(
+            f"{mode} is no way to redistribute the state {name!r}", at=reader.at - 1
+        )
+    return OperatorPart(name, MODES[mode], _longs(reader, reader.count(8, "elements")))
+
+
+def _longs(reader: Reader, count: int) -> tuple[int, ...]:
+    """Return a list of offsets; a negative offset is an error."""
+    begin = reader.at
+    found = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
+    if found and min(found) < 0:
+        raise reader.damaged(f"an offset is {min(found)}", at=begin)
+    return found
+
+
+def _range(reader: Reader) -> tuple[int, int]:
+    begin = reader.at
+    first, count = reader.i32(), reader.i32()
+    if first < 0 or count < 0 or first + count > 1 << 15:
+        raise reader.damaged(f"{count} key groups from {first} on", at=begin)
+    return first, count
+
+
+def _keyed(reader: Reader) -> KeyedHandle:
+    kind = reader.i8()
+    if kind == 0:
+        return None
+    if kind in (3, 7, 12):
+        first, count = _range(reader)
+        offsets = _longs(reader, count)
+        stream = _stream(reader)
+        return KeyGroupsHandle(
+            first, offsets, stream, kind == 7, reader.utf() if kind == 12 else None
+        )
+    if kind in (5, 11):
+        return _incremental(reader, kind)
+    if kind in _CHANGELOGS:
+        first, count = _range(reader)
+        with reader.nested("handles"):
+            _CHANGELOGS[kind](reader, kind)
+        return ChangelogHandle(kind, first, count)
+    raise reader.damaged(f"{kind} is no kind of keyed state", at=reader.at - 1)
+
+
+def _incremental(reader: Reader, kind: int) -> IncrementalHandle:
+    checkpoint_id, backend = reader.i64(), reader.utf()
+    first, count = _range(reader)
+    size = reader.i64() if kind == 11 else None
+    meta, shared, private = _stream(reader), _files(reader), _files(reader)
+    handle_id = reader.utf() if kind == 11 else None
+    return IncrementalHandle(
+        checkpoint_id, backend, first, count, meta, shared, private, size, handle_id
+    )
+
+
+def _files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
+    return tuple((reader.utf(), _stream(reader)) for _ in range(reader.count(3, "files")))
+
+
+def _changelog(reader: Reader, kind: int) -> None:
+    """Skip a ``ChangelogStateBackendHandle``."""
+    reader.i64()
+    for _ in range(2):  # the materialized state, and the changes after it
+        for _ in range(reader.count(1, "handles")):
+            _keyed(reader)
+    reader.take(16 if kind == 14 else 8)
+    reader.utf()
+
+
+def _changes_inline(reader: Reader, kind: int) -> None:
+    """Skip an ``InMemoryChangelogStateHandle``."""
+    reader.take(16)
+    for _ in range(reader.count(8, "changes")):
+        reader.i32()
+        reader.take(reader.i32())
+    reader.utf()
+
+
+def _changes_in_files(reader: Reader, kind: int) -> None:
+    """Skip a ``ChangelogStateHandleStreamImpl``."""
+    for _ in range(reader.count(9, "changes")):
+        reader.i64()
+        _stream(reader)
+    reader.take(16)
+    reader.utf()
+    if kind == 13:
+        reader.utf()
+
+
+_CHANGELOGS: dict[int, Callable[[Reader, int], None]] = {
+    8: _changelog,
+    9: _changes_inline,
+    10: _changes_in_files,
+    13: _changes_in_files,
+    14: _changelog,
+}
+
+
+def _channels(
+    reader: Reader, version: int, direction: Literal["input", "output"]
+) -> tuple[ChannelHandle, ...]:
+    """Return the in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``)."""
+    found = []
+    for _ in range(reader.count(13, "channels")):
+        kind = reader.u8() if version >= 6 else 1
+        if kind in (1, 2):  # subtask, gate and channel; offsets; size
+            reader.take(12)
+            _longs(reader, reader.count(8, "offsets"))
+            size = reader.i64()
+            _stream(reader)
+        elif kind in (3, 4):  # merged: subtask and size; the offsets of all channels come last
+            reader.i32()
+            size = reader.i64()
+            _stream(reader)
+            reader.take(reader.i32())
+        else:
+            raise reader.damaged(f"{kind} is no kind of records in flight", at=reader.at - 1)
+        found.append(ChannelHandle(direction, size))
+    return tuple(found)
+
+
+def _stream(reader: Reader) -> StreamHandle:
+    kind = reader.u8()
+    if kind == 0:
+        return None
+    if kind == 1:
+        return InlineHandle(reader.utf(), reader.bytes(reader.i32()))
+    if kind == 2:
+        size = _size(reader)
+        return FileHandle(_path(reader), size)
+    if kind == 3:
+        first, count = _range(reader)
+        offsets = _longs(reader, count)
+        with reader.nested("handles"):
+            return KeyGroupsStream(first, offsets, _stream(reader))
+    if kind == 6:
+        return RelativeHandle(_path(reader), _size(reader))
+    if kind == 15:
+        start, size, scope = _size(reader), _size(reader), reader.i32()
+        if not 0 <= scope < _SCOPES:
+            raise reader.damaged(f"{scope} is no scope of a file", at=reader.at - 4)
+        return SegmentHandle(start, size, scope, _path(reader), reader.utf())
+    if kind == 16:
+        return EmptyHandle()
+    raise reader.damaged(f"{kind} is no kind of stream", at=reader.at - 1)
+
+
+def _path(reader: Reader) -> str:
+    begin = reader.at
+    path = reader.utf()
+    if not path or "\0" in path:
+        raise reader.damaged(f"{path!r} is no path", at=begin)
+    return path
+
+
+def _size(reader: Reader) -> int:
+    size = reader.i64()
+    if size < 0:
+        raise reader.damaged(f"a length is {size}", at=reader.at - 8)
+    return size

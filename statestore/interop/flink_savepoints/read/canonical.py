@@ -1,0 +1,255 @@
+"""Keyed state in the canonical format of savepoints, which is the same for all state backends.
+
+A stream begins with a header (``KeyedBackendSerializationProxy``) with the type of the key and the
+list of states (``StateMetaInfoSnapshotReadersWriters``). Then come the key groups, each at its
+offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
+
+    i16 state, then its entries: i32 + key, i32 + value
+    bit 7 of a key's first byte marks the last entry of a state: after it follows an i16,
+    which is the next state, or 0xffff at the end
+
+With Snappy each key group is compressed as a separate stream. A key group is read in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from statestore.errors import FormatVersionError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
+    Snapshot,
+    read_snapshot,
+)
+from statestore.interop.flink_savepoints.read.entry_places import (
+    END_OF_STATE,
+    EntryPlaces,
+    entry_places,
+)
+from statestore.interop.flink_savepoints.read.group_bytes import Window
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import Spans
+
+__all__ = [
+    "Entries",
+    "KeyedHeader",
+    "StateInfo",
+    "StateKind",
+    "canonical_states",
+    "header_bytes",
+    "prefix_bytes",
+    "read_entries",
+    "read_header",
+    "read_state_infos",
+    "state_info_bytes",
+    "united",
+]
+
+_VERSION = 6
+_END_OF_GROUP = 0xFFFF
+_ONE_BYTE_GROUPS = 128
+
+StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
+_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """A state as the header describes it: its name, kind, options and serializers.
+
+    ``options`` has ``KEYED_STATE_TYPE`` (VALUE, LIST, MAP, REDUCING, AGGREGATING) for keyed state,
+    or ``OPERATOR_STATE_DISTRIBUTION_MODE``. ``serializers`` has the keys ``VALUE_SERIALIZER``,
+    ``NAMESPACE_SERIALIZER`` and ``KEY_SERIALIZER``.
+    """
+
+    name: str
+    kind: StateKind
+    options: Mapping[str, str]
+    serializers: Mapping[str, Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedHeader:
+    """The header of a stream of keyed state; ``length`` is its size in bytes."""
+
+    is_compressed: bool
+    key: Snapshot
+    states: tuple[StateInfo, ...]
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Entries of one state in one key group: keys, which begin with the key group, and values.
+
+    ``state`` is the state's index in the header.
+    """
+
+    state: int
+    key_group: int
+    keys: Spans
+    values: Spans
+
+
+def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
+    """Parse the header at the beginning of a stream of keyed state.
+
+    Raises:
+        FormatVersionError: for an unsupported version of the header.
+        UnsupportedTypeError: for an unsupported serializer.
+        DamagedFileError: if the bytes do not follow Flink's format.
+    """
+    reader = Reader(data, name)
+    version = reader.i32()
+    if version != _VERSION:
+        raise FormatVersionError(
+            f"{name} begins with version {version} of keyed state: version {_VERSION} is known, "
+            "which Flink 1.17 and later write; those before can restore it and take another "
+            "savepoint"
+        )
+    is_compressed = reader.bool()
+    key = read_snapshot(reader)
+    states = read_state_infos(reader)
+    return KeyedHeader(is_compressed, key, states, reader.at)
+
+
+def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
+    """Parse the states of a header: their 16-bit count, then each state."""
+    count = reader.u16()
+    if count * 14 > reader.left:
+        raise reader.damaged(f"{count} states do not fit into {reader.left} bytes")
+    begin = reader.at
+    found = tuple(_state_info(reader) for _ in range(count))
+    if len({one.name for one in found}) < count:
+        raise reader.damaged("a state is there twice", at=begin)
+    return found
+
+
+def _state_info(reader: Reader) -> StateInfo:
+    name = reader.utf()
+    kind = reader.i32()
+    if not 0 <= kind < len(_KINDS):
+        raise reader.damaged(f"the state {name!r} is of kind {kind}", at=reader.at - 4)
+    options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
+    serializers = {
+        reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
+    }
+    return StateInfo(name, _KINDS[kind], options, serializers)
+
+
+def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
+    """Return a header with the states of all headers, each with its most complete description.
+
+    Descriptions differ, because a subtask knows only the subclasses that occurred in it.
+    """
+    states: dict[str, StateInfo] = {}
+    for header in headers:
+        for state in header.states:
+            known = states.get(state.name)
+            if known is None or _said(state) > _said(known):
+                states[state.name] = state
+    return replace(headers[0], states=tuple(states.values()))
+
+
+def _said(state: StateInfo) -> int:
+    return sum(len(one.raw) for one in state.serializers.values())
+
+
+def header_bytes(header: KeyedHeader) -> bytes:
+    """Encode a header, with the original bytes of each snapshot."""
+    states = b"".join(map(state_info_bytes, header.states))
+    key = i32(2) + header.key.raw
+    count = len(header.states).to_bytes(2, "big")
+    return i32(_VERSION) + i8(header.is_compressed) + key + count + states
+
+
+def state_info_bytes(state: StateInfo) -> bytes:
+    """Encode the description of a state in a header."""
+    parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
+    parts += [utf(name) + utf(value) for name, value in state.options.items()]
+    parts.append(i32(len(state.serializers)))
+    parts += [utf(name) + i32(2) + one.raw for name, one in state.serializers.items()]
+    return b"".join(parts)
+
+
+def prefix_bytes(max_parallelism: int) -> int:
+    """Return the number of bytes of a key that are its key group."""
+    return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
+
+
+def canonical_states(window: Window, states: int, key_group: int) -> Iterator[int]:
+    """Yield the index of each state in a key group, up to the end of the key group.
+
+    ``states`` is the number of states in the header. The caller must advance the window past the
+    state's entries before the next iteration.
+    """
+    known: set[int] = set()
+    state = window.need(2).u16()
+    while state != _END_OF_GROUP:
+        reader = window.reader
+        if state >= states or state in known:
+            raise reader.damaged(
+                f"state {state} of {states} in key group {key_group}", at=reader.at - 2
+            )
+        known.add(state)
+        yield state
+        state = window.need(2).u16()
+    window.need(1).end(f"key group {key_group}")
+
+
+def read_entries(window: Window, state: int, key_group: int, prefix: int) -> Iterator[Entries]:
+    """Yield the entries of a state at the window's position, and advance past them.
+
+    Args:
+        window: a position in a key group.
+        state: the state's index in the header.
+        key_group: the key group, with which every key must begin.
+        prefix: how many bytes of a key are its key group.
+
+    Yields:
+        The next entries, about one block at a time, or a single larger entry.
+
+    Raises:
+        DamagedFileError: if the bytes do not follow Flink's format.
+    """
+    is_end = False
+    while not is_end:
+        reader = window.reader
+        places = entry_places(reader, key_group, prefix, is_whole=window.is_last)
+        is_end = places.is_end
+        if len(places.keys):
+            yield _entries(reader, places, state, key_group, prefix)
+        if not is_end:
+            window.more()
+
+
+def _entries(
+    reader: Reader, places: EntryPlaces, state: int, key_group: int, prefix: int
+) -> Entries:
+    """Return the entries at known positions, and advance the reader past them."""
+    begin, keys, stop = reader.at, places.keys, places.stop
+    data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
+    data[keys[-1] - begin] &= END_OF_STATE - 1  # remove the mark of the last key
+    starts, ends = keys - begin, places.values - begin - 4
+    base = reader.base + begin
+    found = Spans(data, starts, ends, reader.name, base)
+    _check_prefix(found, key_group, prefix)
+    reader.at = stop
+    stops = np.append(starts[1:] - 4, stop - begin)
+    return Entries(state, key_group, found, Spans(data, ends + 4, stops, reader.name, base))
+
+
+def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
+    cursor = Cursor(keys, keys.starts, keys.ends)
+    cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key group")
+    found = cursor.numbers(">u1" if prefix == 1 else ">u2")
+    wrong = np.flatnonzero(found != key_group)
+    if len(wrong):
+        cursor.at = keys.starts
+        raise cursor.damaged(
+            f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}", int(wrong[0])
+        )

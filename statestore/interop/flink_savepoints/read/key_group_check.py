@@ -1,0 +1,173 @@
+"""Compute the key groups of a savepoint's keys with the product's own hash functions.
+
+The hash function follows from the key's type. Enums and user-defined classes have a ``hashCode``
+that a savepoint does not contain, so they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    NullKeyError,
+    UnsupportedTypeError,
+)
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.decode import decoded_from
+from statestore.interop.flink_savepoints.types.flink_types import (
+    BinaryRowType,
+    FlinkType,
+    ListType,
+    MapType,
+    RowDataType,
+    RowType,
+    Scalar,
+    TupleType,
+    name_of,
+)
+from statestore.interop.flink_savepoints.types.part_columns import nanos_of
+from statestore.interop.flink_savepoints.types.value_lengths import skipper
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.hashing import key_hash
+from statestore.keys.sql import sql_row_hash
+
+__all__ = ["GroupsOf", "check_key_groups", "key_groups_at"]
+
+Groups: TypeAlias = npt.NDArray[np.int32]
+GroupsOf: TypeAlias = Callable[[int], Groups]
+
+# java.util.Date hashes its milliseconds like a Long; the java.sql classes extend it.
+_AS_MILLIS = ("Date", "SqlDate", "SqlTime")
+_PLAIN = (
+    "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "BigInteger",
+    "BigDecimal", "LocalDate", "LocalTime",
+)  # fmt: skip
+_NANOS = ("LocalDateTime", "Instant")
+_NANOS_PER_SECOND = 10**9
+_SQL_LENGTH_BYTES = 4
+_SQL_WORD = 8  # SQL rows consist of whole words, and Flink hashes them by words
+
+
+def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
+    """Return a function from max parallelism to the key groups of the keys at a cursor.
+
+    The cursor advances past the keys.
+
+    Raises:
+        UnsupportedTypeError: for a type whose hash cannot be computed from a savepoint.
+        DamagedFileError: if the bytes do not match the type.
+    """
+    if isinstance(kind, RowDataType | BinaryRowType):
+        return _of_hashes([sql_row_hash(row) for row in _rows(kind, cursor)])
+    if isinstance(kind, Scalar) and kind.name in (*_NANOS, "SqlTimestamp"):
+        return _of_hashes(_scalar_hashes(kind.name, decoded_from(kind, cursor)))
+    name, make = _column(kind)
+    column = make(decoded_from(kind, cursor))
+    return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
+
+
+def check_key_groups(
+    kind: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+) -> None:
+    """Check that each key at a cursor belongs to the key group in which it is stored.
+
+    The files have no checksums, so this check detects damaged keys. It is skipped for types whose
+    hash cannot be computed from a savepoint. ``where`` is the state's name in messages. Raises
+    DamagedFileError if a key belongs to another key group.
+    """
+    try:
+        found = key_groups_at(kind, cursor)(max_parallelism)
+    except UnsupportedTypeError:
+        return
+    except InvalidArgumentError as error:
+        raise DamagedFileError(
+            f"{where} has a key in key group {key_group} that can be none: {error}"
+        ) from error
+    wrong = np.flatnonzero(found != key_group)
+    if len(wrong):
+        raise DamagedFileError(
+            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that belong "
+            f"elsewhere by Flink's hash, the first in {found[wrong[0]]}"
+        )
+
+
+def _of_hashes(hashes: list[int]) -> GroupsOf:
+    return lambda most: np.array([key_group_of_hash(one, most) for one in hashes], np.int32)
+
+
+def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
+    """Return the rows of Flink SQL at a cursor, without their length prefixes."""
+    skip = skipper(kind)
+    found, at = [], cursor.at.copy()
+    for row in range(len(cursor)):
+        reader = cursor.reader(row)
+        skip(reader)
+        if reader.at % _SQL_WORD != _SQL_LENGTH_BYTES:
+            raise reader.damaged(f"a row of SQL has {reader.at - _SQL_LENGTH_BYTES} bytes", at=0)
+        found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.at]))
+        at[row] += reader.at
+    cursor.at = at
+    return found
+
+
+def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
+    """Return the hashes of times, without a limit of the range; NullKeyError for a null."""
+    if column.null_count:
+        raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
+    values = column.to_pylist()
+    if name == "SqlTimestamp":
+        return [
+            key_hash(one["second"] * 1000 + one["nano"] // 1_000_000, key_type="Long")
+            for one in values
+        ]
+    return [
+        key_hash(one["second"] * _NANOS_PER_SECOND + one["nano"], key_type=name) for one in values
+    ]
+
+
+def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+    """Return the hashed type of a key type, and a function that converts its column to it."""
+    match kind:
+        case Scalar("Character"):
+            return "Character", lambda column: column.cast(pa.int32())
+        case Scalar(name) if name in _AS_MILLIS:
+            return "Long", lambda column: column.cast(pa.int64())
+        case Scalar(name) if name in _NANOS:
+            return name, nanos_of
+        case Scalar(name) if name in _PLAIN:
+            return name, lambda column: column
+        case TupleType(_, fields):
+            return _struct(f"Tuple{len(fields)}", fields)
+        case RowType(fields):
+            return _struct("Row", fields)
+        case ListType(element):
+            name, make = _column(element)
+            return f"List<{name}>", lambda column: _list(column, make)
+        case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
+            return f"Map<{key}, {value}>", lambda column: column
+    raise UnsupportedTypeError(
+        f"the hash of a key of type {name_of(kind)} is not told by a savepoint, so its key group "
+        "cannot be"
+    )
+
+
+def _struct(name: str, fields: tuple[FlinkType, ...]) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+    parts = [_column(one) for one in fields]
+
+    def make(column: pa.Array) -> pa.Array:
+        columns = [part[1](column.field(f"f{at}")) for at, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(columns, [f"f{at}" for at in range(len(parts))])
+
+    return f"{name}<{', '.join(part[0] for part in parts)}>", make
+
+
+def _list(column: pa.Array, make: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    return pa.ListArray.from_arrays(column.offsets, make(column.values))

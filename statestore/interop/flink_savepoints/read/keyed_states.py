@@ -1,0 +1,114 @@
+"""Keyed states, as the header of a savepoint describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from statestore.errors import IncompatibleStateError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.importing.refusals import Refused
+from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink_savepoints.types.flink_types import (
+    FlinkType,
+    ListType,
+    MapType,
+    RowDataType,
+    TimerType,
+    TtlType,
+)
+
+__all__ = ["KeyedState", "StateForm", "keyed_state", "keyed_states"]
+
+StateForm = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
+
+_FORMS: dict[str, StateForm] = {
+    "VALUE": "value",
+    "LIST": "list",
+    "MAP": "map",
+    "REDUCING": "reducing",
+    "AGGREGATING": "aggregating",
+    "FOLDING": "aggregating",
+    "UNKNOWN": "value",
+}
+_OPTION = "KEYED_STATE_TYPE"
+_VALUE, _NAMESPACE = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedState:
+    """A keyed state: its name, its kind, and its types.
+
+    ``value`` is the type in the header: for a list state the list, for a map state the map, for
+    timers the timer.
+    """
+
+    name: str
+    kind: StateForm
+    key: FlinkType
+    namespace: FlinkType
+    value: FlinkType
+
+    @property
+    def before_key(self) -> int:
+        """The number of bytes between the key group and the key: the time of a timer, or none."""
+        return 8 if self.kind == "timers" else 0
+
+    @property
+    def has_ttl(self) -> bool:
+        """Whether its values, elements or entries have a timestamp of the last access."""
+        inner = self.value
+        if self.kind == "list" and isinstance(inner, ListType):
+            inner = inner.element
+        if self.kind == "map" and isinstance(inner, MapType):
+            inner = inner.value
+        return isinstance(inner, TtlType)
+
+
+def keyed_states(
+    header: KeyedHeader, name: str, drop: Collection[Refused]
+) -> tuple[KeyedState | None, ...]:
+    """Return the states of a header, with None for a dropped state.
+
+    ``name`` is the file's name in messages. Raises IncompatibleStateError for an unsupported
+    state, and UnsupportedTypeError for an unknown kind of state.
+    """
+    return tuple(
+        None
+        if info.kind == "asynchronous" and Refused.ASYNC in drop
+        else keyed_state(info, header.key.kind, name)
+        for info in header.states
+    )
+
+
+def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
+    """Return a state of a header whose keys have the type ``key``.
+
+    Raises the errors of :func:`keyed_states`.
+    """
+    if info.kind == "asynchronous":
+        raise IncompatibleStateError(
+            f"{name} has the state {info.name!r} of the asynchronous API (V2): take a savepoint of "
+            f"the job with the state of before, or drop it (--drop {Refused.ASYNC})"
+        )
+    value = info.serializers.get(_VALUE)
+    if isinstance(key, RowDataType):
+        key = replace(key, is_key=True)
+    if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
+        timer = TimerType(key, value.kind.namespace)
+        return KeyedState(info.name, "timers", key, timer.namespace, timer)
+    namespace = info.serializers.get(_NAMESPACE)
+    form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
+    shape = {"list": ListType, "map": MapType}.get(form or "")
+    if (
+        info.kind != "keyed"
+        or value is None
+        or namespace is None
+        or form is None
+        or (shape is not None and not isinstance(value.kind, shape))
+    ):
+        raise UnsupportedTypeError(
+            f"{name} has the state {info.name!r} of kind {info.options.get(_OPTION, info.kind)}, "
+            "whose values are not known"
+        )
+    return KeyedState(info.name, form, key, namespace.kind, value.kind)

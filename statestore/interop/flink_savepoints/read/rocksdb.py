@@ -1,0 +1,297 @@
+"""Read RocksDB's table files: the positions of a file's blocks, and their content.
+
+A file (``BlockBasedTable``, format version 5 and before) ends with a footer. The footer has the
+positions of the index of data blocks, and of the index of other blocks: properties and range
+deletes. A block has entries (:mod:`statestore.interop.flink_savepoints.read.rocksdb_blocks`). It is
+compressed separately, and its checksum follows it and is verified. Each state is a column family;
+keys and values are in canonical format.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.read.checksums import BLOCK_CHECKSUMS
+from statestore.interop.flink_savepoints.read.expansion import BLOCK_BYTES, Expansion
+from statestore.interop.flink_savepoints.read.rocksdb_blocks import (
+    ENTRY_BYTES,
+    Versions,
+    entries_end,
+    pairs_of,
+    versions_of,
+)
+from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource
+from statestore.interop.flink_savepoints.read.snappy import snappy_block
+from statestore.interop.flink_savepoints.types.byte_slices import Spans
+
+__all__ = ["RocksTable", "Tombstone", "open_table"]
+
+_FOOTER: Final = 53
+_MAGIC: Final = 0x88E241B785F4CFF7
+_VERSIONS: Final = range(2, 6)
+_TRAILER: Final = 5  # the compression type of a block, and its checksum
+_TOGETHER: Final = 1 << 20  # stored bytes of blocks that one request reads
+_DECOMPRESSED: Final = 8 << 20  # decompressed bytes that are collected before they are yielded
+_CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
+_GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
+_NO_INDEX_KIND: Final = b"\0\0\0\0"
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A range delete of the keys from ``first`` up to but not including ``stop``."""
+
+    first: bytes
+    stop: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block's position; ``last`` is at or after its last key, and before the next block."""
+
+    offset: int
+    size: int
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RocksTable:
+    """A table file: its column family, the positions of its data blocks, and its range deletes.
+
+    ``checksum`` is the checksum type of its blocks.
+    """
+
+    source: ByteSource
+    column_family: str
+    checksum: int
+    blocks: tuple[_Block, ...]
+    tombstones: tuple[Tombstone, ...]
+
+    def versions(self, first: bytes, stop: bytes | None) -> Iterator[Versions]:
+        """Yield the entries with keys from ``first`` to ``stop`` (exclusive), sorted, in chunks.
+
+        Blocks are read as a whole, so the result can contain neighboring entries too.
+        """
+        expansion = Expansion(self.source.name, self.source.size)
+        for run in _runs(self._between(first, stop)):
+            for blocks in _contents(self.source, run, self.checksum, expansion):
+                yield versions_of(blocks, expansion)
+
+    def _between(self, first: bytes, stop: bytes | None) -> Iterator[_Block]:
+        for block in self.blocks:
+            if block.last >= first:
+                yield block
+            if stop is not None and block.last >= stop:
+                return
+
+
+def open_table(source: ByteSource) -> RocksTable:
+    """Read the index, the properties and the range deletes of a table file.
+
+    Raises:
+        FormatVersionError: for an unsupported version of the format.
+        UnsupportedTypeError: for an index of several levels, a file that RocksDB did not write, or
+            a checksum type that Flink's RocksDB does not use.
+        DamagedFileError: if it is not a table file, or the checksum of a block does not match.
+    """
+    name, size = source.name, source.size
+    footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
+    if footer.left < _FOOTER or _U64.unpack(footer.data[-8:])[0] != _MAGIC:
+        raise footer.damaged("it does not end as a table of RocksDB does")
+    version = int(_U32.unpack(footer.data[-12:-8])[0])
+    if version not in _VERSIONS:
+        raise FormatVersionError(
+            f"{name} is a table of RocksDB of version {version}: versions {_VERSIONS[0]} to "
+            f"{_VERSIONS[-1]} are known"
+        )
+    checksum = footer.u8()
+    if checksum not in BLOCK_CHECKSUMS:
+        raise UnsupportedTypeError(
+            f"{name} has checksums of kind {checksum}, which are not known: take a canonical "
+            "savepoint"
+        )
+    meta, index = _handle(footer), _handle(footer)
+    expansion = Expansion(name, size)
+    named = _named(source, meta, checksum, expansion)
+    at = {
+        key: _handle(Reader(value, name))
+        for key, value in named.items()
+        if key in (b"rocksdb.properties", b"rocksdb.range_del")
+    }
+    if b"rocksdb.properties" not in at:
+        raise footer.damaged("it has no properties, which say of what state it is")
+    properties = _named(source, at[b"rocksdb.properties"], checksum, expansion)
+    kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
+    if kind != _NO_INDEX_KIND:
+        raise UnsupportedTypeError(
+            f"{name} has an index of several levels, which is not read: take a canonical savepoint"
+        )
+    if any(properties.get(_GLOBAL_SEQUENCE, b"")):
+        raise UnsupportedTypeError(
+            f"{name} was made elsewhere and taken into RocksDB, so that its entries do not say how "
+            "new they are: take a canonical savepoint"
+        )
+    tombstones: tuple[Tombstone, ...] = ()
+    if b"rocksdb.range_del" in at:
+        deletes = _block(source, at[b"rocksdb.range_del"], checksum, expansion)
+        found = versions_of(deletes, expansion)
+        parts = (found.keys.to_pylist(), found.values.to_pylist(), found.sequences.tolist())
+        tombstones = tuple(map(Tombstone, *parts))
+    family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
+    is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
+    entries = _block(source, index, checksum, expansion)
+    blocks = tuple(_checked(_index(entries, is_delta, expansion), source))
+    return RocksTable(source, family, checksum, blocks, tombstones)
+
+
+def _named(
+    source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
+) -> dict[bytes, bytes]:
+    keys, values = pairs_of(_block(source, handle, checksum, expansion), expansion)
+    return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+
+
+def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
+    """Yield blocks after checking that they are in order and within the file.
+
+    Raises DamagedFileError for a block that overlaps another block, or goes past the end.
+    """
+    end = 0
+    for block in blocks:
+        if block.offset < end or block.offset + block.size + _TRAILER > source.size:
+            raise DamagedFileError(
+                f"{source.name} is damaged: its index has a block of {block.size} bytes at byte "
+                f"{block.offset}, and the one before ends at {end}, the file at {source.size}"
+            )
+        end = block.offset + block.size + _TRAILER
+        yield block
+
+
+def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Block]:
+    """Yield the index entries; from version 4 on, most store only the difference of the sizes."""
+    if not is_delta:
+        keys, values = pairs_of(block, expansion)
+        for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            yield _Block(*_handle(Reader(value, block.name)), last)
+        return
+    content = block.data[int(block.starts[0]) : entries_end(block, 0)].data
+    reader = Reader(content, block.name, base=block.base)
+    offset, size, last = 0, 0, b""
+    while reader.left:
+        begin, shared, more = reader.at, reader.varint(), reader.varint()
+        expansion.spend(shared + ENTRY_BYTES, reader.base + begin)
+        last = last[:shared] + reader.bytes(more)
+        if shared == 0:
+            offset, size = _handle(reader)
+        else:
+            offset += size + _TRAILER
+            coded = _varint(reader)
+            size += coded >> 1 ^ -(coded & 1)
+        if size < 0:
+            raise reader.damaged("a block has a negative length")
+        yield _Block(offset, size, last)
+
+
+def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
+    """Yield lists of adjacent blocks; one request reads each list."""
+    run: list[_Block] = []
+    for one in blocks:
+        if run and one.offset - run[0].offset > _TOGETHER:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _handle(reader: Reader) -> tuple[int, int]:
+    return _varint(reader), _varint(reader)
+
+
+def _varint(reader: Reader) -> int:
+    value = 0
+    for number in range(10):
+        byte = reader.u8()
+        value |= (byte & 0x7F) << 7 * number
+        if byte < 0x80:
+            return value
+    raise reader.damaged("a number has no end")
+
+
+def _block(
+    source: ByteSource, handle: tuple[int, int], checksum: int, expansion: Expansion
+) -> Spans:
+    (found,) = _contents(source, [_Block(*handle, b"")], checksum, expansion)
+    return found
+
+
+def _contents(
+    source: ByteSource, run: list[_Block], checksum: int, expansion: Expansion
+) -> Iterator[Spans]:
+    """Yield the decompressed content of adjacent blocks.
+
+    Only a few blocks are decompressed at a time, because each can expand to very many bytes.
+    """
+    first = run[0].offset
+    data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
+    starts = np.array([one.offset - first for one in run], np.int64)
+    ends = starts + np.array([one.size for one in run], np.int64)
+    view, raw = memoryview(data), np.frombuffer(data, np.uint8)
+    places = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    sums = BLOCK_CHECKSUMS[checksum]([view[start : end + 1] for start, end in places])
+    for (start, end), found in zip(places, sums, strict=True):
+        if found != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
+            raise Reader(b"", source.name, base=first + start).damaged(
+                "a block has another checksum"
+            )
+    if not bool(raw[ends].any()):
+        yield Spans(raw, starts, ends, source.name, first)
+        return
+    title = f"{source.name} (blocks from byte {{}} on, decompressed)"
+    parts, size, begin = list[bytes](), 0, first
+    for start, end in places:
+        if size > _DECOMPRESSED:
+            yield Spans.of(parts, title.format(begin))
+            parts, size, begin = [], 0, first + start
+        reader = Reader(view[start:end], source.name, base=first + start)
+        parts.append(_decompressed(reader, data[end], expansion))
+        size += len(parts[-1])
+    yield Spans.of(parts, title.format(begin))
+
+
+def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> bytes:
+    """Return the decompressed content of the reader's block."""
+    if compression == 0:
+        return reader.bytes(reader.left)
+    if compression != 1 and compression != 2 and compression not in _CODECS:
+        raise reader.damaged(f"a block is compressed in way {compression}, which is not known")
+    body = reader.data
+    length = reader.varint()
+    if length > BLOCK_BYTES:
+        raise reader.damaged(f"a block of {length} bytes is too large")
+    expansion.spend(length, reader.base)
+    if compression == 1:
+        return snappy_block(body, reader, 0, BLOCK_BYTES)
+    packed = body[reader.at :]
+    try:
+        if compression == 2:  # + 1, because zlib treats a maximum length of 0 as no maximum
+            plain = zlib.decompressobj(-14).decompress(packed, length + 1)
+        else:
+            plain = pa.Codec(_CODECS[compression]).decompress(packed, length, asbytes=True)
+    except (OSError, zlib.error, pa.ArrowException) as error:
+        raise reader.damaged(f"a block cannot be decompressed ({error})", at=0) from error
+    if len(plain) != length:
+        raise reader.damaged("a block is of another length than it says", at=0)
+    return bytes(plain)

@@ -1,0 +1,496 @@
+"""A savepoint or checkpoint of a Flink job: its operators, their states, and the states' rows.
+
+``open_savepoint`` reads ``_metadata`` and the headers. Rows are read in order of key group. One
+block of a canonical key group is in memory at a time, or one native key group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingFileError,
+    ParallelismError,
+    StateNotFoundError,
+    StateStoreError,
+    StorageError,
+    UnsupportedTypeError,
+)
+from statestore.interop.flink_savepoints.importing.refusals import Refused, kept
+from statestore.interop.flink_savepoints.metadata.reader import (
+    FileHandle,
+    IncrementalHandle,
+    InlineHandle,
+    KeyGroupsHandle,
+    OperatorState,
+    RelativeHandle,
+    SavepointMetadata,
+    SegmentHandle,
+    StreamHandle,
+    read_metadata,
+)
+from statestore.interop.flink_savepoints.read.canonical import (
+    KeyedHeader,
+    prefix_bytes,
+    read_header,
+    united,
+)
+from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
+from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
+from statestore.interop.flink_savepoints.read.keyed_part import KeyedPart
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_states
+from statestore.interop.flink_savepoints.read.operator_state import (
+    SubtaskElements,
+    read_operator_state,
+)
+from statestore.interop.flink_savepoints.read.savepoint_files import (
+    METADATA,
+    Places,
+    read_metadata_file,
+    source_of,
+    storage_of,
+)
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import Spans
+from statestore.interop.flink_savepoints.types.decode import (
+    decoded,
+    decoded_list,
+    decoded_map_values,
+)
+from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
+from statestore.jobgraph.operators import operator_id
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+
+__all__ = [
+    "FlinkOperator",
+    "Savepoint",
+    "StateEntries",
+    "StateRows",
+    "open_savepoint",
+    "savepoint_of",
+    "state_rows",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateEntries:
+    """Entries of one state in one key group, as the bytes of canonical keys and values."""
+
+    state: KeyedState
+    key_group: int
+    keys: Spans
+    values: Spans
+
+    def parts(self, most_bytes: int) -> Iterator[StateEntries]:
+        """Yield the entries in order, in chunks of about ``most_bytes``."""
+        sizes = self.keys.ends - self.keys.starts + self.values.ends - self.values.starts
+        number = np.cumsum(sizes) // most_bytes
+        cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+        for first, stop in pairwise(cuts):
+            keys, values = self.keys.part(first, stop), self.values.part(first, stop)
+            yield StateEntries(self.state, self.key_group, keys, values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateRows:
+    """Rows of one state in one key group, as columns.
+
+    For timers, ``value`` is None and ``time`` is the firing time in milliseconds since 1970. For
+    other states, ``time`` is None. ``map_key`` is set for a map state only; each map entry is one
+    row. The ``value`` of a list state is the whole list. It is never empty, because an update with
+    an empty list clears the state (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
+    """
+
+    state: KeyedState
+    key_group: int
+    key: pa.Array
+    namespace: pa.Array
+    map_key: pa.Array | None
+    value: pa.Array | None
+    time: pa.Array | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.key)
+
+
+@dataclass(frozen=True)
+class FlinkOperator:
+    """An operator of a savepoint.
+
+    ``problem`` is the reason why its state cannot be read, or None. ``states`` are its keyed
+    states, merged by name over all subtasks, because subtasks can have different states.
+    """
+
+    metadata: OperatorState
+    states: tuple[KeyedState, ...]
+    problem: str | None
+    places: Places
+    parts: tuple[KeyedPart, ...]
+
+    @property
+    def title(self) -> str:
+        """The operator's name in messages: its uid, name or id, the first that is known."""
+        return _title(self.metadata)
+
+    @property
+    def header(self) -> KeyedHeader | None:
+        """The merged header of the operator's keyed states; None if it has no keyed state."""
+        if not self.parts:
+            return None
+        whole = united([part.header for part in self.parts])
+        known = {one.name for one in self.states}
+        return replace(whole, states=tuple(one for one in whole.states if one.name in known))
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its keyed state in bytes, according to its handles."""
+        return sum(_size(part.handle) for part in self.parts)
+
+    def state(self, name: str) -> KeyedState:
+        """Return the keyed state with this name; StateNotFoundError if it does not exist."""
+        for one in self.states:
+            if one.name == name:
+                return one
+        raise StateNotFoundError(
+            f"operator {self.title} has no keyed state {name!r}; it has "
+            f"{', '.join(state.name for state in self.states) or 'none'}"
+        )
+
+    def entries(
+        self,
+        *names: str,
+        key_groups: KeyGroupRange | None = None,
+        is_checked: bool = False,
+    ) -> Iterator[StateEntries]:
+        """Yield the entries of keyed states as bytes; by default of all states and key groups.
+
+        The entries of a large key group come in several parts.
+
+        With ``is_checked`` each entry is decoded with the types of its state. This is done only for
+        entries that are delimited by their lengths alone and have no checksum. Other entries are
+        already verified while they are read.
+
+        Raises:
+            StateNotFoundError: if no state has one of the names.
+            IncompatibleStateError: if the operator has unsupported state; see ``problem``.
+            DamagedFileError or MissingFileError: if a file is damaged or missing.
+            UnsupportedTypeError: for values of the hashmap backend whose end cannot be determined.
+        """
+        wanted = {self.state(name).name for name in names} or {one.name for one in self.states}
+        if self.problem is not None:
+            raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
+        for part in self.parts:
+            with _noted(f"in the {part.name}"):
+                for found in part.entries(wanted, key_groups):
+                    state = part.states[found.state]
+                    if state is None:
+                        continue
+                    entries = StateEntries(state, found.key_group, found.keys, found.values)
+                    if is_checked and part.is_bare:
+                        with _noted(f"in state {state.name!r}, key group {found.key_group}"):
+                            _check_entries(entries, self._prefix)
+                    yield entries
+
+    def rows(
+        self,
+        *names: str,
+        as_bytes: Collection[str] = (),
+        declared: KeyedState | None = None,
+        key_groups: KeyGroupRange | None = None,
+        is_checked: bool = True,
+        most_bytes: int | None = None,
+    ) -> Iterator[StateRows]:
+        """Yield the rows of keyed states, by column.
+
+        If the hash of the key type is known, the key group of each key is computed with Flink's
+        hash. It must match the key group in which the key is stored.
+
+        Args:
+            names: the states; by default all.
+            as_bytes: the states whose values stay bytes, which Kryo values require.
+            declared: a state with types that its header does not have, such as a PyFlink state.
+            key_groups: the key groups whose rows are read; by default all.
+            is_checked: whether key groups are compared. If False, the caller must do it.
+            most_bytes: how many bytes of entries are decoded at a time; by default as many as are
+                read at a time.
+
+        Yields:
+            Rows of one state in one key group; a large key group comes in several parts.
+
+        Raises:
+            UnsupportedTypeError: for a type without a column type, or a value that does not fit
+                into its column.
+            DamagedFileError: if a file is damaged, or a key is stored in the wrong key group.
+            StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
+        """
+        for found in self.entries(*names, key_groups=key_groups):
+            if declared is not None and declared.name == found.state.name:
+                found = replace(found, state=declared)
+            for part in [found] if most_bytes is None else found.parts(most_bytes):
+                yield self._rows(part, as_bytes, is_checked)
+
+    def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
+        """Yield operator state by subtask, except the states named in ``but``.
+
+        A stream that has only excluded states is not read. Raises the errors of :meth:`entries`.
+        """
+        for subtask in self.metadata.subtasks:
+            handle = subtask.operator
+            if handle is not None and not {one.name for one in handle.parts} <= {*but}:
+                what = f"operator state of {self.title}, subtask {subtask.index}"
+                with _noted(f"in the {what}"):
+                    source = source_of(handle.stream, self.places, what)
+                    for found in read_operator_state(source, handle, subtask.index):
+                        if found.info.name not in but:
+                            yield found
+
+    @property
+    def _prefix(self) -> int:
+        return prefix_bytes(self.metadata.max_parallelism)
+
+    def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
+        state, key_group = found.state, found.key_group
+        where = f"state {state.name!r} of operator {self.title}"
+        with _noted(f"in {where}, key group {key_group}"):
+            rows = state_rows(found, self._prefix, as_bytes=state.name in as_bytes)
+        if not is_checked:
+            return rows
+        before = self._prefix + state.before_key
+        cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
+        check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
+        return rows
+
+
+@contextmanager
+def _noted(where: str) -> Iterator[None]:
+    """Add the location ``where`` to an error that is raised inside the block.
+
+    Errors that Python and Arrow raise for invalid bytes become errors of this package. This is a
+    last resort, because such an error cannot name the byte.
+    """
+    try:
+        yield
+    except StateStoreError as error:
+        error.add_note(where)
+        raise
+    except MemoryError as error:
+        raise StorageError(
+            f"there is not enough memory for the bytes {where}: read them where there is more"
+        ) from error
+    except pa.ArrowException as error:
+        raise DamagedFileError(f"the bytes {where} do not fit their types: {error}") from error
+
+
+def _check_entries(found: StateEntries, prefix: int) -> None:
+    """Refuse entries that do not match the types of their state.
+
+    Without this check, an entry with a corrupted length could silently swallow other entries.
+    Values without a column type are not decoded. Raises the errors of :func:`state_rows`.
+    """
+    for as_bytes in (False, True):
+        with suppress(UnsupportedTypeError):
+            state_rows(found, prefix, as_bytes=as_bytes)
+            return
+
+
+def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
+    """Return entries by column; the first ``prefix`` bytes of each key are its key group.
+
+    With ``as_bytes`` the values stay bytes. Raises the errors of :meth:`FlinkOperator.rows`.
+    """
+    state, key_group, keys = found.state, found.key_group, found.keys
+    whole = Cursor(found.values, found.values.starts, found.values.ends)
+    if state.kind == "timers":
+        whole.refuse(whole.at != whole.end, "a timer has a value")
+        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        time, key, namespace = decoded(state.value, timers).flatten()
+        return StateRows(state, key_group, key, namespace, None, None, time)
+    parts = split_keys(keys, KeyLayout.of(state), prefix)
+    if state.kind == "list":
+        whole.refuse(whole.at == whole.end, "a list has no elements, as Flink keeps none")
+    if as_bytes:
+        value = found.values.arrow()
+    elif state.kind == "list" and isinstance(state.value, ListType):
+        value = decoded_list(state.value.element, found.values)
+    elif state.kind == "map" and isinstance(state.value, MapType):
+        value = decoded_map_values(state.value.value, found.values)
+    else:
+        value = decoded(state.value, found.values)
+    return StateRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
+
+
+def _title(metadata: OperatorState) -> str:
+    return metadata.uid or metadata.name or metadata.id
+
+
+def _size(handle: KeyGroupsHandle | IncrementalHandle) -> int:
+    if isinstance(handle, KeyGroupsHandle):
+        return _stream_size(handle.stream)
+    return sum(_stream_size(stream) for _, stream in (*handle.shared, *handle.private))
+
+
+def _stream_size(stream: StreamHandle) -> int:
+    if isinstance(stream, InlineHandle):
+        return len(stream.data)
+    if isinstance(stream, FileHandle | RelativeHandle | SegmentHandle):
+        return stream.size
+    return 0
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint or checkpoint: its URL, its parsed ``_metadata``, and its operators."""
+
+    url: str
+    metadata: SavepointMetadata
+    operators: tuple[FlinkOperator, ...]
+
+    def operator(self, name: str) -> FlinkOperator:
+        """Return the operator with this uid, name or id.
+
+        Savepoints before version 5 contain no uids. There the operator is found by the id that
+        Flink derives from the uid. Raises StateNotFoundError if no operator matches, and
+        InvalidArgumentError if several operators have the name.
+        """
+        for key, wanted in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
+            found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
+            if len(found) > 1:
+                raise InvalidArgumentError(
+                    f"{len(found)} operators are called {name!r}: name one of them by its id, "
+                    f"{', '.join(one.metadata.id for one in found)}"
+                )
+            if found:
+                return found[0]
+        raise StateNotFoundError(
+            f"{self.url} has no operator {name!r}; it has "
+            f"{', '.join(one.title for one in self.operators) or 'none'}"
+        )
+
+
+def open_savepoint(
+    place: str,
+    *,
+    moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    drop: Collection[Refused] = (),
+) -> Savepoint:
+    """Open a savepoint or checkpoint.
+
+    Args:
+        place: its folder or its ``_metadata`` file, as a path or URL.
+        moved: the current locations of folders that were moved. Checkpoints refer to files by
+            absolute paths.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for the file system, as in ``open_storage``.
+        drop: the kinds of state to ignore, as if the savepoint did not contain them.
+
+    Returns:
+        Its operators. An operator that cannot be read has a ``problem``; the others stay readable.
+
+    Raises:
+        InvalidArgumentError: if the ``_metadata`` file does not exist.
+        DamagedFileError: if ``_metadata`` does not follow Flink's format.
+        FormatVersionError: if its version is not supported.
+        StorageError: if it cannot be read, or needs more memory than there is.
+    """
+    folder = place.rstrip("/").removesuffix(f"/{METADATA}")
+    storage = storage_of("." if folder == METADATA else folder, options)
+    try:
+        data = read_metadata_file(storage)
+    except FileNotFoundError:
+        raise InvalidArgumentError(
+            f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{METADATA}'"
+        ) from None
+    return savepoint_of(data, Places(storage, options, moved, tuple(allow)), drop)
+
+
+def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> Savepoint:
+    """Return the savepoint with this ``_metadata`` content and its files in ``places``.
+
+    Raises the errors of :func:`open_savepoint`.
+    """
+    url = places.storage.url
+    with _noted(f"in the savepoint {url}"):
+        metadata = read_metadata(data, f"{url}/{METADATA}")
+    operators = tuple(_operator(one, places, drop) for one in metadata.operators)
+    return Savepoint(url, metadata, operators)
+
+
+def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> FlinkOperator:
+    parts: list[KeyedPart] = []
+    problem = None
+    with _noted(f"in operator {_title(metadata)}"):
+        try:
+            subtasks = tuple(kept(one, drop) for one in metadata.subtasks)
+            metadata = replace(metadata, subtasks=subtasks)
+            places.refuse_others(metadata)
+            parts = list(_parts(metadata, places, drop))
+        except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
+            # The type or file system is not supported, or a file is missing.
+            problem = str(error)
+    states: dict[str, KeyedState] = {}
+    for state in (state for part in parts for state in part.states):
+        if state is not None:
+            states.setdefault(state.name, state)
+    return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
+
+
+def _parts(
+    metadata: OperatorState, places: Places, drop: Collection[Refused]
+) -> Iterator[KeyedPart]:
+    title, prefix = _title(metadata), prefix_bytes(metadata.max_parallelism)
+    for subtask in metadata.subtasks:
+        handle, what = subtask.keyed, f"keyed state of subtask {subtask.index}"
+        if not isinstance(handle, KeyGroupsHandle | IncrementalHandle):
+            continue
+        _check_range(handle, subtask.index, metadata, f"{places.storage.url}/{METADATA}")
+        stream, offsets = (
+            (handle.meta, ())
+            if isinstance(handle, IncrementalHandle)
+            else (handle.stream, handle.offsets)
+        )
+        source = source_of(stream, places, what)
+        stop = min((one for one in offsets if one), default=source.size)
+        data = source.read(0, min(stop, source.size))
+        header = read_header(data, source.name)
+        if header.length != len(data):
+            raise DamagedFileError(
+                f"{source.name} is damaged at byte {header.length}: {len(data) - header.length} "
+                "bytes are left behind the header"
+            )
+        states = keyed_states(header, source.name, drop)
+        yield KeyedPart(subtask.index, handle, header, states, title, prefix, places)
+
+
+def _check_range(
+    handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorState, name: str
+) -> None:
+    """Refuse key groups that do not belong to the subtask (``KeyGroupRangeAssignment``).
+
+    The RocksDB reader reads only the subtask's own key groups, so other rows would be lost.
+    """
+    count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
+    most, parallelism = operator.max_parallelism, operator.parallelism
+    try:
+        share = KeyGroupAssignment(max_parallelism=most, parallelism=parallelism)
+        own = share.range_of(subtask)
+        is_right = (handle.first, count) == (own.first, len(own))
+    except (InvalidArgumentError, ParallelismError):
+        is_right = False
+    if not is_right:
+        raise DamagedFileError(
+            f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups from "
+            f"{handle.first} on, of {most}, which are not its own"
+        )

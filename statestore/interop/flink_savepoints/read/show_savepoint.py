@@ -1,0 +1,237 @@
+"""``statestore flink show``: list the contents of a savepoint or checkpoint, read-only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import IncompatibleStateError, MissingFileError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.importing.losses import (
+    lost_timers,
+    transactions,
+    transactions_said,
+)
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, StateForm
+from statestore.interop.flink_savepoints.read.operator_state import (
+    SOURCE_READER_STATE,
+    KafkaSplit,
+    SubtaskElements,
+    kafka_splits,
+)
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    Savepoint,
+    open_savepoint,
+)
+from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
+from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Scalar, name_of
+
+__all__ = [
+    "ShownKeyedState",
+    "ShownOperator",
+    "ShownOperatorState",
+    "ShownSavepoint",
+    "show_savepoint",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownKeyedState:
+    """A keyed state: its types in Java's notation, and the number of its entries.
+
+    ``entries`` are counts by key group, without empty key groups. ``size_bytes`` is the size of
+    keys and values. Both are None if they cannot be read. ``note`` is the reason if values have no
+    column type.
+    """
+
+    name: str
+    kind: StateForm
+    key: str
+    namespace: str | None
+    value: str
+    has_ttl: bool
+    entries: Mapping[int, int] | None
+    size_bytes: int | None
+    note: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperatorState:
+    """An operator state: its redistribution mode, its type, and element counts by subtask.
+
+    ``splits`` are the splits of a Kafka source, None for any other state.
+    """
+
+    name: str
+    mode: str
+    type: str
+    elements: Mapping[int, int]
+    size_bytes: int
+    splits: tuple[KafkaSplit, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperator:
+    """An operator; ``problem`` is the reason if its keyed state cannot be read, otherwise None.
+
+    ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
+    """
+
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    is_finished: bool
+    coordinator_bytes: int | None
+    keyed: tuple[ShownKeyedState, ...]
+    operator: tuple[ShownOperatorState, ...]
+    problem: str | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownSavepoint:
+    """A savepoint or checkpoint, and the version of its ``_metadata``."""
+
+    place: str
+    version: int
+    checkpoint_id: int
+    operators: tuple[ShownOperator, ...]
+
+
+def show_savepoint(
+    place: str,
+    *,
+    moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ShownSavepoint:
+    """Return the contents of a savepoint or checkpoint of a Flink job.
+
+    Args:
+        place: its folder or its ``_metadata`` file, as a path or URL.
+        moved: the current locations of folders that were moved since it was written.
+        allow: other folders and files that the savepoint may refer to, as paths or URLs.
+        options: options for the file system, as in ``open_storage``.
+        on_progress: a callback that receives the number of finished operators, the total, and the
+            next operator.
+
+    Returns:
+        Its operators and their states. An operator that cannot be read has a ``problem``.
+
+    Raises:
+        InvalidArgumentError: if the ``_metadata`` file does not exist.
+        DamagedFileError: if a file does not follow Flink's format.
+        FormatVersionError: for an unsupported version.
+    """
+    savepoint = open_savepoint(place, moved=moved, allow=allow, options=options)
+    shown = []
+    for number, operator in enumerate(savepoint.operators):
+        if on_progress is not None:
+            on_progress(number, len(savepoint.operators), operator.title)
+        shown.append(_operator(savepoint, operator))
+    return ShownSavepoint(
+        place=savepoint.url,
+        version=savepoint.metadata.version,
+        checkpoint_id=savepoint.metadata.checkpoint_id,
+        operators=tuple(shown),
+    )
+
+
+def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
+    problem = operator.problem
+    entries: dict[str, Counter[int]] = {one.name: Counter() for one in operator.states}
+    sizes: Counter[str] = Counter()
+    elements: list[SubtaskElements] = []
+    try:
+        elements = list(operator.operator_state())
+        for found in operator.entries(is_checked=True) if problem is None else ():
+            entries[found.state.name][found.key_group] += len(found.keys)
+            spans = (found.keys, found.values)
+            sizes[found.state.name] += sum(int((one.ends - one.starts).sum()) for one in spans)
+    except (IncompatibleStateError, MissingFileError, UnsupportedTypeError) as error:
+        problem = str(error)
+    metadata = operator.metadata
+    keyed = (
+        _keyed(one, entries[one.name], sizes[one.name], is_read=problem is None)
+        for one in operator.states
+    )
+    return ShownOperator(
+        id=metadata.id,
+        uid=metadata.uid,
+        name=metadata.name,
+        parallelism=metadata.parallelism,
+        max_parallelism=metadata.max_parallelism,
+        is_finished=metadata.is_finished,
+        coordinator_bytes=None if metadata.coordinator is None else len(metadata.coordinator.data),
+        keyed=tuple(keyed),
+        operator=_operator_states(elements),
+        problem=problem,
+        warnings=tuple(_warnings(savepoint, operator)),
+    )
+
+
+def _warnings(savepoint: Savepoint, operator: FlinkOperator) -> Iterator[str]:
+    lost = lost_timers(savepoint, operator)
+    if lost is not None:
+        yield lost
+    for name in dict.fromkeys(transactions(operator.metadata)):
+        yield transactions_said(name)
+
+
+def _keyed(
+    state: KeyedState, entries: Counter[int], size_bytes: int, *, is_read: bool
+) -> ShownKeyedState:
+    return ShownKeyedState(
+        name=state.name,
+        kind=state.kind,
+        key=name_of(state.key),
+        namespace=None if state.namespace == Scalar("VoidNamespace") else name_of(state.namespace),
+        value=name_of(state.value),
+        has_ttl=state.has_ttl,
+        entries=dict(sorted(entries.items())) if is_read else None,
+        size_bytes=size_bytes if is_read else None,
+        note=_note(state.key) or _note(state.value),
+    )
+
+
+def _note(kind: FlinkType) -> str | None:
+    try:
+        arrow_type(kind)
+    except UnsupportedTypeError as error:
+        return str(error)
+    return None
+
+
+def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:
+    found = []
+    for name in dict.fromkeys(one.info.name for one in elements):
+        parts = [one for one in elements if one.info.name == name]
+        info = parts[0].info
+        value = name_of(info.value)
+        found.append(
+            ShownOperatorState(
+                name=name,
+                mode=info.mode,
+                type=value if info.key is None else f"Map<{name_of(info.key)}, {value}>",
+                elements={one.subtask: one.count() for one in parts},
+                size_bytes=sum(int((one.raw.ends - one.raw.starts).sum()) for one in parts),
+                splits=_splits(parts),
+            )
+        )
+    return tuple(found)
+
+
+def _splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
+    """Return the splits of a Kafka source; None for other sources, whose format is private."""
+    if parts[0].info.name != SOURCE_READER_STATE or parts[0].info.value != Scalar("byte[]"):
+        return None
+    try:
+        found = [split for one in parts for split in kafka_splits(one.values(), one.raw.name)]
+    except UnsupportedTypeError:
+        return None
+    return tuple(sorted(found, key=lambda one: (one.topic, one.partition)))

@@ -1,0 +1,95 @@
+"""Snappy's framing format, which Flink uses for savepoints if compression is enabled.
+
+A stream begins with the chunk ``ff 06 00 00 sNaPpY``. Each chunk is one byte for its type, three
+bytes of length, lowest first, and the body. The body of a data chunk is the masked CRC-32C of its
+decompressed data, followed by a Snappy block (type 0) or by the data itself (type 1). The checksum
+of each chunk is verified.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.read.checksums import crc32c, masked
+
+__all__ = ["SNAPPY_HEAD", "chunks", "framed", "snappy_block", "whole_chunks"]
+
+SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
+_COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
+_CHUNK: Final = 1 << 16
+_U32: Final = struct.Struct("<I")
+
+
+def whole_chunks(data: bytes) -> int:
+    """Return the total length of the complete chunks at the beginning of ``data``."""
+    at = stop = 0
+    while stop <= len(data):
+        at = stop
+        if at + _U32.size > len(data):
+            break
+        stop = at + _U32.size + (int(_U32.unpack_from(data, at)[0]) >> 8)
+    return at
+
+
+def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
+    """Yield the positions and contents of the unread chunks.
+
+    Raises DamagedFileError if the stream is truncated, or a checksum does not match.
+    """
+    name, base = reader.name, reader.base
+    while reader.left:
+        begin = reader.at
+        head = int(_U32.unpack(reader.take(4))[0])
+        kind, chunk = head & 0xFF, Reader(reader.take(head >> 8), name, base=base + reader.at)
+        if kind in (_COMPRESSED, _PLAIN):
+            wanted = int(_U32.unpack(chunk.take(4))[0])
+            body = chunk.take(chunk.left)
+            part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
+            if masked(crc32c([part])[0]) != wanted:
+                raise reader.damaged("a chunk of Snappy has another checksum", at=begin)
+            yield begin, part
+        elif kind < _FIRST_SKIPPABLE:
+            raise reader.damaged(f"a chunk of Snappy is of kind {kind}", at=begin)
+
+
+def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Encode the concatenation of ``pieces`` as one framed stream."""
+    yield SNAPPY_HEAD
+    left = b""
+    for piece in pieces:
+        data = left + piece
+        stop = len(data) // _CHUNK * _CHUNK
+        yield _compressed(data[:stop])
+        left = data[stop:]
+    yield _compressed(left)
+
+
+def _compressed(data: bytes) -> bytes:
+    codec = pa.Codec("snappy")
+    pieces = [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
+    parts = []
+    for part, crc in zip(pieces, crc32c(pieces), strict=True):
+        block = codec.compress(part, asbytes=True)
+        kind, body = (_COMPRESSED, block) if len(block) < len(part) else (_PLAIN, part)
+        head = _U32.pack((len(body) + 4) << 8 | kind)
+        parts += [head, _U32.pack(masked(crc)), body]
+    return b"".join(parts)
+
+
+def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> bytes:
+    """Return the content of a Snappy block, at most ``most`` bytes; the block states its length.
+
+    Raises DamagedFileError for byte ``begin`` of ``reader``'s file if the block is invalid.
+    """
+    length = Reader(body, reader.name, base=reader.base + begin).varint()
+    if length > min(100 * len(body) + 1000, most):  # Snappy cannot compress better than this
+        raise reader.damaged("a block of Snappy has no such length", at=begin)
+    try:
+        return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))
+    except (OSError, pa.ArrowException) as error:
+        raise reader.damaged(f"a block of Snappy cannot be read ({error})", at=begin) from error

@@ -1,0 +1,152 @@
+"""Read many values in parallel: one read position per row, advanced together with NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.byte_slices import Bytes, Places, Spans
+
+__all__ = ["Cursor", "Rows", "list_offsets", "scattered"]
+
+_FREE_CELLS = 1 << 24
+_CELLS_OF_BYTE = 64
+_MOST_ELEMENTS = (1 << 31) - 1
+
+Rows = npt.NDArray[np.bool_]
+
+
+class Cursor:
+    """The current position and the end of each row's value.
+
+    A read past the end of a value raises a DamagedFileError with the file and the byte.
+    """
+
+    __slots__ = ("at", "end", "spans")
+
+    def __init__(self, spans: Spans, at: Places, end: Places) -> None:
+        self.spans = spans
+        self.at = at
+        self.end = end
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def damaged(self, problem: str, row: int) -> DamagedFileError:
+        """Return an error with the problem, the file and the byte of a row."""
+        where = self.spans.base + int(self.at[row])
+        return DamagedFileError(f"{self.spans.name} is damaged at byte {where}: {problem}")
+
+    def refuse(self, wrong: Rows, problem: str) -> None:
+        """Raise an error for the first row where ``wrong`` is true, if there is one."""
+        if bool(wrong.any()):
+            raise self.damaged(problem, int(np.argmax(wrong)))
+
+    def refuse_cells(self, columns: int) -> None:
+        """Refuse values that would expand to far more cells than their bytes justify.
+
+        A null of a type with many fields takes a single byte, but produces a null in each of
+        ``columns`` columns. Raises DamagedFileError.
+        """
+        cells = len(self) * columns
+        if cells > _FREE_CELLS + _CELLS_OF_BYTE * len(self.spans.data):
+            problem = f"{len(self)} values of {columns} columns each are in too few bytes"
+            raise self.damaged(problem, 0)
+
+    def fixed(self, width: int) -> npt.NDArray[np.uint8]:
+        """Return the next ``width`` bytes of every row."""
+        self.refuse(self.at + width > self.end, f"a value ends before its next {width} bytes")
+        if not len(self.at) or not width:
+            return np.empty((len(self.at), width), np.uint8)
+        if width == 1:
+            found = self.spans.data[self.at][:, np.newaxis]
+        else:
+            windows = np.lib.stride_tricks.sliding_window_view(self.spans.data, width)
+            found = windows[self.at]
+        self.at = self.at + width
+        return found
+
+    def numbers(self, dtype: str) -> npt.NDArray[Any]:
+        """Return the next number of every row; ``dtype`` is big-endian, the result is native."""
+        wanted = np.dtype(dtype)
+        raw = self.fixed(wanted.itemsize)
+        return raw.view(wanted).reshape(-1).astype(wanted.newbyteorder("="))
+
+    def flags(self) -> Rows:
+        """Return the next byte of every row as a boolean; it must be 0 or 1."""
+        raw = self.fixed(1)[:, 0]
+        wrong = raw > 1
+        if bool(wrong.any()):
+            self.at = self.at - 1
+            self.refuse(wrong, "a byte is not 0 or 1, as a boolean is")
+        found: Rows = raw == 1
+        return found
+
+    def counts(self, least: int) -> Places:
+        """Return the next item count of every row; each item has at least ``least`` bytes."""
+        found = self.numbers(">i4").astype(np.int64)
+        wrong = (found < 0) | (found * least > self.end - self.at)
+        self.refuse(wrong, "a number of things does not fit into the value")
+        return found
+
+    def only(self, rows: Rows) -> Cursor:
+        """Return a cursor over some of the rows."""
+        return Cursor(self.spans, self.at[rows], self.end[rows])
+
+    def moved(self, rows: Rows, other: Cursor) -> None:
+        """Move the given rows to the positions of ``other``, a cursor over these rows."""
+        self.at = self.at.copy()
+        self.at[rows] = other.at
+
+    def reader(self, row: int) -> Reader:
+        """Return a reader for the unread bytes of a row."""
+        view = self.spans.data[int(self.at[row]) : int(self.end[row])].data
+        return Reader(view, self.spans.name, base=self.spans.base + int(self.at[row]))
+
+    def varints(self) -> Places:
+        """Return the next varint of every row: 7 bits per byte, lowest bits first."""
+        first = self.fixed(1)[:, 0]
+        found = (first & 0x7F).astype(np.int64)
+        going = first >= 0x80
+        shift = 7
+        while bool(going.any()):
+            self.refuse(going & np.bool_(shift > 28), "a number has no end")
+            more = self.only(going)
+            byte = more.fixed(1)[:, 0]
+            found[going] |= (byte & 0x7F).astype(np.int64) << shift
+            self.moved(going, more)
+            still = np.zeros(len(going), np.bool_)
+            still[going] = byte >= 0x80
+            going, shift = still, shift + 7
+        return found
+
+    def data(self) -> Bytes:
+        """Return the buffer that contains all rows."""
+        return self.spans.data
+
+
+def list_offsets(counts: Places) -> pa.Array:
+    """Return the offsets of lists with these element counts, including the final end.
+
+    Raises UnsupportedTypeError if the lists have more elements than an Arrow list column can hold.
+    """
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    if edges[-1] > _MOST_ELEMENTS:
+        raise UnsupportedTypeError(
+            f"{edges[-1]} elements of lists are in one key group, and a column has "
+            f"{_MOST_ELEMENTS} at most"
+        )
+    return pa.array(edges.astype(np.int32))
+
+
+def scattered(array: pa.Array, rows: Rows) -> pa.Array:
+    """Return a full-length array: ``array`` in the rows where ``rows`` is true, null elsewhere."""
+    if bool(rows.all()):
+        return array
+    places = np.cumsum(rows) - 1
+    return array.take(pa.array(places, pa.int64(), mask=~rows))

@@ -1,0 +1,388 @@
+"""Map the rows of a Flink state to columns of a store's state, and back.
+
+A row has the parts key, namespace, key of a map's entry, and value. Their columns are defined in
+:mod:`statestore.interop.flink_savepoints.types.part_columns`. Each element of a list, each entry of
+a map and each timer is a row.
+
+Values without a column type stay bytes. Whole entries stay bytes if their keys have no column
+type, or have a hash that only the job can compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.format.state import StateKind
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
+from statestore.interop.flink_savepoints.read.savepoint import StateEntries, StateRows
+from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
+from statestore.interop.flink_savepoints.types.flink_types import (
+    ListType,
+    MapType,
+    RowDataType,
+    RowType,
+    Scalar,
+    TtlAwareType,
+    TtlType,
+    name_of,
+)
+from statestore.interop.flink_savepoints.types.part_columns import (
+    PartColumns,
+    key_types,
+    part_columns,
+)
+from statestore.rows.digests import row_hashes
+
+__all__ = [
+    "FLINK_KEY_GROUP",
+    "Form",
+    "PartColumns",
+    "StateColumns",
+    "first_free",
+    "state_columns",
+]
+
+FLINK_KEY_GROUP = "flink_key_group"
+"""Flink's key group of entries that stay bytes, because it cannot be computed from the bytes."""
+
+_KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
+_RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
+_ROW_KIND = "row_kind"
+_WINDOW = ("window_start", "window_end")
+_VOID = Scalar("VoidNamespace")
+_PYFLINK = "pyflink"
+_ENTRY = {"list": "position", "timers": "timestamp"}
+
+Names = Mapping[str, tuple[str, ...]]
+"""Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
+
+
+class Form(StrEnum):
+    """The parts of an entry that are stored as typed columns."""
+
+    COLUMNS = "columns"
+    VALUE_BYTES = "value_bytes"
+    BYTES = "bytes"
+
+
+def first_free(wanted: str, taken: Iterable[str]) -> str:
+    """Return a name that is not taken, ignoring case, such as ``sum`` or ``sum_2``."""
+    names = {name.lower() for name in taken}
+    tries = (wanted if number == 1 else f"{wanted}_{number}" for number in count(1))
+    return next(name for name in tries if name.lower() not in names)
+
+
+@dataclass(frozen=True)
+class StateColumns:
+    """The columns of a state: the columns of its parts, and two optional ones.
+
+    ``entry`` is the column of list positions or timestamps. ``last_access`` is the column of TTL
+    timestamps.
+    """
+
+    state: KeyedState
+    form: Form
+    kind: StateKind
+    key: PartColumns
+    namespace: PartColumns
+    map_key: PartColumns | None
+    value: PartColumns | None
+    entry: str | None
+    last_access: str | None
+    hash_scheme: str
+    key_types: tuple[str, ...]
+
+    @property
+    def names(self) -> Names:
+        """The names of the columns, by part."""
+        found = {"key": self.key.names, "namespace": self.namespace.names}
+        for part, columns in (("map_key", self.map_key), ("value", self.value)):
+            if columns is not None:
+                found[part] = columns.names
+        for part, name in (("entry", self.entry), ("last_access", self.last_access)):
+            if name is not None:
+                found[part] = (name,)
+        return found
+
+    @property
+    def entry_columns(self) -> tuple[str, ...]:
+        """The columns that distinguish the rows of one key and namespace."""
+        if self.entry is not None:
+            return (self.entry,)
+        return () if self.map_key is None else self.map_key.names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in their order, with their types."""
+        found: list[tuple[str, pa.DataType]] = []
+        for part in (self.key, self.namespace, self.map_key):
+            if part is not None:
+                found += zip(part.names, part.stored, strict=True)
+        if self.entry is not None:
+            is_timer = self.kind is StateKind.TIMERS
+            found.append((self.entry, pa.int64() if is_timer else pa.int32()))
+        if self.value is not None:
+            found += zip(self.value.names, self.value.stored, strict=True)
+        if self.last_access is not None:
+            found.append((self.last_access, pa.int64()))
+        if self.form is Form.BYTES:
+            found.append((FLINK_KEY_GROUP, pa.int32()))
+        return pa.schema(found)
+
+    def table_of_bytes(self, found: StateEntries, prefix: int) -> pa.Table:
+        """Return undecoded entries of one key group as rows.
+
+        The first ``prefix`` bytes of each key, which are the key group, are cut.
+        """
+        keys = found.keys
+        whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        columns = [whole.arrow()]
+        if self.value is not None:
+            columns.append(found.values.arrow())
+        columns.append(pa.array(np.full(len(keys), found.key_group, np.int32)))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def table(self, rows: StateRows) -> pa.Table:
+        """Return the decoded rows of one key group as rows of the store.
+
+        Raises UnsupportedTypeError for a value that its column cannot hold.
+        """
+        columns = self._keys(rows)
+        columns += self.namespace.columns(rows.namespace)
+        if self.kind is StateKind.TIMERS:
+            return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
+        value, map_key = rows.value, rows.map_key
+        assert value is not None, "what is no timer has a value"
+        if self.map_key is not None:
+            assert map_key is not None, "a map has keys"
+            columns += self.map_key.columns(map_key)
+        if self.entry is not None:
+            counts = np.diff(np.asarray(value.offsets))
+            parents = np.repeat(np.arange(len(counts)), counts)
+            starts = np.repeat(np.cumsum(counts) - counts, counts)
+            columns = [column.take(pa.array(parents)) for column in columns]
+            columns.append(pa.array((np.arange(len(parents)) - starts).astype(np.int32)))
+            value = value.flatten()
+        times = []
+        if self.last_access is not None:
+            times, value = [value.field("last_access")], value.field("value")
+        assert self.value is not None, "what is no timer has a value"
+        return pa.Table.from_arrays(
+            [*columns, *self.value.columns(value), *times], schema=self.schema
+        )
+
+    def _keys(self, rows: StateRows) -> list[pa.Array]:
+        if self.key.names == (_NO_KEY,):
+            return [pa.nulls(len(rows), pa.bool_())]
+        found = rows.key
+        if self.hash_scheme == _PYFLINK:
+            found = found.field("f0")
+            if found.null_count:
+                raise UnsupportedTypeError("a key of PyFlink is null, which has no key group")
+        if isinstance(self.key.kind, RowType):
+            fields = list(found.type)[-len(self.key.kind.fields) :]
+            kept = [found.field(one.name) for one in fields]
+            found = pa.StructArray.from_arrays(kept, fields=fields)
+        return self.key.columns(found)
+
+    def rows(self, table: pa.Table, key_group: int) -> StateRows:
+        """Return ordered rows of one key group of the store in the form of decoded Flink entries.
+
+        The elements of a list become one list again. For entries that stay bytes, ``key`` and
+        ``value`` are these bytes.
+        """
+        whole = table.combine_chunks()
+        batches = whole.to_batches()
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], whole.schema)
+        key, namespace = self._key_array(batch), self.namespace.array(batch)
+        if self.kind is StateKind.TIMERS:
+            time = batch.column(self.entry_columns[0])
+            return StateRows(self.state, key_group, key, namespace, None, None, time)
+        map_key = None if self.map_key is None else self.map_key.array(batch)
+        value = None if self.value is None else self.value.array(batch)
+        if self.last_access is not None:
+            stamps = batch.column(self.last_access)
+            value = pa.StructArray.from_arrays([stamps, value], ["last_access", "value"])
+        if self.entry is not None and self.kind is StateKind.LIST:
+            names = [*self.key.names, *self.namespace.names]
+            hashes = row_hashes(batch.select(names))
+            begins = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
+            begins = begins[: len(hashes)]
+            offsets = pa.array(np.append(begins, len(hashes)).astype(np.int32))
+            value = pa.ListArray.from_arrays(offsets, value)
+            places = pa.array(begins)
+            key, namespace = key.take(places), namespace.take(places)
+        return StateRows(self.state, key_group, key, namespace, map_key, value)
+
+    def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.key.names == (_NO_KEY,):
+            kinds = pa.array(np.zeros(batch.num_rows, np.int8))
+            return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
+        found = self.key.array(batch)
+        if isinstance(self.key.kind, RowType):
+            found = _inserted(found.flatten(), self.key.kind)
+        wrapped = self.state.key
+        if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
+            return _inserted([found], wrapped)
+        return found
+
+
+def _inserted(fields: list[pa.Array], kind: RowType) -> pa.Array:
+    """Build rows from fields; rows of keys always have the kind INSERT, which is 0."""
+    if kind.has_kind:
+        fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
+    return pa.StructArray.from_arrays(fields, fields=list(arrow_type(kind)))
+
+
+def state_columns(
+    state: KeyedState,
+    form: Form,
+    max_parallelism: int,
+    names: Names | None = None,
+    *,
+    is_python: bool = False,
+) -> StateColumns:
+    """Return the columns of a state.
+
+    Args:
+        state: the state.
+        form: the parts that are stored as typed columns.
+        max_parallelism: the number of key groups.
+        names: column names by part; by default derived from the names of fields.
+        is_python: whether its operator is a PyFlink operator, which wraps each key in a ``Row``.
+
+    Returns:
+        The columns.
+
+    Raises:
+        UnsupportedTypeError: if the state cannot have this form.
+        InvalidArgumentError: for a wrong number of names, or a name that is used twice.
+    """
+    if form is Form.BYTES:
+        found = _bytes(state)
+    else:
+        found = _typed(state, form, max_parallelism, is_python=is_python)
+    return _named(found, names or {})
+
+
+def _bytes(state: KeyedState) -> StateColumns:
+    key, nothing = part_columns(None), part_columns(_VOID)
+    value = None if state.kind == "timers" else part_columns(None)
+    types = ("BYTES",)
+    kind = StateKind.VALUE
+    return StateColumns(
+        state, Form.BYTES, kind, key, nothing, None, value, None, None, "flink-sql", types
+    )
+
+
+def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bool) -> StateColumns:
+    own, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
+    if is_python and isinstance(own, RowType) and len(own.fields) == 1:
+        own, scheme = own.fields[0], _PYFLINK
+    types = key_types(own, scheme)
+    key = part_columns(own, is_key=True)
+    if not types:
+        if max_parallelism > 1:
+            raise UnsupportedTypeError("keys without columns lie in a key group that is not known")
+        key, types = (
+            PartColumns(state.key, (pa.field("", pa.bool_()),), (pa.bool_(),), False),
+            ("BOOLEAN",),
+        )
+    namespace = part_columns(state.namespace)
+    if state.kind == "timers":
+        parts = (key, namespace, None, None, _ENTRY["timers"], None)
+        return StateColumns(state, form, StateKind.TIMERS, *parts, scheme, types)
+    inner, map_key = state.value, None
+    if state.kind == "list" and isinstance(inner, ListType):
+        inner = inner.element
+    if state.kind == "map" and isinstance(inner, MapType):
+        map_key, inner = part_columns(inner.key), inner.value
+        if not map_key.fields:
+            raise UnsupportedTypeError(f"keys of {name_of(state.value)} are no column")
+    kind = StateKind(state.kind)
+    if form is Form.VALUE_BYTES:
+        kind = StateKind.VALUE if kind is StateKind.LIST else kind
+        value, entry, stamp = part_columns(None), None, None
+    else:
+        inner = inner.value if isinstance(inner, TtlAwareType) else inner
+        stamp = "last_access" if isinstance(inner, TtlType) else None
+        inner = inner.value if isinstance(inner, TtlType) else inner
+        # The value of a map entry can be null. It stays one column, because flattened fields of a
+        # struct cannot tell a null from a struct of nulls.
+        value = part_columns(inner, flat=map_key is None)
+        entry = _ENTRY.get(kind)
+    return StateColumns(
+        state, form, kind, key, namespace, map_key, value, entry, stamp, scheme, types
+    )
+
+
+def _named(columns: StateColumns, names: Names) -> StateColumns:
+    """Set the column names: the given names, and unique default names for the rest."""
+    given = [name for some in names.values() for name in some]
+    taken = [*_RESERVED, *given]
+    lower = [name.lower() for name in taken]
+    for name in given:
+        if lower.count(name.lower()) > 1:
+            raise InvalidArgumentError(
+                f"state {columns.state.name!r}: the name {name!r} comes twice, in any case, or is "
+                "the store's own"
+            )
+
+    def one(wanted: str) -> str:
+        name = first_free(wanted, taken)
+        taken.append(name)
+        return name
+
+    def part(role: str, found: PartColumns | None) -> PartColumns | None:
+        if found is None:
+            return None
+        wanted = names.get(role)
+        if wanted is None:
+            wanted = tuple(map(one, _wanted(role, found)))
+        if len(wanted) != len(found.fields):
+            raise InvalidArgumentError(
+                f"state {columns.state.name!r}: {len(wanted)} names for the {role}, which has "
+                f"{len(found.fields)} columns"
+            )
+        return PartColumns(found.kind, found.fields, found.stored, found.is_flat, tuple(wanted))
+
+    def other(role: str, wanted: str | None) -> str | None:
+        return names[role][0] if role in names else None if wanted is None else one(wanted)
+
+    key, namespace = part("key", columns.key), part("namespace", columns.namespace)
+    assert key is not None, "a state has a key"
+    assert namespace is not None, "a state has a namespace, of no columns perhaps"
+    return StateColumns(
+        columns.state,
+        columns.form,
+        columns.kind,
+        key,
+        namespace,
+        part("map_key", columns.map_key),
+        part("value", columns.value),
+        other("entry", columns.entry),
+        other("last_access", columns.last_access),
+        columns.hash_scheme,
+        columns.key_types,
+    )
+
+
+def _wanted(role: str, part: PartColumns) -> list[str]:
+    if part.kind is None:
+        return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
+    if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:
+        return [_NO_KEY]
+    if not part.is_flat:
+        return [role] * len(part.fields)
+    if isinstance(part.kind, Scalar):
+        prefix = "" if role == "namespace" else f"{role}_"
+        return [f"{prefix}{name}" for name in _WINDOW]
+    prefix = "" if role == "value" else f"{role}_"
+    return [f"{prefix}{one.name}" for one in part.fields]

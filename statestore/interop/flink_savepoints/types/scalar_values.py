@@ -1,0 +1,240 @@
+"""Decode values of types without parts: numbers, texts, times, arrays of primitives.
+
+Parts that have the same form in every value are decoded for all rows with vectorized operations.
+Only non-ASCII texts and large numbers are decoded row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor, Rows, list_offsets
+from statestore.interop.flink_savepoints.types.byte_slices import Places, piece_array
+from statestore.interop.flink_savepoints.types.times import TIMES
+from statestore.interop.flink_savepoints.types.value_lengths import ELEMENT_WIDTHS
+from statestore.keys.big_numbers import digits_of
+
+__all__ = ["decoded_scalar", "sized", "sorted_longs"]
+
+_NUMBERS = {
+    "Byte": ">i1", "Short": ">i2", "Integer": ">i4", "Long": ">i8", "Float": ">f4",
+    "Double": ">f8", "Character": ">u2", "CountWindow": ">i8",
+}  # fmt: skip
+_ELEMENTS = {
+    "short[]": ">i2", "int[]": ">i4", "long[]": ">i8", "float[]": ">f4", "double[]": ">f8",
+    "char[]": ">u2",
+}  # fmt: skip
+_CONSTANTS = {1: 0, 2: 1, 3: 10}
+_FIRST_LENGTH = 4
+_MILLIS_PER_DAY = 86_400_000
+_MOST_BIG_BYTES = 4 << 20  # ten million digits; converting them to text takes more than linear time
+
+
+def decoded_scalar(name: str, cursor: Cursor) -> pa.Array:
+    """Return the column of a type's values at a cursor; raises the errors of ``decoded``."""
+    if name in _NUMBERS:
+        return pa.array(cursor.numbers(_NUMBERS[name]))
+    if name in TIMES:
+        return TIMES[name](cursor)
+    if name in ELEMENT_WIDTHS:
+        return _primitives(name, cursor)
+    return _SCALARS[name](cursor)
+
+
+def _booleans(cursor: Cursor) -> pa.Array:
+    return pa.array(cursor.flags())
+
+
+def _nothing(cursor: Cursor) -> pa.Array:
+    """Skip the one byte of ``VoidSerializer``, ``VoidNamespaceSerializer`` or a global window."""
+    cursor.fixed(1)
+    return pa.nulls(len(cursor))
+
+
+def sorted_longs(cursor: Cursor) -> pa.Array:
+    """Read ``SortedLongSerializer``: a number whose sign bit is flipped."""
+    return pa.array(cursor.numbers(">i8") ^ np.int64(-(1 << 63)))
+
+
+def _window(cursor: Cursor) -> pa.Array:
+    start, end = (pa.array(cursor.numbers(">i8")) for _ in range(2))
+    return pa.StructArray.from_arrays([start, end], fields=list(WINDOW))
+
+
+def _strings(cursor: Cursor) -> pa.Array:
+    """Read texts (``StringValue.readString``): their length + 1, then a varint per character."""
+    lengths = cursor.varints() - 1
+    nulls = lengths < 0
+    lengths = np.maximum(lengths, 0)
+    cursor.refuse(lengths > cursor.end - cursor.at, "a text does not fit into its value")
+    begins, ends = cursor.at, cursor.at + lengths
+    pieces = piece_array(cursor.data(), begins, ends)
+    texts = _as_text(pieces)
+    # An ASCII character has one byte. So if the first ``length`` bytes are ASCII, they are the
+    # text.
+    plain = pc.string_is_ascii(texts).to_numpy(zero_copy_only=False)
+    if not bool(plain.all()):
+        texts, ends = _other_texts(cursor, texts, plain, ends)
+    cursor.at = ends
+    if not bool(nulls.any()):
+        return texts
+    return pc.if_else(pa.array(~nulls), texts, pa.scalar(None, texts.type))
+
+
+def _as_text(pieces: pa.Array) -> pa.Array:
+    large = pa.types.is_large_binary(pieces.type)
+    kind = pa.large_string() if large else pa.string()
+    return pa.Array.from_buffers(kind, len(pieces), pieces.buffers(), offset=pieces.offset)
+
+
+def _other_texts(
+    cursor: Cursor, texts: pa.Array, plain: Rows, ends: Places
+) -> tuple[pa.Array, Places]:
+    """Read the non-ASCII texts one by one; ``cursor`` is after their lengths."""
+    found: list[str] = []
+    ends = ends.copy()
+    for row in np.flatnonzero(~plain).tolist():
+        reader = cursor.reader(row)
+        found.append(reader.characters(int(ends[row] - cursor.at[row])))
+        ends[row] = cursor.at[row] + reader.at
+    order = np.empty(len(plain), np.int64)
+    count = int(plain.sum())
+    order[plain] = np.arange(count)
+    order[~plain] = np.arange(count, len(plain))
+    both = pa.concat_arrays([texts.filter(pa.array(plain)), _checked(found, texts.type)])
+    return both.take(pa.array(order)), ends
+
+
+def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(texts, kind)
+    except UnicodeEncodeError:
+        raise UnsupportedTypeError(
+            "a text has half of a pair of surrogates, which no column of text can hold"
+        ) from None
+
+
+def sized(cursor: Cursor) -> pa.Array:
+    """Read bytes with a length prefix (``BytePrimitiveArraySerializer``)."""
+    lengths = cursor.counts(1)
+    begins = cursor.at
+    cursor.at = begins + lengths
+    return piece_array(cursor.data(), begins, cursor.at)
+
+
+def _string_data(cursor: Cursor) -> pa.Array:
+    """Read ``StringDataSerializer``: a length, then UTF-8."""
+    begin = cursor.at
+    try:
+        return sized(cursor).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        cursor.at = begin
+        raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
+
+
+def _big_bytes(cursor: Cursor) -> list[int | None]:
+    """Read ``BigIntSerializer``: 0 is null, 1 to 3 are 0, 1 and 10, others are length + 4."""
+    numbers = cursor.numbers(">i4").astype(np.int64)
+    lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
+    wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
+    cursor.refuse(wrong, "a number does not fit into its value")
+    if bool((lengths > _MOST_BIG_BYTES).any()):
+        raise UnsupportedTypeError(
+            f"{cursor.spans.name} has a number of {lengths.max()} bytes; the largest that is read "
+            f"has {_MOST_BIG_BYTES}"
+        )
+    cursor.at = cursor.at + lengths
+    raw = piece_array(cursor.data(), cursor.at - lengths, cursor.at).to_pylist()
+    return [
+        int.from_bytes(one, "big", signed=True) if length > 3 else _CONSTANTS.get(length)
+        for one, length in zip(raw, numbers.tolist(), strict=True)
+    ]
+
+
+def _big_integers(cursor: Cursor) -> pa.Array:
+    found = _big_bytes(cursor)
+    return pa.array([None if one is None else digits_of(one) for one in found], pa.string())
+
+
+def _big_decimals(cursor: Cursor) -> pa.Array:
+    """Read ``BigDecSerializer``: the unscaled digits as a whole number, then the scale."""
+    digits = _big_bytes(cursor)
+    there = np.array([one is not None for one in digits], np.bool_)
+    some = cursor.only(there)
+    scales = iter(some.numbers(">i4").tolist())
+    cursor.moved(there, some)
+    found = [None if one is None else _decimal_text(one, next(scales)) for one in digits]
+    return pa.array(found, pa.string())
+
+
+def _decimal_text(digits: int, scale: int) -> str:
+    return str(Decimal(f"{digits_of(digits)}E{-scale}"))
+
+
+def _primitives(name: str, cursor: Cursor) -> pa.Array:
+    """Read an array of primitives: its length, then its elements."""
+    if name == "byte[]":
+        return sized(cursor)
+    width = ELEMENT_WIDTHS[name]
+    counts = cursor.counts(width)
+    begins = cursor.at
+    cursor.at = begins + counts * width
+    pieces = piece_array(cursor.data(), begins, cursor.at)
+    _, _, content = pieces.buffers()
+    raw = np.frombuffer(content, np.uint8, int((counts * width).sum())) if content else _EMPTY
+    if name == "boolean[]":
+        cursor.refuse(np.array([bool((raw > 1).any())]), "a byte is not 0 or 1, as a boolean is")
+        values = pa.array(raw == 1)
+    else:
+        dtype = np.dtype(_ELEMENTS[name])
+        values = pa.array(raw.view(dtype).astype(dtype.newbyteorder("=")))
+    return pa.ListArray.from_arrays(list_offsets(counts), values)
+
+
+_EMPTY = np.empty(0, np.uint8)
+
+
+def _python_dates(cursor: Cursor) -> pa.Array:
+    """Read ``DateCoderImpl`` of PyFlink: days since 1970."""
+    return pa.array(cursor.numbers(">i4"), pa.int32()).cast(pa.date32())
+
+
+def _python_times(cursor: Cursor) -> pa.Array:
+    """Read ``TimeCoderImpl`` of PyFlink: milliseconds of the day."""
+    found = cursor.numbers(">i4")
+    cursor.refuse((found < 0) | (found >= _MILLIS_PER_DAY), "a day has no such millisecond")
+    return pa.array(found, pa.int32()).cast(pa.time32("ms"))
+
+
+def _python_timestamps(cursor: Cursor) -> pa.Array:
+    """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, without a time zone."""
+    return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
+
+
+_SCALARS: dict[str, Callable[[Cursor], pa.Array]] = {
+    "Boolean": _booleans,
+    "String": _strings,
+    "StringData": _string_data,
+    "ByteArrayWrapper": sized,
+    "SortedLong": sorted_longs,
+    "PythonDate": _python_dates,
+    "PythonTime": _python_times,
+    "PythonTimestamp": _python_timestamps,
+    "BigInteger": _big_integers,
+    "BigDecimal": _big_decimals,
+    "Void": _nothing,
+    "Null": _nothing,
+    "VoidNamespace": _nothing,
+    "GlobalWindow": _nothing,
+    "SqlGlobalWindow": _nothing,
+    "Tuple0": _nothing,
+    "TimeWindow": _window,
+    "SqlTimeWindow": _window,
+}

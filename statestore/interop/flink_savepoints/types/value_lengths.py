@@ -1,0 +1,296 @@
+"""Skip values: values have no length prefix, so the end of each follows from its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink_savepoints.metadata.java_binary import Reader
+from statestore.interop.flink_savepoints.types.flink_types import (
+    WIDTHS,
+    ArrayType,
+    BinaryRowType,
+    EitherType,
+    EnumType,
+    ExternalType,
+    FlinkType,
+    KryoType,
+    ListType,
+    MapType,
+    NullableType,
+    PojoType,
+    PresentType,
+    PythonType,
+    RawType,
+    RowDataType,
+    RowType,
+    Scalar,
+    SqlScalar,
+    Subclass,
+    TimerType,
+    TtlAwareType,
+    TtlType,
+    TupleType,
+    UnknownType,
+    name_of,
+)
+
+__all__ = ["ELEMENT_WIDTHS", "KIND_BITS", "Skip", "fixed_width", "null_mask", "skipper"]
+
+Skip = Callable[[Reader], None]
+
+ELEMENT_WIDTHS = {
+    "boolean[]": 1, "byte[]": 1, "short[]": 2, "int[]": 4, "long[]": 8, "float[]": 4,
+    "double[]": 8, "char[]": 2,
+}  # fmt: skip
+"""Bytes per element of an array of primitives."""
+
+KIND_BITS = 2
+"""The number of bits of a ``RowKind``, which precede the null bits of a row's fields."""
+
+_BIG_CONSTANTS = 4  # BigIntSerializer: 0 to 3 mean null, 0, 1 and 10; otherwise 4 + length
+
+
+def fixed_width(kind: FlinkType) -> int | None:
+    """Return the number of bytes of every value of a type, or None if it varies."""
+    parts: tuple[FlinkType, ...]
+    match kind:
+        case Scalar("VoidNamespace"):
+            return 1
+        case Scalar(name):
+            return WIDTHS.get(name)
+        case EnumType():
+            return 4
+        case TupleType(_, parts):
+            pass
+        case TtlType(value):
+            parts = (Scalar("Long"), value)
+        case TtlAwareType(value):
+            parts = (value,)
+        case TimerType(key, namespace):
+            parts = (Scalar("Long"), key, namespace)
+        case _:
+            return None
+    widths = [fixed_width(part) for part in parts]
+    known = [width for width in widths if width is not None]
+    return sum(known) if len(known) == len(widths) else None
+
+
+@lru_cache(maxsize=512)
+def skipper(kind: FlinkType) -> Skip:
+    """Return a function that skips one value of a type.
+
+    Raises:
+        UnsupportedTypeError: for a type whose values have no recognizable end.
+    """
+    width = fixed_width(kind)
+    if width is not None:
+        return _fixed(width)
+    match kind:
+        case Scalar(name):
+            return _scalar(name)
+        case TupleType(_, fields):
+            return _all(fields)
+        case RowType(fields, has_kind):
+            return _row(fields, has_kind)
+        case ListType(element, form):
+            if form == "LinkedList":
+                return _masked(skipper(element))
+            return _counted(skipper(NullableType(element) if form == "Set" else element))
+        case MapType(key, value, map_form):
+            own = NullableType(key) if map_form == "NullAwareMap" else key
+            return _counted(_all((own, NullableType(value))))
+        case ArrayType(_, element):
+            return _counted(skipper(PresentType(element)))
+        case PresentType(value):
+            return _flagged(skipper(value), skips_if=True)
+        case EitherType(left, right, either_form):
+            return _either(skipper(left), skipper(right), is_tagged=either_form == "TaggedUnion")
+        case NullableType(value, padding):
+            return _nullable(skipper(value), padding)
+        case TtlType(value):
+            return _all((Scalar("Long"), value))
+        case TtlAwareType(value) | ExternalType(_, value):
+            return skipper(value)
+        case TimerType(key, namespace):
+            return _all((Scalar("Long"), key, namespace))
+        case PojoType():
+            return _pojo(kind)
+        case RowDataType() | BinaryRowType() | RawType() | PythonType():
+            return _sized
+        case KryoType() | SqlScalar() | UnknownType():
+            raise UnsupportedTypeError(
+                f"a value of {name_of(kind)} does not say where it ends: take a canonical "
+                "savepoint, which has the length of each value"
+            )
+    raise AssertionError(kind)
+
+
+def _fixed(width: int) -> Skip:
+    def skip(reader: Reader) -> None:
+        reader.take(width)
+
+    return skip
+
+
+def _sized(reader: Reader) -> None:
+    reader.take(reader.i32())
+
+
+def _string(reader: Reader) -> None:
+    length = reader.varint() - 1
+    if length <= 0:
+        return
+    if length <= reader.left and bytes(reader.data[reader.at : reader.at + length]).isascii():
+        reader.at += length
+        return
+    for _ in range(length):
+        reader.varint()
+
+
+def _big(reader: Reader) -> int:
+    length = reader.i32()
+    if length < 0:
+        raise reader.damaged(f"a length is {length}", at=reader.at - 4)
+    reader.take(max(length - _BIG_CONSTANTS, 0))
+    return length
+
+
+def _big_integer(reader: Reader) -> None:
+    _big(reader)
+
+
+def _big_decimal(reader: Reader) -> None:
+    if _big(reader):  # a null has no scale
+        reader.take(4)
+
+
+def _scalar(name: str) -> Skip:
+    known: dict[str, Skip] = {
+        "String": _string,
+        "BigInteger": _big_integer,
+        "BigDecimal": _big_decimal,
+        "StringData": _sized,
+        "ByteArrayWrapper": _sized,
+        "String[]": _counted(_string),
+        "Tuple0": _fixed(1),
+    }
+    if name in known:
+        return known[name]
+    width = ELEMENT_WIDTHS[name]
+
+    def skip(reader: Reader) -> None:
+        reader.take(reader.i32() * width)
+
+    return skip
+
+
+def _all(parts: tuple[FlinkType, ...]) -> Skip:
+    skips = tuple(map(skipper, parts))
+
+    def skip(reader: Reader) -> None:
+        for one in skips:
+            one(reader)
+
+    return skip
+
+
+def _counted(element: Skip) -> Skip:
+    def skip(reader: Reader) -> None:
+        for _ in range(reader.count(1, "elements")):
+            element(reader)
+
+    return skip
+
+
+def _masked(element: Skip) -> Skip:
+    """Skip a ``LinkedList``: its length, a null bit for each element, and the other elements."""
+
+    def skip(reader: Reader) -> None:
+        for is_null in null_mask(reader):
+            if not is_null:
+                element(reader)
+
+    return skip
+
+
+def null_mask(reader: Reader) -> list[bool]:
+    """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
+    count = reader.i32()
+    if count < 0 or (count + 7) // 8 > reader.left:
+        raise reader.damaged(f"a list has {count} elements", at=reader.at - 4)
+    mask = bytes(reader.take((count + 7) // 8))
+    return [bool(mask[at // 8] >> (7 - at % 8) & 1) for at in range(count)]
+
+
+def _flagged(value: Skip, *, skips_if: bool) -> Skip:
+    def skip(reader: Reader) -> None:
+        if reader.bool() is skips_if:
+            value(reader)
+
+    return skip
+
+
+def _nullable(value: Skip, padding: int) -> Skip:
+    def skip(reader: Reader) -> None:
+        if reader.bool():
+            reader.take(padding)
+        else:
+            value(reader)
+
+    return skip
+
+
+def _either(left: Skip, right: Skip, *, is_tagged: bool) -> Skip:
+    def skip(reader: Reader) -> None:
+        is_left = reader.u8() == 1 if is_tagged else reader.bool()
+        (left if is_left else right)(reader)
+
+    return skip
+
+
+def _row(fields: tuple[FlinkType, ...], has_kind: bool) -> Skip:
+    skips = tuple(map(skipper, fields))
+    first = KIND_BITS if has_kind else 0
+    width = (len(fields) + first + 7) // 8
+
+    def skip(reader: Reader) -> None:
+        mask = int.from_bytes(reader.take(width), "big")
+        for number, one in enumerate(skips, first):
+            if not mask >> (8 * width - 1 - number) & 1:
+                one(reader)
+
+    return skip
+
+
+def _pojo(kind: PojoType) -> Skip:
+    """Skip a POJO according to its flags (``PojoSerializer``): null, the class, or a subclass."""
+    fields = tuple(_flagged(skipper(one.value), skips_if=False) for one in kind.fields)
+
+    def subclass(reader: Reader, flags: int) -> Subclass | None:
+        if flags == 4:
+            name = reader.utf()
+            return next((one for one in kind.others if one.class_name == name), None)
+        if flags == 8:
+            number = reader.u8()
+            return kind.registered[number] if number < len(kind.registered) else None
+        raise reader.damaged(f"a POJO begins with {flags}", at=reader.at - 1)
+
+    def skip(reader: Reader) -> None:
+        flags = reader.u8()
+        if flags == 1:
+            return
+        if flags == 2:
+            for one in fields:
+                one(reader)
+            return
+        found = subclass(reader, flags)
+        if found is None or found.value is None:
+            raise UnsupportedTypeError(
+                f"{reader.name} has a value of a subclass of {kind.class_name} that its header "
+                "does not describe: take a canonical savepoint, or register the subclass in the job"
+            )
+        skipper(found.value)(reader)
+
+    return skip

@@ -1,0 +1,1 @@
+"""Write keyed state in Flink's canonical format, and repack a savepoint."""

@@ -1,0 +1,222 @@
+"""Rewrite a savepoint with another number of key groups, which Flink itself cannot do.
+
+A key changes only in its key group, which is the prefix of the key in a savepoint, and in its
+position. The values of all classes are copied unchanged; they are decoded only to detect damage, if
+their types are known. The product computes the key group from the key. Before this function is
+trusted, it must return the current key group for every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statestore.errors import IncompatibleStateError, StateStoreError
+from statestore.interop.flink_savepoints.importing.left_out_state import dropped_parts
+from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
+from statestore.interop.flink_savepoints.metadata.reader import (
+    OperatorState,
+    SavepointMetadata,
+    Subtask,
+)
+from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
+from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
+from statestore.interop.flink_savepoints.read.savepoint import (
+    FlinkOperator,
+    StateEntries,
+    open_savepoint,
+)
+from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
+from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Spans, joined
+from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
+from statestore.interop.flink_savepoints.write.entries import (
+    EntrySort,
+    Groups,
+    entries_of,
+    key_group_bytes,
+    prefixes,
+)
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.rows.sorting import MEMORY_BYTES
+from statestore.storage import open_storage
+
+__all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class RepackedOperator:
+    """The result for an operator: its entries by state, and the number of subtasks."""
+
+    id: str
+    title: str
+    parallelism: int
+    was: int
+    """The previous number of key groups."""
+
+    entries: Mapping[str, int]
+    left_out: Mapping[str, str]
+    """Dropped parts of its state, and the reasons."""
+
+
+@dataclass(frozen=True)
+class Repacked:
+    """A savepoint that was rewritten from another."""
+
+    source: str
+    target: str
+    max_parallelism: int
+    operators: tuple[RepackedOperator, ...]
+
+
+def repack_savepoint(
+    source: str,
+    target: str,
+    *,
+    max_parallelism: int,
+    parallelism: int | None = None,
+    moved: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    drop: Collection[str] = (),
+    on_progress: Progress | None = None,
+) -> Repacked:
+    """Write a canonical savepoint with another number of key groups, from which Flink restores.
+
+    Every operator gets this max parallelism, except operators with one key group: Flink uses that
+    for operators that cannot be parallel, such as an aggregate over all rows. Entries are sorted by
+    their new key groups in about 256 MiB of memory. If there are more, they are spilled to a
+    temporary folder.
+
+    Args:
+        source: the folder of a savepoint or checkpoint, which is only read.
+        target: an empty or new folder.
+        max_parallelism: the new number of key groups, 1 to 32768.
+        parallelism: the number of subtasks that share keyed state; by default unchanged. Flink can
+            restore the savepoint with any other.
+        moved: the current locations of folders that were moved since the source was written.
+        allow: other folders and files that the source may refer to, as paths or URLs.
+        options: options for both file systems, as in ``open_storage``.
+        drop: the kinds of unsupported state to leave out instead of an error, as the names of
+            :class:`Refused`.
+        on_progress: a callback that receives the number of finished operators, and the total.
+
+    Returns:
+        The result for each operator.
+
+    Raises:
+        ParallelismError: if the numbers do not fit.
+        InvalidArgumentError: if the source is not a savepoint, or the target is not empty.
+        UnsupportedTypeError: for a key whose hash cannot be computed from a savepoint.
+        IncompatibleStateError: for state that cannot be read.
+        CorruptionError: if the savepoint is damaged, or a key is in a wrong key group.
+    """
+    told = refused_kinds(drop)
+    savepoint = open_savepoint(source, moved=moved, allow=allow, options=options, drop=told)
+    shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
+    writer = SavepointWriter(open_storage(target, options))
+    done: list[RepackedOperator] = []
+    operators: list[OperatorState] = []
+    every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)
+    for number, (whole, operator, share) in enumerate(every):
+        try:
+            made, entries = _repacked(operator, writer, share)
+        except StateStoreError as error:
+            error.add_note(f"operator {operator.title} of {savepoint.url}")
+            raise
+        operators.append(made)
+        was = operator.metadata.max_parallelism
+        left_out = dict(dropped_parts(whole, operator))
+        done.append(
+            RepackedOperator(made.id, operator.title, share.parallelism, was, entries, left_out)
+        )
+        if on_progress is not None:
+            on_progress(number + 1, len(shares))
+    before = savepoint.metadata
+    writer.finish(
+        SavepointMetadata(3, before.checkpoint_id, tuple(operators), before.master_states)
+    )
+    return Repacked(savepoint.url, target, max_parallelism, tuple(done))
+
+
+def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGroupAssignment:
+    """Return how an operator's key groups are assigned to subtasks.
+
+    Operator state stays with its subtask, so the parallelism cannot be lower than its subtasks.
+    """
+    if operator.problem is not None:
+        raise IncompatibleStateError(f"operator {operator.title} is not read: {operator.problem}")
+    known = operator.metadata
+    wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
+    if known.max_parallelism == 1:
+        most, wanted = 1, 1
+    others = [one.index + 1 for one in known.subtasks if one.operator is not None]
+    return KeyGroupAssignment(max_parallelism=most, parallelism=max([wanted, *others]))
+
+
+def _repacked(
+    operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
+) -> tuple[OperatorState, Mapping[str, int]]:
+    """Write an operator's state; return its metadata with new handles, and entries by state."""
+    subtasks: dict[int, Subtask] = {
+        one.index: replace(
+            one, operator=writer.copied(one.operator, operator.places, operator.title), keyed=None
+        )
+        for one in operator.metadata.subtasks
+    }
+    entries: dict[str, int] = {}
+    header = operator.header
+    if header is not None:
+        places = {one.name: place for place, one in enumerate(header.states)}
+        most = share.max_parallelism
+        with EntrySort(most, MEMORY_BYTES) as sort:
+            entries = _sorted(operator, places, most, sort)
+            groups = key_group_bytes(sort.runs(), most, is_compressed=header.is_compressed)
+            for index, part in enumerate(share.ranges()):
+                keyed = writer.keyed(header, part.first, islice(groups, len(part)))
+                subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
+    made = replace(
+        operator.metadata,
+        parallelism=share.parallelism,
+        max_parallelism=share.max_parallelism,
+        subtasks=tuple(subtasks[index] for index in sorted(subtasks)),
+    )
+    return made, entries
+
+
+def _sorted(
+    operator: FlinkOperator, places: Mapping[str, int], most: int, sort: EntrySort
+) -> dict[str, int]:
+    """Sort all entries of an operator by their new key groups; return the counts by state."""
+    prefix = prefix_bytes(operator.metadata.max_parallelism)
+    counts: dict[str, int] = {}
+    for found in operator.entries(is_checked=True):
+        name, keys = found.state.name, found.keys
+        keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        groups = _new_groups(operator, found, keys, most)
+        whole = joined(prefixes(groups, most), keys.arrow().cast(BYTES))
+        sort.add(entries_of(whole, found.values.arrow().cast(BYTES)), groups, places[name])
+        counts[name] = counts.get(name, 0) + len(keys)
+    return counts
+
+
+def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most: int) -> Groups:
+    """Return the new key group of each key, after checking that the old one is computed right."""
+    state = found.state
+    cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
+    groups_of = key_groups_at(state.key, cursor)
+    known = groups_of(operator.metadata.max_parallelism)
+    wrong = np.flatnonzero(known != found.key_group)
+    if len(wrong):
+        raise IncompatibleStateError(
+            f"{len(wrong)} of {len(keys)} keys of state {state.name!r} of operator "
+            f"{operator.title} do not lie in the key group that follows from them, the first in "
+            f"{found.key_group} and not in {known[wrong[0]]}: the savepoint is damaged, or the job "
+            "hashes them in another way"
+        )
+    return groups_of(most)

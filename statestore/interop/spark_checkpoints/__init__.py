@@ -1,0 +1,42 @@
+"""Show, import and export checkpoints of Spark's own stateful queries.
+
+The functions are ``show_location``, ``import_checkpoint``, ``export_checkpoint`` and
+``export_progress``. The command is ``statestore spark``. Reading and writing a store with Spark
+belongs in ``statestore.spark``, and queries with state in a store in ``statestore.streaming``.
+"""
+
+from statestore.extras import needs_extra
+
+with needs_extra("spark", "checkpoints of Spark's queries"):
+    from statestore.interop.spark_checkpoints.export_state import (
+        ExportedCheckpoint,
+        ExportedStore,
+        export_checkpoint,
+    )
+    from statestore.interop.spark_checkpoints.hand_over import ExportedProgress, export_progress
+    from statestore.interop.spark_checkpoints.import_state import (
+        ImportedCheckpoint,
+        import_checkpoint,
+    )
+    from statestore.interop.spark_checkpoints.show_location import (
+        ShownLocation,
+        ShownOperator,
+        ShownStore,
+        ShownVariable,
+        show_location,
+    )
+
+__all__ = [
+    "ExportedCheckpoint",
+    "ExportedProgress",
+    "ExportedStore",
+    "ImportedCheckpoint",
+    "ShownLocation",
+    "ShownOperator",
+    "ShownStore",
+    "ShownVariable",
+    "export_checkpoint",
+    "export_progress",
+    "import_checkpoint",
+    "show_location",
+]

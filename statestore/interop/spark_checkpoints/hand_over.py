@@ -1,0 +1,174 @@
+"""Hand a query over from Spark's state to a ``StatefulQuery`` with a store, and back.
+
+A ``StatefulQuery`` can continue with an imported state. For that it needs a Spark checkpoint
+location with the progress of the query, but without state: the same query id, micro-batch numbers
+and source positions. :func:`export_progress` writes it.
+
+To hand the state back to Spark, an export needs the logs that Spark wrote to that location in the
+meantime. :func:`with_progress` reads them. The layout of the state's rows stays as it was imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.left_out import LeftOutState
+from statestore.interop.spark_checkpoints.import_record import QueryRecord
+from statestore.interop.spark_checkpoints.location import CheckpointLocation
+from statestore.interop.spark_checkpoints.target import Target
+from statestore.storage import open_storage
+from statestore.store import StateStore
+from statestore.streaming.progress import same_ends
+
+__all__ = ["ExportedProgress", "export_progress", "with_progress"]
+
+_TICK = b'\n{"offset":0,"timestamp":0}'
+"""The start position of a tick source, as a line of the offset log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedProgress:
+    """A checkpoint location without state, for a ``StatefulQuery``.
+
+    ``left_out`` is state of the source that the checkpoint does not have. The query continues
+    without it.
+    """
+
+    store: str
+    checkpoint_id: int
+    location: str
+    query_id: str
+    batch: int
+    left_out: tuple[LeftOutState, ...] = ()
+
+
+def export_progress(
+    store: StateStore,
+    location: str,
+    *,
+    checkpoint: int | str = "latest",
+    ticks: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ExportedProgress:
+    """Write a checkpoint location from which a ``StatefulQuery`` continues with an imported state.
+
+    Start the query with this location, ``source="query"``, and the uid, name and key of the state.
+    Its first micro-batch is the one after the imported micro-batch. If that one was already
+    planned, it runs with the same data. This function does not need Spark.
+
+    Args:
+        store: the store.
+        location: a new path or URL.
+        checkpoint: the id, ``latest``, or a savepoint's name of an imported checkpoint.
+        ticks: set it for a query with a processor that has timers. Such a query has an additional
+            tick source.
+        storage_options: options for fsspec, to access the location.
+
+    Returns:
+        The location, and its last micro-batch.
+
+    Raises:
+        InvalidArgumentError: if the checkpoint was not imported, its state has advanced since the
+            import, or the location is not empty or is inside of another location or the store.
+        CommitConflictError: if another export to the location is running or did not finish.
+        StateStoreError: as ``store.restore``, or if the location cannot be written.
+    """
+    restored = store.restore(checkpoint=checkpoint)
+    record = QueryRecord.of(restored)
+    if not record.has_logs:
+        raise InvalidArgumentError(
+            f"the state of checkpoint {restored.checkpoint_id} went on with query "
+            f"{record.query_id}, to micro-batch {record.batch}: start that with the location that "
+            "it has"
+        )
+    target = Target(open_storage(location, storage_options), record.batch)
+    target.refuse_used((store.url, record.location))
+    target.begin()
+    for name, content in record.logs:
+        if not name.startswith("state/"):
+            target.put(name, content + _TICK * (ticks and name.startswith("offsets/")))
+    target.finish()
+    return ExportedProgress(
+        store=store.url,
+        checkpoint_id=restored.checkpoint_id,
+        location=target.storage.url,
+        query_id=record.query_id,
+        batch=record.batch,
+        left_out=restored.manifest.left_out,
+    )
+
+
+def with_progress(
+    record: QueryRecord,
+    progress: str | None,
+    checkpoint_id: int,
+    storage_options: Mapping[str, Any] | None,
+) -> QueryRecord:
+    """Return a record with the logs of the state's current micro-batch.
+
+    These are the imported logs, or the logs in the location ``progress`` of the ``StatefulQuery``
+    that continued with the state.
+
+    Raises:
+        InvalidArgumentError: if ``progress`` is missing or not needed. Also if its location belongs
+            to another query, has not finished the micro-batch, ends at other positions, or has its
+            own state.
+        MissingFileError, DamagedFileError or FormatVersionError: for its files.
+    """
+    at = f"micro-batch {record.batch} of query {record.query_id}"
+    if record.has_logs:
+        if progress is None:
+            return record
+        raise InvalidArgumentError(
+            f"checkpoint {checkpoint_id} is as it was imported, at {at}: no StatefulQuery went on "
+            f"with it. Leave {progress} out"
+        )
+    if progress is None:
+        raise InvalidArgumentError(
+            f"the state of checkpoint {checkpoint_id} went on after its import, to {at}: name the "
+            "checkpoint location of that StatefulQuery (--progress)"
+        )
+    location = CheckpointLocation(open_storage(progress, storage_options))
+    if location.query_id != record.query_id:
+        raise InvalidArgumentError(
+            f"{location.url} is of query {location.query_id}, and checkpoint {checkpoint_id} is at "
+            f"{at}"
+        )
+    location.batch(record.batch)
+    ends = location.plan(record.batch).ends
+    has_ticks = len(ends) == len(record.ends) + 1
+    if not same_ends(ends[:-1] if has_ticks else ends, record.ends):
+        raise InvalidArgumentError(
+            f"in {location.url} micro-batch {record.batch} ends elsewhere than in checkpoint "
+            f"{checkpoint_id}: it is not the location that this state went on with"
+        )
+    if location.storage.list("state"):
+        raise InvalidArgumentError(
+            f"the query of {location.url} has state in Spark too, which an export would lose"
+        )
+    return replace(record, logs=(*_described(record), *_gone_on(record, location)))
+
+
+def _described(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
+    return ((name, content) for name, content in record.logs if name.startswith("state/"))
+
+
+def _gone_on(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
+    """Yield the logs of a location, with the imported settings and without the tick source.
+
+    The layout of the rows depends on the imported settings.
+    """
+    sources = len(record.ends)
+    for name, content in location.files(record.batch):
+        if name.startswith(f"sources/{sources}/"):
+            continue
+        if name.startswith("offsets/"):
+            lines = content.split(b"\n")[: 2 + sources]
+            planned = json.loads(lines[1]) | {"conf": record.settings}
+            lines[1] = json.dumps(planned, separators=(",", ":")).encode()
+            content = b"\n".join(lines)
+        yield name, content

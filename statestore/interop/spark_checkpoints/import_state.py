@@ -1,0 +1,221 @@
+"""``statestore spark import``: import a query's state as a checkpoint of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    StoreNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
+from statestore.interop.spark_checkpoints.location import CheckpointLocation, Operator, Planned
+from statestore.interop.spark_checkpoints.operators import problem_of
+from statestore.interop.spark_checkpoints.parts import (
+    Columns,
+    Part,
+    columns_of,
+    parts_of,
+    stored_rows,
+)
+from statestore.interop.spark_checkpoints.state_reader import reading
+from statestore.keys.groups import MAX_PARALLELISM
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.storage import open_storage
+from statestore.store import StateStore
+
+__all__ = ["ImportedCheckpoint", "import_checkpoint"]
+
+
+@dataclass(frozen=True)
+class ImportedCheckpoint:
+    """A checkpoint that was imported from a query's state.
+
+    ``found`` is true if the store already had this micro-batch. ``is_incremental`` is true if only
+    the changes since the previous one were written.
+    """
+
+    location: str
+    store: str
+    checkpoint_id: int
+    found: bool
+    is_incremental: bool
+    record: QueryRecord
+
+
+@dataclass(frozen=True)
+class _Source:
+    part: Part
+    columns: Columns
+    rows: DataFrame
+
+
+def import_checkpoint(
+    spark: SparkSession,
+    location: str,
+    store: StateStore,
+    *,
+    batch: int | None = None,
+    max_parallelism: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ImportedCheckpoint:
+    """Import the state of a query's micro-batch as the next checkpoint of a store.
+
+    Each state store of the query becomes a keyed state. Its key is Spark's shuffle key, hashed in a
+    way that allows nulls. The store of a transformWithState is kept as Spark's bytes. In addition,
+    each of its variables becomes a state with readable columns. A later micro-batch of the same
+    query becomes an incremental checkpoint, which stores only the changes. The location is only
+    read; the query may be running.
+
+    Args:
+        spark: a session of Spark Classic.
+        location: the query's checkpoint location, a path or URL.
+        store: a new store, or a store with an earlier micro-batch of this query.
+        batch: a committed micro-batch; by default the newest.
+        max_parallelism: the number of key groups of all states. By default it is unchanged, or for
+            a new store Flink's default for the number of partitions.
+        storage_options: options for fsspec, to access the location.
+        on_progress: a callback that receives the number of finished states, the total, and the next
+            state.
+
+    Returns:
+        The imported states, and the checkpoint.
+
+    Raises:
+        InvalidArgumentError: if the location is not a query's checkpoint location, the micro-batch
+            does not exist, or the store has something else.
+        UnsupportedTypeError: for an unsupported operator or state format.
+        DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
+        SchemaMismatchError: if the query's state has other columns than the stored state.
+        StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
+    """
+    found = CheckpointLocation(open_storage(location, storage_options))
+    number = found.batch(batch)
+    plan = found.plan(number)
+    operators = found.operators(number)
+    _refuse_unknown(found, operators, plan)
+    stored = _stored(store)
+    if stored is not None:
+        restored, before = stored
+        _refuse_other(before, found, number, store)
+        if before.batch == number:
+            newest = restored.checkpoint_id
+            return ImportedCheckpoint(found.url, store.url, newest, True, False, before)
+        max_parallelism = min(one.state.max_parallelism for one in restored.manifest.keyed)
+    with reading(spark, found, number):
+        sources = tuple(_sources(spark, found, number, operators))
+        if stored is not None:
+            _refuse_other_plan(stored[1], sources, found)
+        logs = tuple(found.files(number))
+        partitions = max(source.part.partitions for source in sources)
+        parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
+        with store.snapshot(parallelism=parallelism) as checkpoint:
+            stores = []
+            for done, source in enumerate(sources):
+                if on_progress is not None:
+                    on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
+                stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
+            record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
+            record.write(checkpoint, parallelism)
+    return ImportedCheckpoint(
+        found.url, store.url, checkpoint.id, False, stored is not None, record
+    )
+
+
+def _refuse_unknown(
+    location: CheckpointLocation, operators: tuple[Operator, ...], plan: Planned
+) -> None:
+    for operator in operators:
+        problem = problem_of(operator, plan.settings)
+        if problem is not None:
+            raise UnsupportedTypeError(f"operator {operator.number} of {location.url}: {problem}")
+
+
+def _sources(
+    spark: SparkSession, location: CheckpointLocation, batch: int, operators: tuple[Operator, ...]
+) -> Iterator[_Source]:
+    """Yield the parts to import, without variables that have no columns (the store has them)."""
+    for part in (part for operator in operators for part in parts_of(operator)):
+        rows = stored_rows(spark, location.spark_url, batch, part)
+        columns = columns_of(rows, part)
+        if columns.is_typed or not part.is_view:
+            yield _Source(part, columns, rows)
+
+
+def _written(
+    checkpoint: CheckpointWriter, source: _Source, max_parallelism: int | None, is_known: bool
+) -> ImportedStore:
+    """Write the rows of a part as a state; if the state is known, write only the changes."""
+    part, columns = source.part, source.columns
+    rows = columns.to_state(source.rows)
+    uid, name = part.uid, part.state
+    if is_known:
+        entry = checkpoint.changes_against(uid, name, rows)
+    else:
+        entry = checkpoint.keyed(
+            uid,
+            name,
+            rows,
+            key=columns.key_columns,
+            entry=columns.entry_columns,
+            kind=part.kind(columns),
+            time_domain=part.time_domain,
+            hash_scheme="flink-sql",
+            max_parallelism=max_parallelism,
+        )
+    contents = entry.contents
+    assert contents is not None, "all rows of the state were given"
+    return ImportedStore(**vars(part), columns=columns, contents=contents)
+
+
+def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
+    """Return a store's newest checkpoint and its query record; None if it does not exist."""
+    try:
+        restored = store.restore()
+    except (StoreNotFoundError, CheckpointNotFoundError):
+        return None
+    return restored, QueryRecord.of(restored)
+
+
+def _refuse_other(
+    before: QueryRecord, location: CheckpointLocation, batch: int, store: StateStore
+) -> None:
+    """Refuse a store whose newest checkpoint is from another query or a later micro-batch."""
+    if before.query_id != location.query_id:
+        raise InvalidArgumentError(
+            f"{store.url} has the state of query {before.query_id}, and {location.url} is of query "
+            f"{location.query_id}: import it into a store of its own"
+        )
+    if before.batch > batch:
+        raise InvalidArgumentError(
+            f"{store.url} has micro-batch {before.batch} of the query, which is later than "
+            f"{batch}: import an earlier one into a store of its own"
+        )
+
+
+def _refuse_other_plan(
+    before: QueryRecord, sources: tuple[_Source, ...], location: CheckpointLocation
+) -> None:
+    """Refuse operators or columns that differ from the previous micro-batch."""
+    old = {(one.uid, one.state): one.columns for one in before.stores}
+    new = {(one.part.uid, one.part.state): one.columns for one in sources}
+    for uid, name in sorted(old.keys() ^ new.keys()):
+        raise SchemaMismatchError(
+            f"the query of {location.url} has {'no longer' if (uid, name) in old else 'now'} the "
+            f"state {name!r} of operator {uid}: its plan changed. Import it into a store of its own"
+        )
+    for (uid, name), columns in new.items():
+        if columns != old[uid, name]:
+            raise SchemaMismatchError(
+                f"the state {name!r} of operator {uid} of {location.url} has other columns than in "
+                "the checkpoint before: its plan changed. Import it into a store of its own"
+            )

@@ -1,0 +1,101 @@
+"""The supported stateful operators of Spark: the rows of their stores, and their partitions.
+
+A row of a store belongs to the state partition ``pmod(Murmur3(shuffle key), partitions)``, as
+computed by ``HashPartitioning`` with seed 42. The shuffle key consists of the grouping, join or
+deduplication fields. A store's own key can have another field, which distinguishes rows with the
+same shuffle key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from statestore.interop.spark_checkpoints.location import Operator, provider_of
+
+__all__ = ["ENCODING", "NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """What an operator does, and the fields of a store's key that are not in the shuffle key.
+
+    If ``has_variables`` is true, its store has a column family for each variable.
+    """
+
+    does: str
+    entries: Mapping[str, str]
+    has_variables: bool = False
+
+    def entry(self, store: str) -> str | None:
+        """Return the key field that distinguishes rows with the same shuffle key, if any."""
+        return self.entries.get(store)
+
+
+_JOIN = {f"{side}-keyWithIndexToValue": "index" for side in ("left", "right")}
+_KINDS = {
+    "stateStoreSave": OperatorKind("aggregation", {}),
+    "sessionWindowStateStoreSaveExec": OperatorKind(
+        "aggregation by session", {"default": "sessionStartTime"}
+    ),
+    "dedupe": OperatorKind("deduplication", {}),
+    "dedupeWithinWatermark": OperatorKind("deduplication within the watermark", {}),
+    "symmetricHashJoin": OperatorKind("stream-stream join", _JOIN),
+    "flatMapGroupsWithState": OperatorKind("flatMapGroupsWithState", {}),
+    "applyInPandasWithState": OperatorKind("applyInPandasWithState", {}),
+    "globalLimit": OperatorKind("limit", {}),
+    **{
+        f"transformWithState{form}Exec": OperatorKind("transformWithState", {}, has_variables=True)
+        for form in ("", "InPandas", "InPySpark")
+    },
+}
+
+PREFIXED = frozenset({"sessionWindowStateStoreSaveExec"})
+"""Operators that use prefix scans; for these RocksDB has another encoding of keys."""
+
+NOT_REWRITTEN = frozenset({"globalLimit"})
+"""Operators that Spark's own rewriter does not support."""
+
+# Settings of a query that determine the layout of its state, and the supported values.
+_FORMATS: dict[str, tuple[str, ...]] = {
+    "spark.sql.streaming.aggregation.stateFormatVersion": ("1", "2"),
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": ("1", "2"),
+}
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+_ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+_STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+
+
+def kind_of(operator_name: str) -> OperatorKind | None:
+    """Return the properties of an operator; None for an unsupported operator."""
+    return _KINDS.get(operator_name)
+
+
+def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
+    """Return why an operator's state cannot be imported, None if it can be.
+
+    ``settings`` are the settings in the plan of the micro-batch.
+    """
+    kind = kind_of(operator.name)
+    if kind is None:
+        return f"the operator {operator.name} is not known; known are {', '.join(_KINDS)}"
+    provider = provider_of(settings)
+    if provider not in ("hdfs", "rocksdb"):
+        return f"its state store provider {provider} is not one of Spark's own"
+    if settings.get(_ROW_CHECKSUM, "false") != "false":
+        return f"its rows have checksums ({_ROW_CHECKSUM}), which are not known here"
+    if settings.get(_STRICT, "true") != "true":
+        return f"its rows may lie in other partitions than their keys say ({_STRICT} is off)"
+    formats = dict(_FORMATS)
+    if operator.name == "symmetricHashJoin":
+        formats[_JOIN_FORMAT] = ("2",)
+    for name, known in formats.items():
+        version = settings.get(name, known[-1])
+        if version not in known:
+            return f"its state has format {version} ({name}); known is {' and '.join(known)}"
+    encodings = ("unsaferow", "avro") if kind.has_variables else ("unsaferow",)
+    if settings.get(ENCODING, "unsaferow") not in encodings:
+        known_too = " and ".join(encodings)
+        return f"its rows are encoded as {settings[ENCODING]} ({ENCODING}); known is {known_too}"
+    return None

@@ -1,0 +1,213 @@
+"""The parts of an operator that become states: each of its stores, and each variable of a store.
+
+Most stores become one state. The store of a transformWithState has many column families: for the
+variables that the user's code declares, and for internal data of Spark. All of them together become
+one state of bytes, from which Spark's store can be rebuilt. In addition, each variable and the
+timers become a state: a view of the same rows with typed columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from statestore.errors import DamagedFileError
+from statestore.format.state import StateKind, TimeDomain
+from statestore.interop.spark_checkpoints.columns import StoreColumns
+from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
+from statestore.interop.spark_checkpoints.location import Operator
+from statestore.interop.spark_checkpoints.operators import kind_of
+from statestore.spark.structs import first_free
+
+__all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "reason_of", "stored_rows"]
+
+Columns = StoreColumns | FamilyColumns
+TTL = "ttlExpirationMs"
+_EVENT_TIMERS = "$event"
+
+
+class Form(StrEnum):
+    """The kind of rows of a part."""
+
+    STORE = "store"
+    FAMILIES = "families"
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    TIMERS = "timers"
+
+
+_FORMS = {
+    "ValueState": Form.VALUE,
+    "ListState": Form.LIST,
+    "MapState": Form.MAP,
+    "TimerState": Form.TIMERS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of an operator that becomes the state ``state``: a store, or a ``variable`` of it."""
+
+    operator: int
+    operator_name: str
+    store: str
+    partitions: int
+    state: str
+    form: Form = Form.STORE
+    variable: str = ""
+    has_ttl: bool = False
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator in the store."""
+        return f"{self.operator_name}-{self.operator}"
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its rows are also in another part, from which Spark's store is rebuilt."""
+        return bool(self.variable)
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """The time domain of timers; None for any other state."""
+        if self.form is not Form.TIMERS:
+            return None
+        is_event = self.variable.startswith(_EVENT_TIMERS)
+        return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
+
+    def kind(self, columns: Columns) -> StateKind:
+        """Return the kind of the state."""
+        if self.is_view:
+            return StateKind(self.form)
+        return StateKind.MAP if columns.entry_columns else StateKind.VALUE
+
+
+def parts_of(operator: Operator) -> tuple[Part, ...]:
+    """Return the parts of a supported operator; a store comes before its variables."""
+    kind = kind_of(operator.name)
+    stores = tuple(
+        Part(
+            operator=operator.number,
+            operator_name=operator.name,
+            store=one.name,
+            partitions=one.partitions,
+            state=one.name,
+        )
+        for one in operator.stores
+    )
+    if kind is None or not kind.has_variables:
+        return stores
+    (store,) = stores
+    return (replace(store, form=Form.FAMILIES), *_views(store, operator))
+
+
+def _views(store: Part, operator: Operator) -> Iterator[Part]:
+    taken = {store.state}
+    for one in sorted(operator.variables, key=lambda one: one.name):
+        form = _FORMS[one.kind]
+        name = first_free("timers" if form is Form.TIMERS else one.name, taken)
+        taken.add(name)
+        yield replace(store, state=name, form=form, variable=one.name, has_ttl=one.has_ttl)
+
+
+def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
+    """Return the rows of a part from Spark's reader, with their ``partition_id``.
+
+    The rows have the structs ``key`` and ``value``. For a list, a map or timers, the last field of
+    the key distinguishes rows with the same grouping key. Rows of families have bytes, and a struct
+    ``partition_key``.
+
+    Raises:
+        DamagedFileError: if Spark does not find the description of the store.
+    """
+    try:
+        return _opened(spark, url, batch, part)
+    except (PySparkException, Py4JJavaError) as error:
+        raise DamagedFileError(
+            f"Spark cannot open store {part.store!r} of operator {part.operator} "
+            f"({part.operator_name}) in {url} as of micro-batch {batch}: "
+            f"{reason_of(error)}. What describes it, in "
+            f"state/{part.operator}/…/_metadata, is missing or damaged"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of Spark's error message."""
+    return next(filter(str.strip, str(error).splitlines()), "no reason given")
+
+
+def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
+    reader = (
+        spark.read.format("statestore")
+        .option("path", url)
+        .option("batchId", batch)
+        .option("operatorId", part.operator)
+        .option("storeName", part.store)
+    )
+    if part.form is Form.STORE:
+        return reader.load()
+    if part.form is Form.FAMILIES:
+        # The reader has one task per partition, and no other way to return the partition.
+        rows = reader.option("_readAllColumnFamilies", "true").load()
+        return rows.withColumn("partition_id", F.spark_partition_id())
+    if part.form is Form.TIMERS:
+        rows = reader.option("readRegisteredTimers", "true").load()
+        return _keyed(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
+    # Flattened rows of a list do not have a position.
+    is_flat = str(part.form is not Form.LIST).lower()
+    rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
+    if part.form is Form.VALUE:
+        return rows.select("key", _value("value", part).alias("value"), "partition_id")
+    if part.form is Form.MAP:
+        return _keyed(rows, F.col("user_map_key"), "user_key", _value("user_map_value", part))
+    elements = rows.select("key", "partition_id", F.posexplode("list_value").alias("at", "element"))
+    return _keyed(elements, F.col("at"), "position", _value("element", part))
+
+
+def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFrame:
+    """Return rows whose key has an additional field with an unused name."""
+    shape = rows.schema["key"].dataType
+    assert isinstance(shape, T.StructType)
+    key = F.struct("key.*", entry.alias(first_free(wanted, shape.names)))
+    return rows.select(key.alias("key"), value.alias("value"), "partition_id")
+
+
+def _value(name: str, part: Part) -> Column:
+    """Return the value of a variable; with a TTL, the expiration time is its last field."""
+    return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
+
+
+def columns_of(rows: DataFrame, part: Part) -> Columns:
+    """Return the mapping of a part's rows to columns of a state."""
+    if part.form is Form.FAMILIES:
+        return FamilyColumns(_struct(rows, GROUPING_KEY))
+    key, value = _struct(rows, "key"), _struct(rows, "value")
+    if part.form is Form.STORE:
+        kind = kind_of(part.operator_name)
+        entry = None if kind is None else kind.entry(part.store)
+        if entry is not None and entry not in key.names:
+            raise DamagedFileError(
+                f"the keys of store {part.store!r} of operator {part.operator} "
+                f"({part.operator_name}) have no {entry}, but "
+                f"{', '.join(key.names)}: the operator's metadata are not those of this state"
+            )
+        return StoreColumns(key, value, entry)
+    if part.form is Form.VALUE:
+        return StoreColumns(key, value)
+    *grouping, last = key.fields  # never null, even if the reader's schema allows it
+    last = T.StructField(last.name, last.dataType, nullable=False)
+    return StoreColumns(T.StructType([*grouping, last]), value, last.name)
+
+
+def _struct(rows: DataFrame, name: str) -> T.StructType:
+    kind = rows.schema[name].dataType
+    assert isinstance(kind, T.StructType)
+    return kind

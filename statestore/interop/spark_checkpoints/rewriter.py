@@ -1,0 +1,298 @@
+"""Write state as RocksDB files with Spark's own class for changing the number of partitions.
+
+Spark's StateRewriter reads each store of a checkpoint, passes the rows to a function, and writes
+the function's result as a complete new version of the store. The function in this module ignores
+the input and returns the caller's rows. So Spark itself writes every byte, with the key encoding of
+each operator. This module does not depend on Spark's file formats.
+
+Only the schema of the rewriter's input is used; the input is never computed. It comes from a
+skeleton: a folder with a committed batch and the schemas, but no state. The new checkpoint cannot
+be that folder, because its own commit must be written last.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    ParallelismError,
+    SchemaMismatchError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, provider_of
+from statestore.spark.compat import refuse_connect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_spark", "rewrite"]
+
+_KEY, _FAMILY, _DEFAULT = "partition_key", "column_family_name", "default"
+_COLUMNS: Final = ("key_bytes", "value_bytes", _FAMILY)
+_REWRITER: Final = "org.apache.spark.sql.execution.streaming.state.StateRewriter"
+_PARAMETERS: Final = (
+    "org.apache.spark.sql.SparkSession",
+    "long",  # the batch to read
+    "long",  # the batch to write
+    "java.lang.String",  # the checkpoint to write
+    "org.apache.hadoop.conf.Configuration",
+    "scala.Option",  # the checkpoint to read
+    "scala.Option",  # the function
+    "scala.Option",  # logs of the checkpoint to write
+)
+# Folders below state/<operator> that describe the state, and contain no rows.
+_DESCRIBING: Final = frozenset({"_metadata", "_stateSchema"})
+_ERRORS: Final = (Py4JError, PySparkException)  # PySpark converts some errors of the JVM
+
+_Store = tuple[int, str]  # operator, and name of the store
+
+
+def rewrite(
+    spark: SparkSession, *, location: str, batch: int, frames: Mapping[_Store, DataFrame]
+) -> Mapping[int, list[list[str]]] | None:
+    """Write the state of a query after ``batch`` to a checkpoint that has no state yet.
+
+    The checkpoint must already have the offsets of ``batch``, and the metadata and schemas of its
+    operators, with the new number of partitions and the new provider. The commit is not written.
+    Until the caller writes it, the checkpoint is not valid. After an error the folder cannot be
+    used again.
+
+    The session's configuration determines whether state has ids (format 2 of checkpoints), as it
+    does for a query.
+
+    Args:
+        spark: A session of Spark 4.2, but not Spark Connect.
+        location: The checkpoint's folder.
+        batch: The last finished batch; the state is written as version ``batch + 1``.
+        frames: The rows of each store, by operator id and store name. Their columns are
+            ``key_bytes`` and ``value_bytes``, and also ``column_family_name`` if a store has
+            several families. Each Spark partition becomes the state partition with the same number.
+            The order of its rows stays.
+
+    Returns:
+        With format 2, the state ids for the commit. Each operator has a list of its partitions, and
+        each partition a list with one id for each store. Otherwise None.
+
+    Raises:
+        MissingDependencyError: This version of Spark does not have the rewriter.
+        InvalidArgumentError: ``frames`` does not have exactly the stores of the checkpoint.
+        SchemaMismatchError: A frame does not have the columns of its store.
+        ParallelismError: A frame does not have the number of partitions of its operator.
+        IncompatibleStateError: The provider of the checkpoint is not RocksDB.
+        StorageError: Spark failed; the message has the operator and the store.
+    """
+    check_spark(spark)
+    session: Any = spark
+    # Both calls start servers that the JVM needs. The first starts py4j's callback server in
+    # Python, once per process and with daemon threads, as foreachBatch does. The second starts
+    # Spark's coordinator, to which stores report their writes.
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    session.streams  # noqa: B018
+    with TemporaryDirectory(prefix="statestore-") as folder:
+        try:
+            partitions = _skeleton(spark, location, batch, Path(folder))
+        except _ERRORS as error:
+            raise StorageError(f"cannot read the checkpoint {location}: {_brief(error)}") from error
+        _check_stores(frames.keys(), partitions.keys(), location)
+        rows = {store: _rows(frames[store], store, number) for store, number in partitions.items()}
+        return _run(session, location, batch, _uri(Path(folder)), _Given(session, rows))
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Raise MissingDependencyError unless this Spark has the supported version of the rewriter.
+
+    The rewriter is not a public class, so each release may change it.
+    """
+    refuse_connect(spark, "writing the state of a query")
+    session: Any = spark
+    version, jvm = spark.version, session._jvm
+    needed = (
+        "this state (session windows, transformWithState, or the second format of checkpoints) is "
+        "written to RocksDB by a class of Spark 4.2 and later"
+    )
+    try:
+        constructors = jvm.java.lang.Class.forName(_REWRITER).getConstructors()
+    except Py4JJavaError as error:
+        raise MissingDependencyError(
+            f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a newer "
+            "Spark"
+        ) from error
+    found = [tuple(one.getName() for one in each.getParameterTypes()) for each in constructors]
+    if _PARAMETERS not in found:
+        takes = " or ".join(f"({', '.join(types)})" for types in found)
+        raise MissingDependencyError(
+            f"{needed}; this is Spark {version}, whose {_REWRITER} takes {takes}"
+        )
+
+
+class _Given:
+    """The function that the rewriter calls for each store, a ``scala.Function1``.
+
+    The JVM calls it in the thread that waits for the rewriter.
+    """
+
+    def __init__(self, session: Any, rows: Mapping[_Store, DataFrame]) -> None:
+        self.store: _Store | None = None  # the store that is being written
+        self.error: Exception | None = None  # the Python error; the JVM keeps only its text
+        self._session = session
+        self._rows = dict(rows)
+
+    def apply(self, read: Any) -> Any:
+        """Return the rows for the store whose schema is ``read``."""
+        try:
+            return self._apply(read)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _apply(self, read: Any) -> Any:
+        options = read.queryExecution().analyzed().collectLeaves().head().options()
+        self.store = int(options.get("operatorId")), str(options.get("storeName"))
+        # The rewriter does not use these rows again, so their plan can be released.
+        frame = self._rows.pop(self.store)
+        key = StructType.fromJson(json.loads(read.schema().json()))[_KEY].dataType
+        # The rewriter's rows must have the shuffle key, but the rewriter does not read it.
+        whole = frame.select(F.lit(None).cast(key).alias(_KEY), *_COLUMNS)
+        wanted, found = read.schema().catalogString(), whole._jdf.schema().catalogString()
+        if wanted != found:
+            raise SchemaMismatchError(f"{_named(self.store)} takes rows of {wanted}, not {found}")
+        # The result must have the schema of ``read``, because Spark also compares nullability.
+        rows = whole._jdf.queryExecution().toRdd()
+        return self._session._jsparkSession.internalCreateDataFrame(rows, read.schema(), False)
+
+    class Java:
+        """The interface declaration for py4j."""
+
+        implements: ClassVar = ["scala.Function1"]
+
+
+def _run(
+    session: Any, location: str, batch: int, skeleton: str, given: _Given
+) -> Mapping[int, list[list[str]]] | None:
+    jvm, java = session._jvm, session._jsparkSession
+    some = jvm.scala.Option.apply
+    try:
+        conf = java.sessionState().newHadoopConf()
+        path = jvm.org.apache.hadoop.fs.Path(location)
+        qualified = path.getFileSystem(conf).makeQualified(path).toString()
+        state = jvm.org.apache.spark.sql.execution.streaming.state
+        rewriter = state.StateRewriter(
+            *(java, batch, batch, qualified, conf, some(skeleton), some(given), some(None))
+        )
+        ids = rewriter.run()
+        if ids.isEmpty():
+            return None
+        by_operator = jvm.scala.jdk.javaapi.CollectionConverters.asJava(ids.get())
+        return {
+            int(operator): [[str(one) for one in stores] for stores in by_operator[operator]]
+            for operator in by_operator
+        }
+    except _ERRORS as error:
+        if isinstance(given.error, StateStoreError):
+            raise given.error from error
+        what = f"{_named(given.store)} of {location}" if given.store else location
+        cause = given.error or error
+        raise StorageError(f"Spark cannot write the state of {what}: {_brief(cause)}") from cause
+
+
+def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> dict[_Store, int]:
+    """Copy the metadata and schemas of the state to ``folder``, with ``batch`` as committed.
+
+    Returns:
+        The number of partitions of each store.
+    """
+    session: Any = spark
+    hadoop = session._jvm.org.apache.hadoop.fs
+    root = hadoop.Path(location)
+    files = root.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    root = files.makeQualified(root)
+    listed = files.listFiles(hadoop.Path(root, "state"), True)
+    wanted = [f"offsets/{batch}"]
+    while listed.hasNext():
+        name = root.toUri().relativize(listed.next().getPath().toUri()).getPath()
+        if _DESCRIBING & set(name.split("/")):
+            wanted.append(name)
+    for name in wanted:
+        target = hadoop.Path(_uri(folder / name))
+        files.copyToLocalFile(False, hadoop.Path(root, name), target, True)  # True: no checksums
+    commit = folder / "commits" / str(batch)
+    commit.parent.mkdir()
+    version = spark.conf.get(FORMAT_VERSION)
+    commit.write_text(f"v{version}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    _check_provider(folder / "offsets" / str(batch), location)
+    stores = spark.read.format("state-metadata").load(_uri(folder)).collect()
+    return {(row.operatorId, row.stateStoreName): row.numPartitions for row in stores}
+
+
+def _check_provider(offsets: Path, location: str) -> None:
+    conf = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1]).get("conf", {})
+    provider = provider_of(conf)
+    if provider != "rocksdb":
+        raise IncompatibleStateError(
+            f"Spark's rewriter writes RocksDB alone, and the provider in {location} is {provider}"
+        )
+
+
+def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None:
+    if given == known:
+        return
+    has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
+    raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")
+
+
+def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
+    """Return the frame with its columns in order, as an RDD of its plan's rows."""
+    if _FAMILY not in frame.columns:
+        frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
+    if not set(_COLUMNS) <= set(frame.columns):
+        wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
+        raise SchemaMismatchError(f"rows for {_named(store)} have columns {wanted}, not {found}")
+    session: Any = frame.sparkSession
+    ordered: Any = frame.select(*_COLUMNS)._jdf
+    try:
+        rows = ordered.queryExecution().toRdd()
+        found_partitions = int(rows.getNumPartitions())
+    except _ERRORS as error:
+        raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
+    if found_partitions not in (partitions, 1):  # 1 if an operator has no shuffle key
+        raise ParallelismError(
+            f"{_named(store)} has {partitions} partitions; the rows for it are in "
+            f"{found_partitions}: repartition them"
+        )
+    java = session._jsparkSession
+    return DataFrame(java.internalCreateDataFrame(rows, ordered.schema(), False), session)
+
+
+def _uri(path: Path) -> str:
+    """Return Hadoop's URI of a local path, independent of its default; it does not unescape."""
+    return f"file://{path}"
+
+
+def _named(store: _Store) -> str:
+    return f"operator {store[0]}, store {store[1]!r}"
+
+
+def _brief(error: BaseException) -> str:
+    """Return the innermost cause in the JVM, or the first line of the error."""
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        return str(cause.toString())
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

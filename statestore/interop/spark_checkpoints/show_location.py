@@ -1,0 +1,207 @@
+"""``statestore spark show``: list the contents of a query's checkpoint location, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from statestore.interop.spark_checkpoints.location import (
+    CheckpointLocation,
+    Operator,
+    Planned,
+    StoreInfo,
+    provider_of,
+    state_folder,
+)
+from statestore.interop.spark_checkpoints.operators import kind_of, problem_of
+from statestore.interop.spark_checkpoints.parts import Part, columns_of, parts_of, stored_rows
+from statestore.interop.spark_checkpoints.state_reader import reading
+from statestore.storage import open_storage
+
+__all__ = ["ShownLocation", "ShownOperator", "ShownStore", "ShownVariable", "show_location"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownVariable:
+    """A variable of a transformWithState, or its timers.
+
+    It has the column types in Spark's notation, and the number of rows by partition. ``notes`` are
+    the reasons why an import keeps it only as bytes.
+    """
+
+    name: str
+    form: str
+    has_ttl: bool
+    key: str
+    value: str
+    rows: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownStore:
+    """A store: its column types in Spark's notation, and its rows and file sizes by partition.
+
+    ``rows`` is None if the rows cannot be read. ``notes`` are the reasons why an import keeps the
+    store as bytes. ``variables`` are the variables of a transformWithState, which share its store.
+    """
+
+    name: str
+    key: str | None
+    value: str | None
+    rows: tuple[int, ...] | None
+    file_bytes: tuple[int, ...]
+    notes: tuple[str, ...]
+    variables: tuple[ShownVariable, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperator:
+    """A stateful operator; ``problem`` is why it cannot be imported, None if it can be."""
+
+    number: int
+    name: str
+    does: str | None
+    stores: tuple[ShownStore, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownLocation:
+    """A query's checkpoint location at a committed micro-batch.
+
+    ``kept`` are the first and last micro-batch that can be imported according to the logs.
+    ``uncommitted`` is a planned micro-batch that will run again. ``sources`` are the ends of each
+    source's data, as JSON.
+    """
+
+    location: str
+    query_id: str
+    batch: int
+    kept: tuple[int, int]
+    uncommitted: int | None
+    provider: str
+    checkpoint_version: int
+    watermark_ms: int
+    planned_at_ms: int
+    formats: Mapping[str, str]
+    sources: tuple[str, ...]
+    operators: tuple[ShownOperator, ...]
+
+
+def show_location(
+    spark: SparkSession,
+    location: str,
+    *,
+    batch: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ShownLocation:
+    """Return the contents of a query's checkpoint location.
+
+    Args:
+        spark: a session of Spark Classic.
+        location: the path or URL; the query may be running.
+        batch: a committed micro-batch; by default the newest.
+        storage_options: options for fsspec, to access the location.
+        on_progress: a callback that receives the number of finished stores, the total, and the next
+            store.
+
+    Returns:
+        The query, its operators, and their stores.
+
+    Raises:
+        InvalidArgumentError: if the location is not a query's checkpoint location, or the
+            micro-batch does not exist.
+        DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
+        FormatVersionError: if another version of Spark wrote it.
+    """
+    found = CheckpointLocation(open_storage(location, storage_options))
+    number = found.batch(batch)
+    plan, commit = found.plan(number), found.commit(number)
+    operators = found.operators(number)
+    total = sum(len(operator.stores) for operator in operators)
+    shown, done = [], 0
+    for operator in operators:
+        problem = problem_of(operator, plan.settings)
+        stores = []
+        for info in operator.stores:
+            if on_progress is not None:
+                on_progress(done, total, f"{info.name} of operator {operator.number}")
+            done += 1
+            stores.append(_store(spark, found, plan, operator, info, is_known=problem is None))
+        kind = kind_of(operator.name)
+        shown.append(
+            ShownOperator(
+                number=operator.number,
+                name=operator.name,
+                does=None if kind is None else kind.does,
+                stores=tuple(stores),
+                problem=problem,
+            )
+        )
+    return ShownLocation(
+        location=found.url,
+        query_id=found.query_id,
+        batch=number,
+        kept=(found.committed[0], found.committed[-1]),
+        uncommitted=found.uncommitted,
+        provider=provider_of(plan.settings),
+        checkpoint_version=commit.version,
+        watermark_ms=max(plan.watermark_ms, commit.next_watermark_ms),
+        planned_at_ms=plan.planned_at_ms,
+        formats={name: value for name, value in plan.settings.items() if "ormatVersion" in name},
+        sources=plan.ends,
+        operators=tuple(shown),
+    )
+
+
+def _store(
+    spark: SparkSession,
+    location: CheckpointLocation,
+    plan: Planned,
+    operator: Operator,
+    info: StoreInfo,
+    *,
+    is_known: bool,
+) -> ShownStore:
+    folder = state_folder(operator.number, info.name)
+    sizes = tuple(location.size_of(folder.format(at)) for at in range(info.partitions))
+    if not is_known:
+        return ShownStore(
+            name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
+        )
+    with reading(spark, location, plan.number):
+        whole, *views = (
+            _look(spark, location.spark_url, plan.number, part)
+            for part in parts_of(operator)
+            if part.store == info.name
+        )
+    return ShownStore(
+        name=info.name,
+        key=whole.key,
+        value=whole.value,
+        rows=whole.rows,
+        file_bytes=sizes,
+        notes=whole.notes,
+        variables=tuple(views),
+    )
+
+
+def _look(spark: SparkSession, url: str, batch: int, part: Part) -> ShownVariable:
+    """Return the columns and row counts of a part of an operator."""
+    rows = stored_rows(spark, url, batch, part)
+    columns = columns_of(rows, part)
+    counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
+    return ShownVariable(
+        name=part.state,
+        form=part.form.value,
+        has_ttl=part.has_ttl,
+        key=columns.key.simpleString(),
+        value=columns.value.simpleString(),
+        rows=tuple(counts.get(at, 0) for at in range(part.partitions)),
+        notes=columns.problems,
+    )

@@ -1,0 +1,132 @@
+"""Read the rows of a query's state with Spark's own reader, to import or to verify them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import DamagedFileError, InvalidArgumentError
+from statestore.format.digest import RowSet, combine
+from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
+from statestore.interop.spark_checkpoints.parts import Columns, reason_of
+from statestore.rows.digests import rows_digest
+from statestore.spark.compat import refuse_connect
+from statestore.spark.session import hand_on
+from statestore.spark.tasks import map_in_arrow, settle
+
+__all__ = [
+    "Seen",
+    "reading",
+    "seen_in_spark",
+    "session_with",
+]
+
+# If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
+_COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
+
+@contextmanager
+def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> Iterator[None]:
+    """Prepare a session so that Spark can read the state of a micro-batch within a block.
+
+    Raises:
+        InvalidArgumentError: for a session of Spark Connect, which lacks the necessary access.
+        DamagedFileError: if Spark cannot read a file within the block.
+    """
+    refuse_connect(spark, "reading the state of a query")
+    if set(location.spark_url) & {" ", "%"}:
+        raise InvalidArgumentError(
+            f"Spark's reader of states cannot open {location.url}: it takes spaces and '%' in the "
+            "name of a folder for something else. Copy or link the folder to another name"
+        )
+    hand_on(spark, location.storage)
+    _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
+    settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
+    try:
+        with session_with(spark, settings):
+            yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise DamagedFileError(
+            f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
+            f"{reason_of(error)}. A file of it is missing or damaged; name an older micro-batch "
+            "that is whole"
+        ) from error
+
+
+@contextmanager
+def session_with(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Change settings of a session within a block, and restore them afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+_OUTCOME = pa.schema(
+    {
+        "partition": pa.int32(),
+        "rows": pa.int64(),
+        "digest": pa.string(),
+        "misplaced": pa.int64(),
+    }
+)
+_AS_SPARK_SAYS = "partition int, rows long, digest string, misplaced long"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The rows of a store, the row count by partition, and the number of misplaced rows.
+
+    Spark does not find misplaced rows, because it looks for their keys in another partition.
+    """
+
+    contents: RowSet
+    rows: Mapping[int, int]
+    misplaced: int
+
+
+def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
+    """Read all rows of a store with Spark's reader, and count and digest them.
+
+    Spark itself does not report rows in a wrong partition. It just finds no state for their keys.
+    """
+    partition = F.col("partition_id")
+    misplaced = partition != columns.owner_in_spark(partitions)
+    found = map_in_arrow(columns.to_state(rows, partition, misplaced), _look, _AS_SPARK_SAYS)
+    counts: dict[int, int] = {}
+    digest = wrong = 0
+    for row in found.collect():
+        counts[row.partition] = counts.get(row.partition, 0) + row.rows
+        digest = combine((digest, int(row.digest)))
+        wrong += row.misplaced
+    return Seen(RowSet(sum(counts.values()), digest), counts, wrong)
+
+
+def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count and digest the rows of each batch; all rows of a batch are in one state partition."""
+    settle()
+    for batch in batches:
+        partition, misplaced, *_ = batch.columns
+        state = pa.RecordBatch.from_arrays(batch.columns[2:], names=batch.schema.names[2:])
+        row = {
+            "partition": partition[0].as_py(),
+            "rows": batch.num_rows,
+            "digest": str(rows_digest(state)),
+            "misplaced": pc.sum(misplaced).as_py() or 0,
+        }
+        yield pa.RecordBatch.from_pylist([row], _OUTCOME)

@@ -1,0 +1,122 @@
+"""Rebuild the rows of a transformWithState's store from its variables and timers.
+
+Each variable has a family with its own rows. Spark also has auxiliary families, whose names begin
+with ``$``:
+
+=============  ======================================  =========================================
+what           key of its own family                   auxiliary families
+=============  ======================================  =========================================
+a value        grouping key
+a list         grouping key, a row for each element    ``$rowCounter_``: grouping key -> count
+a map          grouping key, user key
+timers         grouping key, expiration                expiration, grouping key
+=============  ======================================  =========================================
+
+If there is a TTL, a value is followed by its expiration time. ``$ttl_`` has this time and the key
+of the row. A list has a single such row, with the earliest time of its elements. This time is also
+in ``$min_``, and the list's length is in ``$count_``.
+
+The sources are these classes of Spark: StateStoreColumnFamilySchemaUtils and
+TransformWithStateKeyValueRowSchemaUtils define the schemas of the families. ValueStateImplWithTTL,
+ListStateImplWithTTL, MapStateImplWithTTL and TimerStateImpl write the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
+from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITION
+from statestore.interop.spark_checkpoints.parts import Form, Part
+from statestore.interop.spark_checkpoints.rows import encoded
+
+__all__ = ["families_of", "own_families"]
+
+_TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
+_TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
+_GROUP, _ENTRY, _VALUE = "grouping_key", "entry", "value"
+
+
+def own_families(part: Part) -> frozenset[str]:
+    """Return the names of all families that can contain rows of a variable."""
+    name = part.variable
+    if part.form is Form.TIMERS:
+        return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
+    return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
+
+
+def families_of(part: Part, columns: StoreColumns, rows: DataFrame, partitions: int) -> DataFrame:
+    """Return the rows of all families of a variable, from the rows of its state.
+
+    The columns are the same as in :class:`FamilyColumns`, except that ``owner``, the state
+    partition of a row, replaces the key columns.
+    """
+    structs = columns.to_structs(rows, columns.owner(partitions).alias(OWNER))
+    names = [f"f{at}" for at in range(len(columns.key))]
+    group = [F.col("key")[name] for name in (names if columns.entry is None else names[:-1])]
+    parts = structs.select(
+        OWNER,
+        F.struct(*group).alias(_GROUP),
+        (F.lit(None) if columns.entry is None else F.col("key")[names[-1]]).alias(_ENTRY),
+        _VALUE,
+    )
+    return reduce(DataFrame.union, _families(part, len(columns.value), parts))
+
+
+def _families(part: Part, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
+    name, group, entry, value = part.variable, F.col(_GROUP), F.col(_ENTRY), F.col(_VALUE)
+    if part.form is Form.TIMERS:
+        yield _family(rows, name, F.struct(group, entry), _nothing())
+        yield _family(rows, name.replace(_TO_TIME, _TO_KEY), F.struct(entry, group), _nothing())
+        return
+    ends = value[f"f{fields - 1}"]
+    if part.has_ttl:
+        value = F.struct(F.struct(*(value[f"f{at}"] for at in range(fields - 1))), ends)
+    if part.form is Form.LIST:
+        own = _family(rows, name, group, value, entry)
+        yield own
+        yield from _of_lists(part, rows, ends)
+        return
+    key = group if part.form is Form.VALUE else F.struct(group, entry)
+    yield _family(rows, name, key, value)
+    if part.has_ttl:
+        yield _family(rows, f"{_TTL}{name}", F.struct(ends, key), _nothing())
+
+
+def _of_lists(part: Part, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
+    """Yield the families with one row per list: lengths and earliest expiration times."""
+    # Group by the bytes of the key: -0.0 and 0.0 are different keys, but equal in an aggregation.
+    keys = encoded(
+        rows.select(OWNER, _GROUP, ends.alias("ends"), F.col(_GROUP).alias("key"), _VALUE)
+    )
+    lists = keys.groupBy(KEY_BYTES).agg(
+        F.first(OWNER).alias(OWNER),
+        F.first(_GROUP).alias(_GROUP),
+        F.min("ends").alias("ends"),
+        F.count("*").alias("count"),
+    )
+    name, group, count = part.variable, F.col(_GROUP), F.struct("count")
+    if not part.has_ttl:
+        yield _family(lists, f"{_ROWS}{name}", group, count)
+        return
+    first = F.col("ends")
+    yield _family(lists, f"{_COUNT}{name}", group, count)
+    yield _family(lists, f"{_FIRST}{name}", group, F.struct(first))
+    yield _family(lists, f"{_TTL}{name}", F.struct(first, group), _nothing())
+
+
+def _nothing() -> Column:
+    """Return the value of a row whose data is all in its key."""
+    return F.struct(F.lit(None))
+
+
+def _family(
+    rows: DataFrame, name: str, key: Column, value: Column, position: Column | None = None
+) -> DataFrame:
+    at = F.lit(0) if position is None else position
+    found = encoded(rows.select(OWNER, at.alias(POSITION), key.alias("key"), value.alias("value")))
+    return found.select(OWNER, F.lit(name).alias(FAMILY), KEY_BYTES, POSITION, VALUE_BYTES)

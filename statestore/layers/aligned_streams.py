@@ -1,0 +1,332 @@
+"""Aligned pieces of several sorted streams, for merges in bounded memory.
+
+All data files of a state are sorted by key group and identity. Files can therefore be merged a
+piece at a time: a piece has the rows of every stream up to a common bound, and no identity is in
+two pieces. The size of a piece does not depend on the size of a key group.
+
+Float columns need special treatment. The file format leaves the position of NaN, and the order of
+``-0.0`` and ``0.0``, to the writer of a file. :func:`sorted_tables` gives all streams the same
+order: ``-0.0`` before ``0.0``, and NaN after all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import DamagedFileError
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
+from statestore.rows.equality import leaf_columns
+from statestore.rows.key_group_runs import first_descent, order_of, sort_leaves, taken
+
+__all__ = ["Bound", "Piece", "aligned", "sorted_tables"]
+
+Flags = npt.NDArray[np.bool_]
+Groups = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The sort key of a row: its key group, and the plain values of its identity columns.
+
+    It may have only the first identity columns. It is then the sort key of the first row with these
+    values.
+    """
+
+    key_group: int
+    values: tuple[pa.Scalar, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: pa.Table, names: Sequence[str]) -> Bound:
+        """Return the sort key of a table's only row."""
+        [batch] = row.select([KEY_GROUP, *names]).combine_chunks().to_batches()
+        values = [leaf[0] for name in names for leaf in sort_leaves(batch.column(name))]
+        return cls(batch.column(KEY_GROUP)[0].as_py(), tuple(values), tuple(names))
+
+    def rows_before(self, rows: pa.Table, groups: Groups | None = None) -> int:
+        """Return the number of sorted rows that come before the bound.
+
+        ``groups`` are the key groups of the rows, if they were already extracted.
+        """
+        found = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
+        begin = int(np.searchsorted(found, self.key_group, "left"))
+        end = int(np.searchsorted(found, self.key_group, "right"))
+        for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
+            before = self._rows_before(batch)
+            begin += before
+            if before < batch.num_rows:
+                break
+        return begin
+
+    def _rows_before(self, batch: pa.RecordBatch) -> int:
+        values = iter(self.values)
+        begin, end = 0, batch.num_rows  # these rows equal the bound in all earlier columns
+        for column in batch.columns:
+            offset = begin
+            for leaf in sort_leaves(column.slice(begin, end - begin)):
+                value = next(values, None)
+                if value is None:
+                    return begin
+                less, equal = _counts(leaf.slice(begin - offset, end - begin), value)
+                begin += less
+                end = begin + equal
+                if begin == end:
+                    return begin
+        return begin
+
+    def has_prefix(self, rows: pa.Table, width: int) -> Flags:
+        """Return which rows have the bound's key group and its first ``width`` identity columns.
+
+        Structs are compared by their fields: a null struct equals a struct whose fields are null.
+        """
+        same: Flags = np.asarray(rows.column(KEY_GROUP)) == self.key_group
+        at = 0
+        for name in self.names[:width]:
+            chunks = [sort_leaves(chunk) for chunk in rows.column(name).chunks]
+            for pieces in zip(*chunks, strict=True):
+                same &= np.concatenate([_equal(leaf, self.values[at]) for leaf in pieces])
+                at += 1
+        return same
+
+
+def _counts(leaf: pa.Array, value: pa.Scalar) -> tuple[int, int]:
+    """Return the numbers of values in a sorted array that are less than, and equal to, a value."""
+    if not value.is_valid:
+        return 0, leaf.null_count
+    return leaf.null_count + pc.less(leaf, value).true_count, pc.equal(leaf, value).true_count
+
+
+def _equal(leaf: pa.Array, value: pa.Scalar) -> Flags:
+    if not value.is_valid:
+        return np.asarray(leaf.is_null())
+    return np.asarray(pc.fill_null(pc.equal(leaf, value), False))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The next rows of several streams.
+
+    Attributes:
+        rows: for each stream its rows, or None if it has none in this piece.
+        following: the sort key of the first row after this piece; None after the last piece.
+    """
+
+    rows: list[pa.Table | None]
+    following: Bound | None
+
+
+def aligned(streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]) -> Iterator[Piece]:
+    """Yield the rows of sorted streams in aligned pieces.
+
+    All rows with the same key group and identity are in one piece, whichever stream they come from.
+    At most two tables of each stream are held, plus the rows of one identity.
+
+    Args:
+        streams: each yields tables that are sorted by ``key_group`` and the identity columns, as
+            :func:`sorted_tables` returns them. The size of these tables is the size of the pieces.
+        identity: the names of the identity columns.
+
+    Yields:
+        Pieces with at least one row, in ascending order.
+    """
+    heads = [_Head(stream, identity) for stream in streams]
+    while True:
+        for head in heads:
+            head.fill()
+        following = _least([head.last for head in heads if head.last is not None], identity)
+        piece = Piece([head.take(following) for head in heads], following)
+        if any(rows is not None for rows in piece.rows):
+            yield piece
+        if following is None:
+            return
+
+
+def _least(rows: Sequence[pa.Table], names: Sequence[str]) -> Bound | None:
+    """Return the least sort key of some tables of one row each."""
+    if not rows:
+        return None
+    groups = [row.column(KEY_GROUP)[0].as_py() for row in rows]
+    first, *others = (row for row, group in zip(rows, groups, strict=True) if group == min(groups))
+    least = Bound.of(first, names)
+    for row in others:
+        if least.rows_before(row):
+            least = Bound.of(row, names)
+    return least
+
+
+class _Head:
+    """The rows of a stream that were read and not taken yet.
+
+    One table is read ahead. The end of a stream is therefore known, and its rest becomes one piece.
+    """
+
+    def __init__(self, stream: Iterator[pa.Table], names: Sequence[str]) -> None:
+        self._stream, self._names = (table for table in stream if table.num_rows), names
+        self._rows: pa.Table | None = None
+        self._groups = np.zeros(0, np.int32)
+        self._next = next(self._stream, None)
+
+    @property
+    def last(self) -> pa.Table | None:
+        """The last row that was read, as a table of one row; None if the stream has no more rows.
+
+        Rows before it can be taken. The row itself cannot: the next rows may have its identity.
+        """
+        if self._next is None or self._rows is None:
+            return None
+        return self._rows.slice(len(self._rows) - 1)
+
+    def fill(self) -> None:
+        """Read until two identities are buffered, or the stream ends."""
+        while self._next is not None and self._is_one_identity():
+            self._rows = (
+                self._next if self._rows is None else pa.concat_tables([self._rows, self._next])
+            )
+            self._groups = np.asarray(self._rows.column(KEY_GROUP))
+            self._next = next(self._stream, None)
+
+    def _is_one_identity(self) -> bool:
+        if self._rows is None or self._rows.num_rows == 1:
+            return True
+        if self._groups[0] != self._groups[-1]:
+            return False
+        last = Bound.of(self._rows.slice(len(self._rows) - 1), self._names)
+        return last.rows_before(self._rows.slice(0, 1)) == 0
+
+    def take(self, following: Bound | None) -> pa.Table | None:
+        """Return the rows before a bound, or all rows without a bound; None for no rows."""
+        if self._rows is None:
+            return None
+        rows, groups = self._rows, self._groups
+        count = len(groups) if following is None else following.rows_before(rows, groups)
+        if count == len(groups):
+            self._rows = None
+            return rows
+        self._rows, self._groups = rows.slice(count), groups[count:]
+        return rows.slice(0, count) if count else None
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
+    """Gather batches into tables of about ``table_bytes``, or of one row; rows are not copied."""
+    pieces: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        for part in _cut(batch, table_bytes):
+            if pieces and size + part.nbytes > table_bytes:
+                yield pa.Table.from_batches(pieces)
+                pieces, size = [], 0
+            pieces.append(part)
+            size += part.nbytes
+    if pieces:
+        yield pa.Table.from_batches(pieces)
+
+
+def _cut(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in slices of at most ``most_bytes``, or of one row."""
+    if batch.num_rows == 0:
+        return
+    if batch.num_rows == 1 or batch.nbytes <= most_bytes:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from _cut(part, most_bytes)
+
+
+# Streams in the order that merges require.
+
+
+def sorted_tables(
+    batches: Iterable[pa.RecordBatch], state: KeyedState, table_bytes: int
+) -> Iterator[pa.Table]:
+    """Gather the rows of sorted files into tables of about ``table_bytes``, in one order.
+
+    The order does not depend on where a writer placed NaN and zeros. A table may also have only one
+    row. Rows are moved only near NaN and zeros in float columns of the identity. The rows of one
+    NaN key are held in memory.
+
+    Raises:
+        DamagedFileError: if rows are not sorted by key group and identity: merging them would
+            lose or duplicate rows.
+    """
+    names = [KEY_GROUP, *state.identity]
+    last: pa.RecordBatch | None = None
+    for table in _gathered(_floats_in_order(batches, state), table_bytes):
+        # Compare once per table: each comparison has a fixed cost, and batches may be small.
+        for rows in table.select(names).combine_chunks().to_batches():
+            if last is not None and last.column(0)[0].as_py() >= rows.column(0)[0].as_py():
+                _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
+            _refuse_descent(rows, state)
+            last = rows.slice(rows.num_rows - 1)
+        yield table
+
+
+def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:
+    descends = first_descent(rows)
+    if descends is None:
+        return
+    group = rows.column(KEY_GROUP)[descends + 1]
+    raise DamagedFileError(
+        f"rows of key group {group} of {state} are not sorted by ({', '.join(state.identity)}), "
+        "so they cannot be merged; 'statestore verify' names the file. Restore an older checkpoint"
+    )
+
+
+def _floats_in_order(
+    batches: Iterable[pa.RecordBatch], state: KeyedState
+) -> Iterator[pa.RecordBatch]:
+    held: pa.Table | None = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if held is None and not _is_ambiguous(batch, state.identity):
+            yield batch
+            continue
+        some = pa.Table.from_batches([batch])
+        rows = some if held is None else pa.concat_tables([held, some])
+        order = order_of(rows, state)
+        rows = taken(rows, order)
+        least = _least_after(some.slice(some.num_rows - 1), state.identity)
+        if least is None:  # all later rows come after the batch's last row
+            count = int(np.flatnonzero(order == len(order) - 1)[0]) + 1
+        else:
+            count = least.rows_before(rows)
+        yield from rows.slice(0, count).to_batches()
+        held = rows.slice(count) if count < rows.num_rows else None
+    if held is not None:
+        yield from held.to_batches()
+
+
+def _is_ambiguous(rows: pa.RecordBatch, names: Sequence[str]) -> bool:
+    """Return whether a float column has NaN or a zero, whose order each writer chooses."""
+    leaves = (leaf for name in names for leaf in leaf_columns(rows.column(name)))
+    floats = (leaf for leaf in leaves if pa.types.is_floating(leaf.type))
+    return any(
+        pc.any(pc.equal(leaf, 0.0)).as_py() or pc.any(pc.is_nan(leaf)).as_py() for leaf in floats
+    )
+
+
+def _least_after(row: pa.Table, names: Sequence[str]) -> Bound | None:
+    """Return the least sort key that rows after a file's row can have.
+
+    The order of NaN and zeros depends on the writer. None if all later rows sort after the row.
+    """
+    bound = Bound.of(row, names)
+    [batch] = row.to_batches()
+    leaves = (leaf for name in names for leaf in leaf_columns(batch.column(name)))
+    for place, leaf in enumerate(leaves):
+        value = leaf[0].as_py() if pa.types.is_floating(leaf.type) else None
+        if value is None or not (value == 0.0 or isnan(value)):
+            continue
+        minus_zero = sort_leaves(pa.array([-0.0], leaf.type))[0][0]
+        values = bound.values[:place] if isnan(value) else (*bound.values[:place], minus_zero)
+        return replace(bound, values=values)
+    return None

@@ -1,0 +1,256 @@
+"""Finds changes by comparing all rows of a state with the stored rows, if callers do not know them.
+
+A key group is not read if its stored digest equals the digest of its new rows. The other key groups
+are read with their layers merged, and compared with the new rows, a run of key groups at a time. A
+key group that does not fit in memory is compared in pieces: its new rows are sorted
+(:mod:`statestore.rows.sorting`) and merged with the stored ones. Rows are matched by their
+identity. Two rows with the same identity are equal if all their values are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.format.digest import combine
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
+from statestore.keys.groups import KeyGroupRange
+from statestore.layers.aligned_streams import sorted_tables
+from statestore.layers.intact_key_groups import group_parts
+from statestore.layers.merge import read_state
+from statestore.parquet.reader import restored_schema
+from statestore.rows.change_rows import change_table
+from statestore.rows.delete_markers import Deletion
+from statestore.rows.digests import row_hashes
+from statestore.rows.equality import pairs_of
+from statestore.rows.key_group_runs import RUN_BYTES, checked, taken
+from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
+from statestore.storage import Storage
+
+__all__ = ["Against", "Seen"]
+
+_HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
+_STORED_BYTES = 4 * RUN_BYTES
+
+
+@dataclass
+class Seen:
+    """The number and digest of the new rows that were compared so far."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def add(self, sizes: Iterable[tuple[int, int]]) -> None:
+        """Add the row counts and digests of some key groups."""
+        for rows, digest in sizes:
+            self.rows += rows
+            self.digest = combine((self.digest, digest))
+
+
+@dataclass(frozen=True)
+class Against:
+    """A stored state that new rows are compared with; can be pickled to a worker."""
+
+    storage: Storage
+    entry: KeyedEntry
+    run_bytes: int = RUN_BYTES
+    memory_bytes: int = MEMORY_BYTES
+
+    @property
+    def state(self) -> KeyedState:
+        """The state whose rows are compared."""
+        return self.entry.state
+
+    def changes(
+        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
+    ) -> Iterator[pa.Table]:
+        """Yield the changes that turn the stored rows into the new rows, in ascending pieces.
+
+        ``pieces`` are all new rows of the key groups, in ascending order
+        (:mod:`statestore.rows.sorting`). Stored rows of key groups without new rows are deleted.
+        At the end, ``seen`` has counted all new rows.
+
+        Raises NullKeyError, DuplicateKeyError or InvalidArgumentError for rows that cannot be
+        stored, StorageError if the temporary folder cannot be written, and MissingFileError or
+        DamagedFileError.
+        """
+        first = key_groups.first
+        for last, parts in _parts_of(pieces):
+            span = KeyGroupRange(first, last)
+            assert key_groups.intersect(span) == span
+            held = _held(parts, self.memory_bytes // 4)
+            more = next(parts, None)
+            if more is None:
+                yield from self._compared(pa.concat_tables(held), span, seen)
+            else:
+                every = _counted(chain(held, [more], parts), self.state, seen)
+                yield from self._merged(every, span)
+            first = last + 1
+        if first <= key_groups.last:
+            empty = restored_schema(self.state.schema).empty_table()
+            yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
+
+    def pieces(self, rows: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Yield rows that are in order of key group as ascending pieces."""
+        return key_group_pieces(rows, self.state, self.run_bytes, self.memory_bytes)
+
+    @cached_property
+    def _stored(self) -> dict[int, tuple[int, int] | None]:
+        """Row count and digest of each key group, None if stored changes apply to it."""
+        parts = group_parts(self.entry).items()
+        return {group: known[0] if len(known) == 1 else None for group, known in parts}
+
+    def _compared(self, new: pa.Table, key_groups: KeyGroupRange, seen: Seen) -> Iterator[pa.Table]:
+        """Yield the changes of key groups; only key groups that differ are read."""
+        found_sizes, stored = _sizes(new, self.state), self._stored
+        seen.add(found_sizes.values())
+        nothing = (0, 0)
+        differing = [
+            group
+            for group in key_groups
+            if stored.get(group, nothing) != found_sizes.get(group, nothing)
+        ]
+        groups = np.asarray(new.column(KEY_GROUP))
+        for _, some in groupby(enumerate(differing), lambda pair: pair[1] - pair[0]):
+            neighbours = [group for _, group in some]
+            those = KeyGroupRange(neighbours[0], neighbours[-1])
+            begin, end = np.searchsorted(groups, (those.first, those.last + 1)).tolist()
+            rows = [new.slice(begin, end - begin)] if begin < end else []
+            yield from self._merged(rows, those)
+
+    def _merged(self, new: Iterable[pa.Table], key_groups: KeyGroupRange) -> Iterator[pa.Table]:
+        """Yield the changes of adjacent key groups.
+
+        Their new rows are either one piece, or pieces of a single large key group.
+        """
+        reads = reads_of(self.entry, key_groups)
+        read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
+        stored = sorted_tables(read, self.state, min(_STORED_BYTES, self.memory_bytes // 8))
+        rows = checked(new, self.state)
+        left = next(rows, None)
+        for last, old in _parts_of(stored):
+            now: Iterator[pa.Table] = iter(())
+            if left is not None:
+                stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
+                now = chain([left.slice(0, stop)], rows if stop == left.num_rows else ())
+                left = left.slice(stop) if stop < left.num_rows else None
+            for before, after in self._side_by_side(old, now):
+                yield from self._changed(before, after)
+        for some in chain([] if left is None else [left], rows):
+            yield from self._changed(some.schema.empty_table(), some)
+
+    def _side_by_side(
+        self, old: Iterator[pa.Table], new: Iterator[pa.Table]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield stored rows with the new rows of the same identities; both are sorted."""
+        empty = restored_schema(self.state.schema).empty_table()
+        before, more_before = next(old), next(old, None)
+        after, more_after = next(new, empty), next(new, None)
+        if more_before is None and more_after is None:
+            yield before, after
+            return
+        sides = (
+            [before] if more_before is None else [before, more_before],
+            [after] if more_after is None else [after, more_after],
+        )
+        streams = [
+            (rows.cast(empty.schema) for rows in chain(some, rest) if rows.num_rows)
+            for some, rest in zip(sides, (old, new), strict=True)
+        ]
+        for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 4):
+            yield taken(rows, places[side == 0]), taken(rows, places[side == 1])
+
+    def _changed(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
+        """Yield the changes from the old rows to the new rows, if there are any."""
+        state = self.state
+        identity = list(state.identity)
+        names = state.schema.names
+        new_at, old_at, same = pairs_of(new.select(names), old.select(names), identity)
+        comes, goes = np.ones(new.num_rows, np.bool_), np.ones(old.num_rows, np.bool_)
+        comes[new_at[same]] = False
+        goes[old_at] = False
+        parts = [
+            (new.filter(pa.array(comes)), None),
+            (old.filter(pa.array(goes)), Deletion(len(identity))),
+        ]
+        changes = change_table(parts, state, change_state(state))
+        if changes.num_rows:
+            groups = np.asarray(changes.column(KEY_GROUP)).astype(np.int32)
+            rows = changes.drop_columns([KEY_GROUP]).add_column(0, KEY_GROUP, pa.array(groups))
+            yield taken(rows, np.argsort(groups, kind="stable"))
+
+
+def _parts_of(pieces: Iterable[pa.Table]) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+    """Yield runs of rows, each with its last key group.
+
+    Key groups that are in one piece stay together. A key group that spans several pieces is a run
+    of its own.
+    """
+
+    def parts() -> Iterator[pa.Table]:
+        before = -1
+        for piece, following in pairwise(chain(pieces, [None])):
+            groups = np.asarray(piece.column(KEY_GROUP))
+            cuts = {0, len(groups)}
+            if groups[0] == before:
+                cuts.add(int(np.searchsorted(groups, before, "right")))
+            before = groups[-1]
+            if following is not None and following.column(KEY_GROUP)[0].as_py() == before:
+                cuts.add(int(np.searchsorted(groups, before)))
+            for first, stop in pairwise(sorted(cuts)):
+                yield piece.slice(first, stop - first)
+
+    def span(part: pa.Table) -> tuple[int, int]:
+        groups = part.column(KEY_GROUP)
+        return groups[0].as_py(), groups[-1].as_py()
+
+    for (_, last), some in groupby(parts(), span):
+        yield last, some
+
+
+def _held(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
+    """Return the next parts, at least one, until they have ``most_bytes``."""
+    held = [next(parts)]
+    size = held[0].nbytes
+    while size < most_bytes and (part := next(parts, None)) is not None:
+        held.append(part)
+        size += part.nbytes
+    return held
+
+
+def _counted(pieces: Iterable[pa.Table], state: KeyedState, seen: Seen) -> Iterator[pa.Table]:
+    """Pass pieces on, and count their rows."""
+    for piece in pieces:
+        seen.add(_sizes(piece, state).values())
+        yield piece
+
+
+def _hashes(rows: pa.Table, state: KeyedState) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Return the hash of all stored columns of each row, as used in the digest."""
+    # Hashing needs several times the memory of the rows.
+    step = max(min(_HASHED_ROWS, _HASHED_BYTES * rows.num_rows // (rows.nbytes + 1)), 1)
+    batches = rows.select(state.schema.names).to_batches(step)
+    return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(batch) for batch in batches)])
+
+
+def _sizes(rows: pa.Table, state: KeyedState) -> dict[int, tuple[int, int]]:
+    """Return row count and digest of each key group that has rows."""
+    if not rows.num_rows:
+        return {}
+    groups = np.asarray(rows.column(KEY_GROUP))
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
+    digests = np.add.reduceat(_hashes(rows, state), starts)
+    counts = np.diff([*starts.tolist(), len(groups)])
+    return {
+        int(group): (int(count), int(digest))
+        for group, count, digest in zip(groups[starts], counts, digests, strict=True)
+    }

@@ -1,0 +1,174 @@
+"""Compact a state: merge layers of changes into one, and fold changes into the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import (
+    CompactionRule,
+    layers_to_merge,
+    live_without,
+    overdue_layers,
+    overdue_spans,
+    spans_to_fold,
+)
+from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import Layout
+from statestore.keys.groups import KeyGroupRange, joined
+from statestore.layers.merge import (
+    MERGED_BYTES,
+    marked_expired,
+    merged_changes,
+    not_cleaned_up,
+    read_pieces,
+)
+from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.writer import ParquetOptions
+from statestore.storage import Storage
+
+__all__ = [
+    "Compactor",
+]
+
+# Merging and folding layers leaves less to read, with the same rows.
+#
+# The compacted files are new; the old ones stay for the checkpoints that name them. The SHA-256 of
+# each file is checked before it is read, so that damage is not copied. Memory holds as much as
+# during a restore of the same key groups.
+
+
+@dataclass
+class Compactor:
+    """Compacts states for one checkpoint; ``new`` are the files that it has written.
+
+    Rows that have expired at ``now_ms`` are removed; if it is None, all rows are kept. Rows are
+    merged about ``piece_bytes`` at a time. ``before_batch`` is called before each batch of rows,
+    and can end the compaction with an exception.
+    """
+
+    storage: Storage
+    checkpoint_id: int
+    options: ParquetOptions
+    now_ms: int | None = None
+    piece_bytes: int = MERGED_BYTES
+    before_batch: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        """Start with no files."""
+        self.new = WrittenFiles(self.storage)
+
+    def by_rule(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
+        """Apply the policy to a state after a new layer: fold spans, then merge layers.
+
+        Raises MissingFileError, DamagedFileError or StorageError; afterwards the caller may delete
+        ``new``.
+        """
+        entry = self.fold(entry, spans_to_fold(entry, rule))
+        return self.merge(entry, layers_to_merge(entry, rule))
+
+    def reduce_backlog(
+        self, entry: KeyedEntry, rule: CompactionRule, changed_rows: int
+    ) -> KeyedEntry:
+        """Fold some of the overdue changes of a state, if there are any.
+
+        ``changed_rows`` is the number of rows that this checkpoint has written; about twice as many
+        change rows are folded. Raises the errors of :meth:`by_rule`.
+        """
+        entry = self.fold(entry, overdue_spans(entry, rule, changed_rows))
+        return self.merge(entry, overdue_layers(entry, rule))
+
+    def fold(
+        self,
+        entry: KeyedEntry,
+        spans: Sequence[KeyGroupRange],
+        on_span: Callable[[], object] = lambda: None,
+    ) -> KeyedEntry:
+        """Fold the changes of some key groups into the base of a state.
+
+        The spans, in order, are whole files of the base, or key groups without a file
+        (:func:`statestore.format.layers.widened_spans`). ``on_span`` is called after each of them.
+        Raises the errors of :meth:`by_rule`.
+        """
+        if not spans or (not entry.layers and entry.state.ttl is None):
+            return entry
+        # Adjacent files with one key group each are written in one pass, which reads a layer once.
+        passes = joined(spans) if entry.state.layout is Layout.PARTITIONED else spans
+        written: list[KeyedStateHandle] = []
+        for one in passes:
+            ends = [span.last for span in spans if span.intersect(one)]
+            written += self._base_of(entry, one, ends, on_span)
+        folded_groups = {group for span in spans for group in span}
+        kept = [one for one in entry.handles if one.key_groups.first not in folded_groups]
+        layers = (live_without(layer, joined(spans)) for layer in entry.layers)
+        folded = replace(
+            entry,
+            handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
+            table=entry.table.without_version(),  # no table version has these files
+            layers=tuple(layer for layer in layers if layer is not None),
+        )
+        return folded.recording(entry.contents)
+
+    def _base_of(
+        self,
+        entry: KeyedEntry,
+        key_groups: KeyGroupRange,
+        ends: Sequence[int],
+        on_span: Callable[[], object],
+    ) -> tuple[KeyedStateHandle, ...]:
+        every = read_pieces(self.storage, entry, reads_of(entry, key_groups), self.piece_bytes)
+        rows = (not_cleaned_up(piece, entry.state, self.now_ms) for piece in self._each(every))
+        target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
+        return self._noted(entry, write_pieces(_telling(rows, ends, on_span), target))
+
+    def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
+        """Merge the ``count`` newest layers of a state into one; do nothing for fewer than two."""
+        if count < 2:
+            return entry
+        old = entry.layers[-count:]
+        everything = KeyGroupRange.every(entry.state.max_parallelism)
+        whole = replace(entry, handles=(), layers=old)
+        target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
+        layers = reads_of(whole, everything).layers
+        merged = merged_changes(self.storage, layers, entry.state, self.piece_bytes)
+        rows = (marked_expired(run, entry.state, self.now_ms) for run in self._each(merged))
+        written = self._noted(old[-1].entry, write_pieces(rows, target))
+        layer = Layer(
+            entry=replace(old[-1].entry, handles=written),
+            checkpoint_id=old[-1].checkpoint_id,
+            depth=max(layer.depth for layer in old) + 1,
+            live=joined(one for layer in old for one in layer.live),
+        )
+        merged_layers = replace(entry, layers=(*entry.layers[:-count], layer))
+        return merged_layers.recording(entry.contents)
+
+    def _each(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        for piece in pieces:
+            self.before_batch()
+            yield piece
+
+    def _noted(
+        self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
+    ) -> tuple[KeyedStateHandle, ...]:
+        self.new.add(entry.table.path, handles)
+        return handles
+
+
+def _telling(
+    pieces: Iterable[pa.Table], ends: Sequence[int], on_span: Callable[[], object]
+) -> Iterator[pa.Table]:
+    """Yield pieces, ordered by key group, and call ``on_span`` after each end of a span."""
+    told = 0
+    for piece in pieces:
+        while piece.num_rows and piece.column(KEY_GROUP)[0].as_py() > ends[told]:
+            on_span()
+            told += 1
+        yield piece
+    for _ in ends[told:]:
+        on_span()

@@ -1,0 +1,580 @@
+"""Merges base and changes: yields a state's rows in key-group order, in one pass over its files.
+
+Base and layers are read in aligned pieces (:mod:`statestore.layers.aligned_streams`), so memory
+does not depend on the size of a key group. In memory are a piece of each layer and of the base, and
+two more pieces of the base, which a thread decodes. Within a piece, changes that newer ones replace
+are dropped. The others are looked up in the base. Only rows that are new to the base are sorted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isqrt
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.handles import Handle
+from statestore.format.layers import MARK, delete_widths
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
+from statestore.format.state import KeyedState, check_time
+from statestore.layers.aligned_streams import Bound, Piece, aligned, sorted_tables
+from statestore.layers.layer_cache import LayerCache, Read
+from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
+from statestore.rows.delete_markers import as_cleared, cleared_where, comes, widths_of
+from statestore.rows.equality import found
+from statestore.rows.key_group_runs import RUN_BYTES, key_groups_of, order_of, taken
+from statestore.storage import Storage
+
+__all__ = [
+    "MERGED_BYTES",
+    "Wanted",
+    "check_instant",
+    "clock_ms",
+    "expired_rows",
+    "hides",
+    "identities_of",
+    "kept_rows",
+    "live_rows_of",
+    "marked_expired",
+    "merged_batches",
+    "merged_changes",
+    "merged_rows",
+    "not_cleaned_up",
+    "read_pieces",
+    "read_state",
+    "record_batch_reader",
+    "time_column",
+    "unexpired",
+]
+
+
+# Rows at another max parallelism than the stored one: which rows to keep, and their key groups.
+
+
+T = TypeVar("T", pa.RecordBatch, pa.Table)
+
+
+def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
+    """Return the rows whose new key group is kept, with it as ``key_group``; all without ``kept``.
+
+    For fewer key groups, the new key group is the stored one modulo their number; for more, the key
+    is hashed again.
+    """
+    if kept is None:
+        return rows
+    if kept.max_parallelism < state.max_parallelism:
+        groups = np.asarray(rows.column(KEY_GROUP)) % kept.max_parallelism
+    else:
+        groups = key_groups_of(rows, state, kept.max_parallelism)
+    own = (groups >= kept.own.first) & (groups <= kept.own.last)
+    at = rows.schema.get_field_index(KEY_GROUP)
+    field = rows.schema.field(at)
+    renumbered = rows.set_column(at, field, pa.array(groups, pa.int32()))
+    return renumbered if own.all() else renumbered.filter(pa.array(own))
+
+
+# Expired rows, found column by column: a restore hides them, and compaction drops them.
+
+
+_LONG_MAX = np.iinfo(np.int64).max
+_MICROS = 1000
+
+
+def clock_ms(now_ms: int | None) -> int:
+    """Return the caller's clock, in ms since 1970, or this machine's clock if it is None."""
+    return time.time_ns() // 1_000_000 if now_ms is None else check_time(now_ms)
+
+
+def hides(state: KeyedState, now_ms: int | None) -> bool:
+    """Return whether a restore at this time hides expired rows; None stands for no clock."""
+    return now_ms is not None and state.ttl is not None and state.ttl.hides
+
+
+def unexpired(rows: T, state: KeyedState, now_ms: int | None) -> T:
+    """Return the rows that a restore at this time returns.
+
+    These are all rows without a clock, or if the state's TTL does not hide expired rows.
+    """
+    return rows if not hides(state, now_ms) else not_cleaned_up(rows, state, now_ms)
+
+
+def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
+    """Return the rows that compaction at this time keeps, even if expired rows stay visible."""
+    if now_ms is None or state.ttl is None:
+        return rows
+    gone = expired_rows(rows, state, now_ms)
+    return rows.filter(pa.array(~gone)) if gone.any() else rows
+
+
+def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> pa.Table:
+    """Return changes in which expired upserts are replaced by deletes of their identity.
+
+    If they were only dropped, the older rows that they replace would reappear. The deletes are
+    cleared: rows of the identity may be upserted again.
+    """
+    if now_ms is None or state.ttl is None:
+        return changes
+    gone = comes(changes) & expired_rows(changes, state, now_ms)
+    return cleared_where(changes, gone, state) if gone.any() else changes
+
+
+def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
+    """Return which rows have expired, by the rule of :func:`statestore.format.state.expired`.
+
+    A row without a time, which only another program can have written, has not expired.
+    """
+    assert state.ttl is not None
+    column = rows.column(state.ttl.column)
+    known = np.asarray(column.is_valid())
+    times = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
+    if pa.types.is_timestamp(column.type):
+        times = times // _MICROS  # rounded down, also before 1970
+    duration = np.int64(state.ttl.duration_ms)
+    left = np.where(times > 0, np.minimum(_LONG_MAX - np.maximum(times, 0), duration), duration)
+    return known & (times + left <= now_ms)
+
+
+def time_column(kind: str, rows: int, now_ms: int) -> pa.Array:
+    """Return a column of one time, as ``long`` or ``timestamp``."""
+    if kind == "long":
+        return pa.array(np.full(rows, now_ms, np.int64))
+    check_instant(now_ms)
+    return pa.array(np.full(rows, now_ms * _MICROS, np.int64)).cast(pa.timestamp("us", "UTC"))
+
+
+def check_instant(now_ms: int) -> int:
+    """Return the time if a timestamp can hold it; otherwise raise InvalidArgumentError."""
+    if abs(now_ms) > _LONG_MAX // _MICROS:
+        raise InvalidArgumentError(f"no timestamp is {now_ms} ms after 1970; give another now_ms")
+    return now_ms
+
+
+MERGED_BYTES = 4 * RUN_BYTES
+"""About this many bytes of each stream are merged at a time, since a merge has fixed costs."""
+
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
+
+
+def record_batch_reader(
+    storage: Storage,
+    entry: KeyedEntry,
+    reads: ReadSlices,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
+    cache: LayerCache | None = None,
+) -> pa.RecordBatchReader:
+    """Return the rows of a subtask as a stream of Arrow batches, ``key_group`` first."""
+    schema = restored_schema(entry.state.schema)
+    batches = read_state(storage, entry, reads, verify=verify, now_ms=now_ms, cache=cache)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def read_state(
+    storage: Storage,
+    entry: KeyedEntry,
+    reads: ReadSlices,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
+    run_bytes: int = MERGED_BYTES,
+    wanted: Wanted | None = None,
+    cache: LayerCache | None = None,
+) -> Generator[pa.RecordBatch]:
+    """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
+
+    If ``now_ms`` is given, rows that have expired by then are left out if the state hides them.
+    Without changes, one batch is in memory. With changes, about ``run_bytes`` of each layer and
+    three times as much of the base are in memory. Single rows may be larger.
+
+    ``wanted`` limits the columns and row groups that are read. Reads of the same state, all without
+    ``wanted``, may share a ``cache``. Raises MissingFileError or DamagedFileError with the names of
+    file, state and operator.
+    """
+    base = partial(read_slices, storage, verify=verify)
+    layer = base
+    if wanted is not None:
+        entry, reads = wanted.of(entry, reads)
+        base = partial(base, row_groups=wanted.row_groups)
+        layer = partial(layer, row_groups=_every_row_group)
+    for batch in _all_rows(base, layer, entry, reads, run_bytes, cache):
+        yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
+
+
+def read_pieces(
+    storage: Storage, entry: KeyedEntry, reads: ReadSlices, piece_bytes: int = MERGED_BYTES
+) -> Iterator[pa.Table]:
+    """Yield the rows of a subtask, sorted, in tables of about ``piece_bytes``; SHA-256 is checked.
+
+    The tables are in ascending order, with floats in the order of newly written files. Raises
+    MissingFileError or DamagedFileError.
+    """
+    batches = read_state(storage, entry, reads, verify=True, run_bytes=piece_bytes)
+    return sorted_tables(batches, entry.state, piece_bytes)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The wanted part of a state: some columns, and some row groups of its base files.
+
+    All row groups of the layers are read, because any change may hide an older row. A change whose
+    older row is not read counts as a new row.
+    """
+
+    columns: Collection[str]
+    row_groups: RowGroups
+
+    def of(self, entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
+        """Return a state and its reads, reduced to these columns.
+
+        The identity columns and the TTL's column are kept too.
+        """
+        return _with_columns(entry, reads, self.columns)
+
+
+def identities_of(entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
+    """Return a state and its reads, reduced to the identity columns and the TTL's column."""
+    return _with_columns(entry, reads, ())
+
+
+def _with_columns(
+    entry: KeyedEntry, reads: ReadSlices, columns: Collection[str]
+) -> tuple[KeyedEntry, ReadSlices]:
+    ttl = entry.state.ttl
+    names = {*columns, *entry.state.identity, *([ttl.column] if ttl else [])}
+    layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
+    return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
+
+
+def _narrowed(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:
+    own = entry.state
+    kept = [name for name in own.schema.names if name in names or name in own.identity]
+    return replace(entry, state=replace(own, schema=own.schema.select(kept)))
+
+
+def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
+    return range(handle.row_groups)
+
+
+_RUNS_AHEAD = 2
+
+
+def _all_rows(
+    read_base: Read,
+    read_layer: Read,
+    entry: KeyedEntry,
+    reads: ReadSlices,
+    run_bytes: int,
+    cache: LayerCache | None,
+) -> Iterator[pa.RecordBatch]:
+    base = read_base(entry, reads.base)
+    if not reads.layers:
+        yield from base
+        return
+    with _ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
+        layers = [_layer_changes(read_layer, layer, run_bytes, cache) for layer in reads.layers]
+        for rows in _merged(tables, layers, entry.state):
+            yield from rows.to_batches()
+
+
+@contextmanager
+def _ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
+    """Let a thread read the next tables, so that Arrow decodes while rows are merged.
+
+    Leaving the ``with`` block early waits for the table that is being read.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="statestore-ahead") as pool:
+        coming = deque(pool.submit(next, tables, None) for _ in range(_RUNS_AHEAD))
+
+        def come() -> Iterator[pa.Table]:
+            while (table := coming.popleft().result()) is not None:
+                coming.append(pool.submit(next, tables, None))
+                yield table
+
+        try:
+            yield come()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def merged_batches(
+    base: Iterator[pa.RecordBatch], layers: Sequence[Iterator[pa.RecordBatch]], entry: KeyedEntry
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a base with the changes of a state's layers applied, oldest first.
+
+    The batches are in stored order, with ``key_group`` first. ``layers`` have only live changes.
+    """
+    state = entry.state
+    changes = [
+        sorted_tables(batches, layer.entry.state, MERGED_BYTES)
+        for batches, layer in zip(layers, entry.layers, strict=True)
+    ]
+    rows = sorted_tables(base, state, MERGED_BYTES)
+    for table in _merged(rows, changes, state):
+        yield from table.to_batches()
+
+
+def merged_changes(
+    storage: Storage,
+    layers: Sequence[LayerReads],
+    state: KeyedState,
+    table_bytes: int = MERGED_BYTES,
+) -> Iterator[pa.Table]:
+    """Yield the rows of some layers, oldest first, merged into one layer, sorted.
+
+    All changes of an identity are in one table. Deletes are cleared: a newer layer may upsert rows
+    that they name.
+    """
+    read = partial(read_slices, storage, verify=True)
+    streams = [_layer_changes(read, layer, table_bytes) for layer in layers]
+    for rows in _merged_layers(streams, state):
+        yield as_cleared(rows)
+
+
+def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -> pa.Table:
+    """Return rows of a base with changes of some layers, oldest first, applied to them.
+
+    All tables must have the complete rows of the same key groups, or of the same keys, with
+    ``key_group`` as their first column. ``layers`` must have only live changes.
+    """
+    return _applied(rows, [_Changes(layer) for layer in layers if layer.num_rows], state)
+
+
+def _layer_changes(
+    read: Read,
+    layer: LayerReads,
+    table_bytes: int = MERGED_BYTES,
+    cache: LayerCache | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the live changes of a layer, sorted, in tables of about ``table_bytes``.
+
+    If they are cached, they are one table.
+    """
+    cached = None if cache is None else cache.rows_of(layer, read)
+    tables: Iterable[pa.Table] = (
+        [cached]
+        if cached is not None
+        else sorted_tables(read(layer.entry, layer.slices), layer.entry.state, table_bytes)
+    )
+    for table in tables:
+        live = live_rows_of(table, layer)
+        if live.num_rows:
+            yield live
+
+
+def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
+    """Return the live rows of a layer, whose rows are in order of key group."""
+    groups = np.asarray(rows.column(KEY_GROUP))
+    bounds = np.array([(one.first, one.last + 1) for one in layer.live], groups.dtype)
+    spans = np.searchsorted(groups, bounds).tolist()
+    if len(spans) == 1:
+        [(begin, end)] = spans
+        return rows.slice(begin, end - begin)
+    live = np.zeros(len(groups), np.bool_)
+    for begin, end in spans:
+        live[begin:end] = True
+    return rows if live.all() else rows.filter(pa.array(live))
+
+
+def _merged_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> Iterator[pa.Table]:
+    """Yield the changes of some layers, oldest first, merged into one sorted layer."""
+    if len(layers) == 1:
+        yield from layers[0]
+        return
+    opened = [_OpenDeletes(state) for _ in layers]
+    for piece in aligned(layers, state.identity):
+        changes = _newest(_changes_of(piece, opened), state)
+        if changes.num_rows:
+            yield changes
+
+
+def _merged(
+    base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
+) -> Iterator[pa.Table]:
+    """Yield a state's rows: a base with the changes of its layers applied, oldest first."""
+    empty = restored_schema(state.schema).empty_table()
+    opened = [_OpenDeletes(state) for _ in layers]
+    # Layers first: while they are decoded here, a thread decodes the base.
+    for piece in aligned([*layers, base], state.identity):
+        rows = piece.rows[-1]
+        yield _applied(empty if rows is None else rows, _changes_of(piece, opened), state)
+
+
+def _changes_of(piece: Piece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
+    """Return a piece's changes of each layer that has some; the layers come first in its rows."""
+    layers = zip(opened, piece.rows, strict=False)
+    parts = [each.extended(rows, piece) for each, rows in layers]
+    return [part for part in parts if part is not None]
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """Changes of one layer, after ``earlier`` deletes of earlier pieces."""
+
+    rows: pa.Table
+    earlier: int = 0
+
+
+class _OpenDeletes:
+    """Carries the deletes of one sorted stream of changes into later pieces.
+
+    A delete may name only the first identity columns, such as a key. It sorts before all rows that
+    it names, and these may be in many pieces.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self._state = state
+        self._open: pa.Table | None = None
+        self._has_prefixes = len(delete_widths(state)) > 1
+
+    def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes | None:
+        """Return a piece's changes together with earlier deletes that may apply to its rows.
+
+        None if there are neither.
+        """
+        if not self._has_prefixes:
+            return None if changes is None else _Changes(changes)
+        parts = [rows for rows in (self._open, changes) if rows is not None]
+        if not parts:
+            return None
+        rows, earlier = pa.concat_tables(parts), 0 if self._open is None else self._open.num_rows
+        self._open = self._open_after(rows, piece.following)
+        return _Changes(rows, earlier)
+
+    def _open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
+        """Return the deletes that may apply to rows after a bound."""
+        if following is None:
+            return None
+        widths = widths_of(changes, self._state)
+        stays_open = np.zeros(changes.num_rows, np.bool_)
+        for width in np.unique(widths[widths < len(self._state.identity)]).tolist():
+            stays_open |= (widths == width) & following.has_prefix(changes, width)
+        return changes.filter(pa.array(stays_open)) if stays_open.any() else None
+
+
+def _newest(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+    """Return the changes of some layers, oldest first, merged into one sorted layer.
+
+    Deletes of earlier pieces are not returned again.
+    """
+    if len(parts) == 1:
+        return parts[0].rows.slice(parts[0].earlier)
+    rows, is_newest = _with_newest(parts, state)
+    end = 0
+    for part in parts:
+        is_newest[end : end + part.earlier] = False
+        end += part.rows.num_rows
+    kept = np.flatnonzero(is_newest)
+    if not len(kept):
+        return rows.slice(0, 0)
+    own = rows.select([KEY_GROUP, *state.identity]).take(pa.array(kept)).combine_chunks()
+    return taken(rows, kept[order_of(own, state)])
+
+
+def _with_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
+    """Return the changes of some layers, oldest first, and which are not replaced by newer ones."""
+    rows = pa.concat_tables([part.rows for part in parts])
+    is_newest = np.ones(rows.num_rows, np.bool_)
+    if len(parts) == 1:
+        return rows, is_newest
+    layers = np.repeat(np.arange(len(parts)), [part.rows.num_rows for part in parts])
+    own = rows.select([*state.identity, MARK]).combine_chunks()
+    widths = widths_of(own, state)
+    for width in _distinct(widths):
+        newest_first = np.flatnonzero(widths == width)[::-1]
+        # A newer delete replaces a delete of the same key; a newer row of that key does not.
+        reached = np.flatnonzero(widths >= width)
+        identities = own.select(list(state.identity[:width]))
+        at, by = found(_at(identities, reached), identities.take(pa.array(newest_first)))
+        is_newest[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
+    return rows, is_newest
+
+
+def _distinct(widths: npt.NDArray[np.int64]) -> list[int]:
+    found: list[int] = np.flatnonzero(np.bincount(widths)).tolist()
+    return found
+
+
+def _applied(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+    """Return a piece's rows with the changes of some layers applied, in order of identity.
+
+    The layers are given oldest first.
+    """
+    if not parts:
+        return rows
+    changes, is_newest = _with_newest(parts, state)
+    gone, by = _replaced(rows, changes, is_newest, state)
+    left, behind = comes(changes) & is_newest, rows.num_rows
+    in_place = left[by]
+    left[by[in_place]] = False
+    places, stays = np.arange(behind), np.ones(behind, np.bool_)
+    places[gone[in_place]] = behind + by[in_place]
+    stays[gone] = in_place
+    if left.any():
+        new, before = _new_places(rows, changes, np.flatnonzero(left), state)
+        places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
+    both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
+    return taken(both, places[stays])
+
+
+def _new_places(
+    rows: pa.Table, changes: pa.Table, new: Places, state: KeyedState
+) -> tuple[Places, Places]:
+    """Return the positions of new rows in sorted order, and before which row each one belongs.
+
+    The rows are sorted. A sample of them, at equal distances, determines the block that each new
+    row belongs to. Only rows of these blocks are then sorted together with the new rows. The
+    distance is chosen so that the two steps sort the fewest rows in total.
+    """
+    far = max(isqrt(rows.num_rows // len(new)), 1)
+    names = [KEY_GROUP, *state.identity]
+    rows, comes_new = rows.select(names), changes.select(names).take(pa.array(new))
+
+    def in_order(among: Places) -> tuple[Places, Places]:
+        both = pa.concat_tables([rows.take(pa.array(among)), comes_new])
+        order = order_of(both.combine_chunks(), state)
+        at = np.flatnonzero(order >= len(among))
+        return order[at] - len(among), at - np.arange(len(at))
+
+    _, block = in_order(np.arange(0, rows.num_rows, far))
+    meets = np.zeros(rows.num_rows // far + 2, np.bool_)
+    meets[block] = True  # block 0 has the new rows that come before all rows
+    among = np.flatnonzero(np.repeat(meets[1:], far)[: rows.num_rows])
+    order, count = in_order(among)
+    return new[order], np.concatenate(([0], among + 1))[count]
+
+
+def _replaced(
+    rows: pa.Table, changes: pa.Table, is_newest: Flags, state: KeyedState
+) -> tuple[Places, Places]:
+    """Return the positions of rows that the newest changes replace or delete, ascending.
+
+    Also return the positions of these changes.
+    """
+    widths = widths_of(changes, state)
+    by = np.full(rows.num_rows, -1, np.intp)
+    for width in reversed(_distinct(widths)):
+        names = list(state.identity[:width])
+        those = np.flatnonzero(is_newest & (widths == width))
+        gone, places = found(rows.select(names), _at(changes.select(names), those))
+        by[gone] = those[places]
+    gone = np.flatnonzero(by >= 0)
+    return gone, by[gone]
+
+
+def _at(rows: pa.Table, places: Places) -> pa.Table:
+    return rows if len(places) == rows.num_rows else rows.take(pa.array(places))

@@ -1,0 +1,285 @@
+"""SQL over the states of a checkpoint with DuckDB, without Spark and without copying the data.
+
+Each state is a view: its operator's uid is the schema, its name is the view. DuckDB scans the
+state's files through Arrow, and pushes down the needed columns and its filters. So other columns,
+other key groups and row groups without matching rows are not read.
+
+A statement must be read-only: one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``). DuckDB runs in memory,
+with ``enable_external_access`` off and a locked configuration. So a statement reads no file and no
+URL, attaches no database, loads no extension, accesses no variable of the program, and writes
+nothing to disk. A query that does not fit into memory fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import threading
+import weakref
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import names_with_nul
+from statestore.layers.merge import clock_ms
+from statestore.parquet.operator_elements import stored_schema
+from statestore.parquet.reader import restored_schema
+from statestore.restore.duck import QueryWatch, duckdb, for_arrow, quoted, said, shut_in
+from statestore.restore.target import bytes_of
+from statestore.rows.dataframes import RowStream
+from statestore.storage import Storage
+
+__all__ = [
+    "View",
+    "query",
+    "run_query",
+    "views",
+    "views_of",
+]
+
+_MAIN = "main"
+# Schemas that exist in DuckDB, except ``main``, which contains the short names.
+_TAKEN = ("information_schema", "pg_catalog", "temp", "system")
+_MOST_NAMED = 10
+
+# DuckDB's threads read rows through Python, so they must end before Python does.
+_OPEN: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for batches in [*_OPEN]:
+        batches.close()
+
+
+@dataclass(frozen=True)
+class View:
+    """A state as a view: ``schema``.``name``, and also ``name`` alone if ``is_short`` is true."""
+
+    schema: str
+    name: str
+    is_short: bool
+    entry: Entry
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Its columns and their Arrow types.
+
+        They are the stored columns, preceded by ``key_group`` for keyed state, or by ``subtask``
+        and ``position`` for operator state.
+        """
+        if isinstance(self.entry, KeyedEntry):
+            return restored_schema(self.entry.state.schema)
+        return stored_schema(self.entry.state.schema)
+
+    @property
+    def sql(self) -> str:
+        """The shortest quoted name that a query can use."""
+        name = quoted(self.name)
+        return name if self.is_short else f"{quoted(self.schema)}.{name}"
+
+
+def views_of(manifest: Manifest) -> tuple[View, ...]:
+    """Return the views of a checkpoint, sorted by operator.
+
+    A state has a short name if no other state has the same name. DuckDB's names are
+    case-insensitive. If a name is taken, or reserved by DuckDB, ``_2``, ``_3``, … is appended.
+    """
+    names = [entry.state.name.lower() for entry in manifest.entries]
+    schemas: dict[str, str] = {}
+    for uid in manifest.uids:
+        schemas[uid] = _free(uid, {*_TAKEN, *map(str.lower, schemas.values())})
+    taken: dict[str, set[str]] = {schema.lower(): set() for schema in schemas.values()}
+    views = []
+    for entry in sorted(manifest.entries, key=lambda entry: entry.state.uid):
+        schema = schemas[entry.state.uid]
+        name = _free(entry.state.name, taken[schema.lower()])
+        taken[schema.lower()].add(name.lower())
+        unique = names.count(name.lower()) == 1
+        views.append(View(schema, name, unique or schema.lower() == _MAIN, entry))
+    return tuple(views)
+
+
+def run_query(
+    storage: Storage,
+    manifest: Manifest,
+    sql: str,
+    *,
+    now_ms: int | None = None,
+    verify: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit_bytes: int | None = None,
+    cancelled: threading.Event | None = None,
+) -> pa.RecordBatchReader:
+    """Return the answer to one statement over the views of a checkpoint, as a stream.
+
+    If the clock ``now_ms`` is given, views omit the expired rows of states that hide them. With
+    ``verify`` the SHA-256 of each file is checked before its first row is read. A stream that is
+    not read to its end is closed when it is deleted, or when the program ends. Values that Arrow
+    cannot represent exactly, such as TIMETZ and INTERVAL, are returned as text.
+
+    The query stops ``time_limit_s`` seconds after this call, if DuckDB needs more than
+    ``memory_limit_bytes``, or soon after another thread sets ``cancelled``.
+
+    Raises:
+        MissingDependencyError: DuckDB is not installed.
+        InvalidArgumentError: The statement is not one query, or DuckDB cannot answer it. Also
+            raised while the answer is read.
+        QueryStoppedError: The query exceeded a limit, or it was cancelled. Also raised while the
+            answer is read.
+        MissingFileError, DamagedFileError or StorageError: A file cannot be read. Also raised while
+            the answer is read.
+    """
+    watch = QueryWatch(time_limit_s, cancelled)
+    library = duckdb()
+    # Arrow's datasets import pandas, which is not needed otherwise.
+    dataset = importlib.import_module("statestore.restore.dataset")
+    rows = dataset.StateRows(storage, now_ms, verify)
+    asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
+    batches = asked.batches(sql, watch, memory_limit_bytes)
+    _OPEN.add(batches)
+    schema = next(batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+class _Asked:
+    """One in-memory DuckDB for one statement."""
+
+    def __init__(self, library: Any, dataset_of: Any, rows: Any, views: tuple[View, ...]) -> None:
+        self._duckdb, self._dataset_of, self._rows = library, dataset_of, rows
+        # DuckDB would confuse columns whose names contain NUL.
+        self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
+        self._cut = tuple(v for v in views if v not in self._views)
+
+    def batches(self, sql: str, watch: QueryWatch, memory_limit: int | None) -> Generator[Any]:
+        """Yield the schema of the answer, then its batches."""
+        limits = {} if memory_limit is None else {"memory_limit": f"{memory_limit}B"}
+        try:
+            with (
+                closing(self._duckdb.connect(":memory:", config=limits)) as connection,
+                watch.watch(connection),
+            ):
+                self._make_views(connection)
+                relation = for_arrow(connection.sql(self._one_question(connection, sql)))
+                # Reading the schema runs the query up to its first rows.
+                with pa.RecordBatchReader.from_stream(relation) as reader:
+                    yield reader.schema
+                    for batch in reader:
+                        if watch.problem is not None:
+                            raise watch.problem
+                        yield batch
+        except (self._duckdb.Error, pa.ArrowException, OSError) as error:
+            raise watch.problem or self._named(error) from error
+
+    def _make_views(self, connection: Any) -> None:
+        for number, view in enumerate(self._views):
+            scanned = f"files of state {number}"
+            connection.register(scanned, self._dataset_of(self._rows, view.entry, view.columns))
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
+            names = {f"{quoted(view.schema)}.{quoted(view.name)}"}
+            if view.is_short:
+                names.add(f"{_MAIN}.{quoted(view.name)}")
+            for name in sorted(names):
+                connection.execute(
+                    f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
+                )
+        connection.execute("SET temp_directory = ''")  # queries that exceed the memory fail
+        shut_in(connection)
+
+    def _one_question(self, connection: Any, sql: str) -> str:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1:
+            raise InvalidArgumentError(
+                f"a query is one statement, such as SELECT * FROM {self._example()}; this text has "
+                f"{len(statements)}"
+            )
+        kinds = self._duckdb.StatementType
+        if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN):
+            raise InvalidArgumentError(
+                f"a query only asks: a SELECT, and this is {statements[0].type.name}. To change a "
+                "state, take a new checkpoint"
+            )
+        return str(statements[0].query)
+
+    def _named(self, error: Exception) -> StateStoreError:
+        """Return the error that the caller gets for an error of DuckDB or Arrow."""
+        if self._rows.problem is not None:
+            problem: StateStoreError = self._rows.problem
+            return problem
+        first = said(error)
+        # Arrow converts DuckDB's errors to OSError, so only their text identifies them.
+        if "Out of Memory Error" in first:
+            return QueryStoppedError(
+                "the query needs more memory than it may use "
+                f"({first.partition('; ')[0]}); read fewer rows or columns, or set a greater "
+                "memory limit"
+            )
+        if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
+            first = f"{first.partition('; ')[0]}; there is {self._known()}{self._unasked()}"
+        return InvalidArgumentError(f"the query cannot be answered: {first}")
+
+    def _unasked(self) -> str:
+        """Return a note about the states that queries cannot read because of NUL in a name."""
+        return "".join(
+            f"; {view.entry.state} has a column or field {name!r}, which DuckDB would cut at the "
+            "NUL character: restore it instead"
+            for view in self._cut
+            for name in names_with_nul(view.entry.state.schema)[:1]
+        )
+
+    def _known(self) -> str:
+        names = [view.sql for view in self._views]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"{', '.join(names[:_MOST_NAMED])}{more}" if names else "no state"
+
+    def _example(self) -> str:
+        return self._views[0].sql if self._views else "a state"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 1, name
+    while free.lower() in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+# Query: SQL over the states of one checkpoint, without Spark.
+
+
+def query(
+    catalog: Catalog,
+    sql: str,
+    *,
+    checkpoint: int | str,
+    now_ms: int | None = None,
+    verify: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit: int | str | None = None,
+    cancelled: threading.Event | None = None,
+) -> RowStream:
+    """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InvalidArgumentError(f"a time limit is more than 0 seconds, not {time_limit_s!r:.80}")
+    rows = run_query(
+        catalog.storage,
+        catalog.load(checkpoint),
+        sql,
+        now_ms=clock_ms(now_ms),
+        verify=verify,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=None if memory_limit is None else bytes_of(memory_limit),
+        cancelled=cancelled,
+    )
+    return RowStream(rows)
+
+
+def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
+    """Return the views of a checkpoint; reads only the manifest."""
+    return views_of(catalog.load(checkpoint))

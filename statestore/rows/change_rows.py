@@ -1,0 +1,230 @@
+"""Changes of a keyed state as checked rows: upserts, and delete markers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from statestore.format.layers import MARK, delete_widths
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
+from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
+from statestore.rows.delete_markers import (
+    Deletion,
+    as_stored,
+    comes,
+    coming,
+    deletes,
+    mark_of,
+    named_columns,
+    widths_of,
+)
+from statestore.rows.equality import first_of_equals, found
+from statestore.rows.input_rows import StreamedRows, given_groups, is_dicts, with_groups
+from statestore.rows.key_group_runs import in_order, taken
+from statestore.rows.python_values import fitted, row_place, shown, table_of_dicts
+from statestore.rows.sorting import equal_leaves
+
+__all__ = [
+    "change_stream",
+    "change_table",
+    "consistent",
+    "typed_deletes",
+    "typed_rows",
+    "width_of",
+]
+
+
+def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") -> int:
+    """Return the number of identity columns that a delete with these columns names.
+
+    Value columns are ignored. Raises InvalidArgumentError unless the columns are the key, the key
+    with its namespace, or the whole identity.
+    """
+    for width in reversed(delete_widths(state)):
+        wanted = state.identity[:width]
+        if all(name in names for name in wanted):
+            rest = [name for name in state.identity[width:] if name in names]
+            if rest:
+                break
+            return width
+    raise InvalidArgumentError(
+        f"{what} of {state} names the columns ({', '.join(map(str, names))}); give its key "
+        f"({', '.join(state.key)}), or all of ({', '.join(state.identity)})"
+    )
+
+
+def typed_rows(rows: Any, state: KeyedState) -> Any:
+    """Return a list of dictionaries as a table of the state's types; other rows unchanged.
+
+    The table has the columns that occur in any dictionary; for an empty list it has all columns.
+    Raises SchemaMismatchError for a name that the state lacks, and for a value that its column
+    cannot hold.
+    """
+    if not is_dicts(rows):
+        return rows
+    used = {name for row in rows for name in row}
+    names = [name for name in state.schema.names if name in used]
+    is_known = used and used <= {*names, KEY_GROUP}
+    schema = with_groups(state.schema.select(names) if is_known else state.schema, used)
+    try:
+        return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
+    except (InvalidArgumentError, SchemaMismatchError) as error:
+        raise SchemaMismatchError(
+            f"{error}. Changes have the columns of what they change; take a full snapshot to "
+            "change the columns"
+        ) from error
+
+
+def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
+    """Return deletes as tables, each of which names the same columns in all of its rows.
+
+    A list of dictionaries may mix whole keys and single entries. Other rows already are such a
+    table. Raises the errors of :func:`width_of` and :func:`typed_rows`.
+    """
+    if not is_dicts(rows):
+        return [rows]
+    if not rows:
+        return [arrow_schema(state.schema.select(state.key)).empty_table()]
+    of_width: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        width = width_of([*row], state, f"row {at} of the {what}")
+        of_width.setdefault(width, []).append(at)
+    return [
+        _deletes([rows[at] for at in places], places, state.identity[:width], state, what)
+        for width, places in of_width.items()
+    ]
+
+
+def _deletes(
+    rows: Sequence[Mapping[str, Any]],
+    places: Sequence[int],
+    names: Sequence[str],
+    state: KeyedState,
+    what: str,
+) -> pa.Table:
+    wanted = with_groups(state.schema.select(names), {name for row in rows for name in row})
+    named = [{name: row.get(name) for name in wanted.names} for row in rows]
+    return table_of_dicts(
+        with_uuids(named, uuid_columns(state)),
+        wanted,
+        subject=f"the {what} of {state}",
+        place=lambda at: row_place(places[at]),
+    )
+
+
+def change_table(
+    given: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
+) -> pa.Table:
+    """Return rows as changes: rows with a deletion become deletes, the others upserts.
+
+    Raises InvalidArgumentError when a column cannot be stored.
+    """
+    marked = [_marked(rows, deletion, state, changes) for rows, deletion in given]
+    return pa.concat_tables(marked, promote_options="default")
+
+
+def change_stream(
+    given: Sequence[tuple[pa.Table | StreamedRows, Deletion | None]],
+    state: KeyedState,
+    changes: KeyedState,
+) -> StreamedRows:
+    """Return rows, some of which are streams, as a stream of changes; see :func:`change_table`."""
+    nothing = [(rows.schema.empty_table(), how) for rows, how in given]
+    schema = change_table(nothing, state, changes).schema
+
+    def tables() -> Iterator[pa.Table]:
+        for rows, how in given:
+            for table in rows.tables if isinstance(rows, StreamedRows) else [rows]:
+                marked = _marked(table, how, state, changes)
+                for name in schema.names[len(marked.schema) :]:
+                    marked = marked.append_column(name, pa.nulls(marked.num_rows, pa.int64()))
+                yield marked
+
+    return StreamedRows(schema, tables())
+
+
+def _marked(
+    rows: pa.Table, deletion: Deletion | None, state: KeyedState, changes: KeyedState
+) -> pa.Table:
+    names = named_columns(deletion, state)
+    schema = arrow_schema(changes.schema)
+    columns = []
+    for field in schema:
+        if field.name == MARK:
+            columns.append(pa.array(np.full(rows.num_rows, mark_of(deletion), np.int64)))
+        elif field.name in names:
+            column, subject = rows.column(field.name), f"changes of {state}"
+            columns.append(fitted(column, field.type, name=field.name, subject=subject))
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    table, own = pa.table(columns, schema=schema), given_groups(rows, state)
+    return table if own is None else table.append_column(KEY_GROUP, own)
+
+
+def consistent(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
+    """Yield changes in their stored form, each delete once.
+
+    A key that is cleared may have upserts. The pieces are in ascending order
+    (:mod:`statestore.rows.sorting`), and changes of one entry are in one piece.
+
+    Raises DuplicateKeyError for rows that are upserted and deleted in one checkpoint.
+    """
+    deleted: pa.Table | None = None
+    for piece in pieces:
+        if comes(piece).all() and not (deleted is not None and deleted.num_rows):
+            yield piece
+            continue
+        come, every = coming(piece), deletes(piece)
+        own = deletes(piece, cleared=False)
+        deleted = own if deleted is None else pa.concat_tables([deleted, own])
+        _refuse_both(come, deleted, changes)
+        deleted = _open_deletes(deleted, piece, changes)
+        if not every.num_rows:
+            yield piece
+            continue
+        rows = pa.concat_tables([come, _each_once(as_stored(every), changes)])
+        order = np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")
+        yield taken(rows, order)
+
+
+def _open_deletes(deleted: pa.Table, piece: pa.Table, changes: KeyedState) -> pa.Table:
+    """Return the deletes that may also apply to rows of the next piece.
+
+    The next rows come after the last row of this piece, so only deletes that include this last row
+    can apply to them.
+    """
+    if not deleted.num_rows:
+        return deleted
+    last = piece.select([KEY_GROUP, *changes.identity]).slice(piece.num_rows - 1)
+    last = last.take(pa.array(np.zeros(deleted.num_rows, np.intp)))
+    widths = widths_of(deleted, changes)
+    names_last = np.zeros(deleted.num_rows, np.bool_)
+    for width in np.unique(widths).tolist():
+        names = [KEY_GROUP, *changes.identity[:width]]
+        names_last |= (widths == width) & equal_leaves(deleted, last, names)
+    return deleted.filter(pa.array(names_last))
+
+
+def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
+    widths = widths_of(goes, changes)
+    for width in np.unique(widths).tolist():
+        names = list(changes.identity[:width])
+        deleted = goes.filter(pa.array(widths == width)).select(names)
+        both, _ = found(comes.select(names), deleted)
+        if len(both):
+            entry = shown(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
+            raise DuplicateKeyError(
+                f"the entry {entry} of {changes} comes and is deleted in one checkpoint; give it "
+                "to one of upserts and deletes. To write a key anew, without what it had, name it "
+                "in cleared"
+            )
+
+
+def _each_once(gone: pa.Table, changes: KeyedState) -> pa.Table:
+    rows = in_order(gone, changes)
+    return rows.filter(pa.array(first_of_equals(rows.select([KEY_GROUP, *changes.identity]))))

@@ -1,0 +1,346 @@
+"""Sorts and checks rows, in runs of whole key groups, before they are written to files.
+
+Small key groups are sorted, checked and digested together: with thousands of them, a call for each
+would cost more than its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState, StateKind
+from statestore.keys.arrow import key_groups
+from statestore.keys.values import fields_may_be_null
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.delete_markers import are_changes, coming
+from statestore.rows.equality import as_bytes, compared_columns, equal_values, leaf_columns
+from statestore.rows.python_values import shown
+from statestore.rows.text import refuse_invalid_text
+
+__all__ = [
+    "ONE_ARRAY_BYTES",
+    "RUN_BYTES",
+    "RowOrder",
+    "checked",
+    "combined",
+    "first_descent",
+    "in_order",
+    "key_groups_of",
+    "null_key_error",
+    "null_keys",
+    "order_of",
+    "sort_leaves",
+    "taken",
+]
+
+Places = npt.NDArray[np.intp]
+
+RUN_BYTES = 2**20
+"""A run ends with a key group once it has about this many bytes."""
+
+ONE_ARRAY_BYTES = 2**30
+"""Larger rows are not combined into one array: Arrow's text offsets end at 2 GiB."""
+
+FLOAT_ORDER = (False, False)
+"""The order of floats in written files: -0.0 is not after 0.0, and NaN is last, not first."""
+
+
+def key_groups_of(
+    rows: pa.RecordBatch | pa.Table, state: KeyedState, max_parallelism: int | None = None
+) -> npt.NDArray[np.int32]:
+    """Return each row's key group, computed from its key; ``max_parallelism`` is optional."""
+    return key_groups(
+        [rows.column(name) for name in state.key],
+        max_parallelism=max_parallelism or state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+
+
+def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
+    """Sort the rows of each piece and yield them in their stored form.
+
+    The pieces are in ascending order; the rows of a key group may be in several of them. Raises
+    DuplicateKeyError at the first duplicate entry, and NullKeyError after counting all null keys.
+    """
+    stored = pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(state.schema)])
+    nulls = 0
+    last: pa.RecordBatch | None = None
+    for table in tables:
+        if not table.num_rows:
+            continue
+        nulls += sum(null_keys(batch, state) for batch in table.to_batches())
+        if nulls:
+            continue
+        rows = combined(table)
+        for batch in rows.to_batches():
+            refuse_invalid_text(batch, state, state.key)
+            _refuse_null_entries(batch, state)
+            _refuse_null_times(batch, state)
+        ascends = _strictly_ascends(rows, state)
+        if not ascends:
+            rows = in_order(rows, state)
+        for batch in rows.select([KEY_GROUP, *state.identity]).to_batches():
+            if not ascends:
+                _refuse_duplicates(batch, state)
+            if last is not None:
+                _refuse_duplicates(pa.concat_batches([last, batch.slice(0, 1)]), state)
+            last = batch.slice(batch.num_rows - 1)
+        rows = rows.select(stored.names)
+        yield rows if rows.schema.equals(stored) else rows.cast(stored)
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
+    """Return whether rows are strictly ascending; False if a simple comparison cannot tell."""
+    if rows.column(0).num_chunks != 1:
+        return False
+    undecided = np.ones(rows.num_rows - 1, bool)
+    for name in (KEY_GROUP, *state.identity):
+        for leaf in leaf_columns(rows.column(name).chunk(0)):
+            kind = leaf.type
+            if leaf.null_count or pa.types.is_floating(kind) or pa.types.is_list(kind):
+                return False
+            left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+            less = np.asarray(pc.less(left, right))
+            if less.all():
+                return True
+            equal = np.asarray(pc.equal(left, right))
+            if (undecided & ~less & ~equal).any():
+                return False
+            undecided &= equal
+            if not undecided.any():
+                return True
+    return False
+
+
+def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
+    """Return the rows of some key groups in order of key group and identity, nulls first."""
+    return taken(rows, order_of(rows, state))
+
+
+def combined(rows: pa.Table) -> pa.Table:
+    """Return the rows in one chunk. Large rows are not copied: one array has at most 2 GiB."""
+    return rows.combine_chunks() if rows.nbytes < ONE_ARRAY_BYTES else rows
+
+
+def taken(rows: pa.Table, places: Places) -> pa.Table:
+    """Return the rows at some positions, without a copy of large rows (see :func:`combined`)."""
+    if rows.nbytes < ONE_ARRAY_BYTES:
+        return rows.take(pa.array(places))
+    ends = np.flatnonzero(np.diff(places, append=-1) != 1) + 1
+    begins = np.concatenate(([0], ends[:-1]))
+    spans = zip(places[begins].tolist(), (ends - begins).tolist(), strict=True)
+    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(at, count) for at, count in spans)])
+
+
+def sort_leaves(column: pa.Array) -> list[pa.Array]:
+    """Return the plain columns that sort the values of an identity column, nulls first.
+
+    They are the fields of structs, lists as bytes, and floats as ranks.
+    """
+    leaves = leaf_columns(column)
+    return [as_bytes(one) if pa.types.is_nested(one.type) else _ranked(one) for one in leaves]
+
+
+def _ranked(leaf: pa.Array) -> pa.Array:
+    # 0.0 and -0.0 compare equal but are two keys, and NaN equals no value.
+    return _ranks(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
+
+
+def first_descent(rows: pa.RecordBatch) -> int | None:
+    """Return the position of the first row that is greater than the next; None if sorted."""
+    undecided = np.ones(max(rows.num_rows - 1, 0), np.bool_)
+    for leaf in compared_columns(rows.columns):
+        if not undecided.any():
+            break
+        if leaf.null_count == 0:  # most rows are decided by one comparison
+            undecided &= ~np.asarray(pc.less(leaf.slice(0, len(leaf) - 1), leaf.slice(1)))
+            if not undecided.any():
+                break
+        greater, equal = _compare(leaf, FLOAT_ORDER)
+        wrong = undecided & greater
+        if wrong.any():
+            return int(np.flatnonzero(wrong)[0])
+        undecided &= equal
+    return None
+
+
+def order_of(rows: pa.Table, state: KeyedState) -> Places:
+    """Return the positions of rows in order of key group and identity."""
+    batches = rows.select(state.identity).to_batches()
+    pieces = zip(*(map(_ranked, compared_columns(batch.columns)) for batch in batches), strict=True)
+    columns = [pa.chunked_array(chunks) for chunks in pieces]
+    by = pa.table(columns, names=[str(index) for index in range(len(columns))])
+    keys = [(name, "ascending", "at_start") for name in by.column_names]
+    order = np.asarray(pc.sort_indices(by, sort_keys=keys))
+    groups = np.asarray(rows.column(KEY_GROUP))
+    if (groups != groups[0]).any():
+        # For small integers, numpy uses a radix sort, which is stable within each key group.
+        order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
+    return order.astype(np.intp)
+
+
+def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
+    """Return the error for rows without a key; it has their number as ``rows``."""
+    columns = ", ".join(state.key)
+    some = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
+    wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
+    return NullKeyError(
+        f"{some} a null key ({columns}); with a null in any of these columns there is no key "
+        f"group. Leave them out, of a DataFrame with df.where('{wanted}')",
+        rows,
+    )
+
+
+def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
+    """Return the number of rows with a null in a key column, unless null is a valid key."""
+    if state.hash_scheme == "flink-sql":  # in this scheme NULL is an ordinary key
+        return 0
+    leaves = []
+    for name, kind in zip(state.key, state.key_types, strict=True):
+        column = batch.column(name)
+        leaves += [column] if fields_may_be_null(kind) else leaf_columns(column)
+    if not any(leaf.null_count for leaf in leaves):
+        return 0
+    any_null = np.zeros(batch.num_rows, bool)
+    for leaf in leaves:
+        any_null |= np.asarray(leaf.is_null())
+    return int(any_null.sum())
+
+
+def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """Refuse list elements without a position, and timers without a time."""
+    if state.kind not in (StateKind.LIST, StateKind.TIMERS):
+        return
+    if are_changes(state):  # a delete may have only a key
+        batch = coming(batch)
+    for name in state.entry:
+        if batch.column(name).null_count:
+            raise InvalidArgumentError(
+                f"{state} has rows whose {name!r} is null; it says which {state.kind} entry a row "
+                "is, so give every row a value"
+            )
+
+
+def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
+    if state.ttl is None or not batch.column(state.ttl.column).null_count:
+        return
+    if are_changes(state):  # a delete has no values
+        batch = coming(batch)
+    nulls = batch.column(state.ttl.column).null_count
+    if nulls:
+        raise InvalidArgumentError(
+            f"{nulls} rows of {state} have null in {state.ttl.column!r}, by which their time to "
+            "live goes; give every row a time, or leave the column out where the checkpoint's "
+            "clock may fill it"
+        )
+
+
+def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """Compare each row with the next one: in sorted rows, duplicates are adjacent."""
+    rows = batch.num_rows - 1
+    same = np.ones(rows, bool)
+    for column in compared_columns(batch.select([KEY_GROUP, *state.identity]).columns):
+        same &= equal_values(column.slice(0, rows), column.slice(1))
+        if not same.any():
+            return
+    at = int(np.flatnonzero(same)[0])
+    [entry] = shown(batch.select(list(state.identity)).slice(at, 1))
+    raise DuplicateKeyError(
+        f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
+        "columns that tell them apart (namespace, map_key or position)"
+    )
+
+
+# Checks whether rows are sorted as docs/FORMAT.md says, batch after batch, with one in memory.
+#
+# Sorted means: by some total order of distinct values, nulls first, column after column. For floats
+# the format leaves two choices to the writer: whether ``-0.0`` is before or after ``0.0``, and
+# whether NaN is before or after all numbers. Each file must keep to one choice. In any such order
+# equal rows are adjacent, so comparing neighbors finds all duplicates.
+
+
+Flags = npt.NDArray[np.bool_]
+_ANY = (False, False)
+_LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class RowOrder:
+    """Checks the rows of one file in turn; see ``is_sorted`` and ``duplicates``."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Compare rows by these columns, in this order."""
+        self._columns = tuple(columns)
+        self._last: pa.RecordBatch | None = None
+        # The choices that fit all rows so far: (is -0.0 after 0.0?, is NaN first?).
+        self._choices = {*product((False, True), (False, True))}
+        self.duplicates = 0
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether all rows so far are sorted."""
+        return bool(self._choices)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Compare each row with the previous one, also across batches."""
+        if batch.num_rows == 0:
+            return
+        rows = batch.select(self._columns)
+        seam = rows if self._last is None else pa.concat_batches([self._last, rows])
+        self._last = rows.slice(rows.num_rows - 1)
+        leaves = list(compared_columns(seam.columns))
+        if not any(pa.types.is_floating(leaf.type) for leaf in leaves):
+            self._choices &= {_ANY}
+        fitting = set()
+        for choice in self._choices or {_ANY}:
+            descends, same = _compare_rows(leaves, choice)
+            if not descends:
+                fitting.add(choice)
+        self._choices &= fitting
+        self.duplicates += int(same.sum())
+
+
+def _compare_rows(leaves: list[pa.Array], choice: tuple[bool, bool]) -> tuple[bool, Flags]:
+    """Return whether a row is greater than the next one, and which rows equal the next one."""
+    undecided = np.ones(len(leaves[0]) - 1, np.bool_)
+    descends = False
+    for leaf in leaves:
+        greater, equal = _compare(leaf, choice)
+        descends = descends or bool((undecided & greater).any())
+        undecided &= equal
+    return descends, undecided
+
+
+def _compare(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
+    if pa.types.is_floating(leaf.type):
+        leaf = _ranks(leaf, choice)
+    left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+    if leaf.null_count == 0:
+        return np.asarray(pc.greater(left, right)), np.asarray(pc.equal(left, right))
+    left_null, right_null = np.asarray(left.is_null()), np.asarray(right.is_null())
+    greater = np.asarray(pc.fill_null(pc.greater(left, right), False))
+    equal = np.asarray(pc.fill_null(pc.equal(left, right), False))
+    return greater | (right_null & ~left_null), equal | (left_null & right_null)
+
+
+def _ranks(leaf: pa.Array, choice: tuple[bool, bool]) -> pa.Array:
+    """Return numbers in the same order as the floats; 0.0 and -0.0 differ, NaN is one value."""
+    minus_zero_after, nan_first = choice
+    values = np.array(pc.fill_null(leaf.cast(pa.float64()), 0.0))
+    bits = values.view(np.int64)
+    ranks = np.where(bits < 0, bits ^ _LARGEST, bits)
+    if minus_zero_after:
+        zeros = values == 0.0
+        ranks[zeros] = -1 - ranks[zeros]
+    ranks[np.isnan(values)] = _SMALLEST if nan_first else _LARGEST
+    return pa.array(ranks, mask=np.asarray(leaf.is_null()))

@@ -1,0 +1,472 @@
+"""Converts one Python value to a stored type: exactly, or not at all.
+
+Values are equal if Python says so, and NaN equals NaN. Therefore ``2.0`` and ``Decimal("2.00")``
+fit an integer type, and ``2.5`` does not. A boolean does not fit a number, a date does not fit a
+timestamp, and text does not fit bytes. A datetime with a zone only fits ``timestamp``, one without
+a zone only ``timestamp_ntz``. Fields that a dictionary lacks are null in a struct. Python has no
+32-bit float: its floats are rounded to the nearest one, which is only infinite or 0 if the value
+was.
+
+Scalars of numpy and pandas count as the values that they hold; NaT and NA are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from struct import pack, unpack
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.format.schema import type_text
+from statestore.rows.column_types import schema_of_arrow
+
+__all__ = [
+    "UnfitError",
+    "bare",
+    "brief",
+    "exactly",
+    "guessed_kind",
+    "is_list",
+    "is_missing",
+    "kind_text",
+]
+
+Convert = Callable[[Any], Any]
+
+_EPOCH, _INSTANT = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+_MOST_EXPONENT = 400
+"""No column type has numbers with more digits than this."""
+
+
+class UnfitError(Exception):
+    """A value that a type cannot hold; ``path`` is its position within the column's value."""
+
+    def __init__(self, value: Any, kind: str, reason: str, path: str = "") -> None:
+        """Keep the value, the type that cannot hold it, and the reason."""
+        super().__init__(reason)
+        self.value, self.kind, self.reason, self.path = value, kind, reason, path
+
+    def within(self, step: str) -> UnfitError:
+        """Return the error with a path that starts one level further out."""
+        return UnfitError(self.value, self.kind, self.reason, step + self.path)
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is null in Python, numpy or pandas."""
+    if value is None:
+        return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    # Compare names to avoid an import: pandas is already loaded if the value is from pandas.
+    return type(value).__name__ in ("NaTType", "NAType")
+
+
+def exactly(kind: pa.DataType) -> Convert:
+    """Return a function that converts a value to one that Arrow accepts for the type unchanged.
+
+    The function raises UnfitError if that is not possible.
+    """
+    inner = _of_type(kind)
+
+    def convert(value: Any) -> Any:
+        if is_missing(value):
+            return None
+        return inner(bare(value))
+
+    return convert
+
+
+def _of_type(kind: pa.DataType) -> Convert:
+    types = pa.types
+    if types.is_struct(kind):
+        return _struct({field.name: exactly(field.type) for field in kind}, kind_text(kind))
+    if types.is_map(kind):
+        return _map(exactly(kind.key_type), exactly(kind.item_type), kind_text(kind))
+    if types.is_list(kind):
+        return _list(exactly(kind.value_type), kind_text(kind))
+    if types.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if types.is_timestamp(kind):
+        return _moment if kind.tz else _local
+    if types.is_integer(kind):
+        return lambda value: _integer(value, kind)
+    if types.is_time(kind):
+        return _time
+    return _EXACT.get(kind, lambda value: value)
+
+
+def bare(value: Any) -> Any:
+    """Return a numpy scalar as a Python value, if Python has one; other values unchanged."""
+    if isinstance(value, np.datetime64):
+        micros = value.astype("datetime64[us]")
+        days = np.datetime_data(value)[0] in ("D", "W", "M", "Y")
+        found = (value.astype("datetime64[D]") if days else micros).item()
+        is_whole = days or micros.astype(value.dtype) == value
+        return found if is_whole and isinstance(found, date) else value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def brief(value: Any, most: int = 80) -> str:
+    """Return a value for a message, truncated to ``most`` characters."""
+    try:
+        return f"{value!r:.{most}}"
+    except ValueError:  # Python does not format integers of more than 4,300 digits
+        return "an integer of more than 4,300 digits"
+
+
+def is_list(value: Any) -> bool:
+    """Return whether a value is a list of values; text and bytes do not count."""
+    is_text = isinstance(value, str | bytes | bytearray | memoryview)
+    return isinstance(value, Sequence | np.ndarray) and not is_text
+
+
+def _integer(value: Any, kind: pa.DataType) -> int:
+    if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
+        number = int(value)
+        if number != value:
+            reason = f"it would become {number}; fractions go into double or decimal"
+            raise UnfitError(value, kind_text(kind), reason)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = int.__index__(value)
+    else:
+        raise _other(value, kind)
+    most = 1 << (kind.bit_width - 1)
+    if not -most <= number < most:
+        raise UnfitError(value, kind_text(kind), f"that ends at {-most} and {most - 1}")
+    return number
+
+
+def _double(value: Any, kind: pa.DataType) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _other(value, kind)
+    if isinstance(value, Decimal) and value.is_nan():
+        raise _other(value, kind)
+    try:
+        number = float(value)
+        if kind == pa.float32():
+            (number,) = unpack("<f", pack("<f", number))
+    except OverflowError:
+        raise UnfitError(value, kind_text(kind), "it is beyond the largest one") from None
+    is_near = isinstance(value, float) and kind == pa.float32() and (number != 0) is (value != 0)
+    if number != value and value == value and not is_near:  # NaN comes out as NaN
+        raise UnfitError(value, kind_text(kind), f"it would become {number!r}")
+    return number
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _other(value, kind)
+    if not _is_finite(value):
+        raise _other(value, kind)
+    sign, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int)
+    unscaled = int(Decimal((0, digits, 0)))  # Python does not parse text with this many digits
+    shift = exponent + kind.scale
+    if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
+        raise UnfitError(value, kind_text(kind), "it has more digits")
+    if unscaled and shift >= 0:
+        unscaled *= 10**shift
+    elif unscaled:
+        unscaled, rest = divmod(unscaled, 10**-shift)
+        if rest:
+            raise UnfitError(value, kind_text(kind), "it has more digits behind the point")
+    if unscaled >= 10**kind.precision:
+        raise UnfitError(value, kind_text(kind), "it has more digits")
+    return Decimal((sign if unscaled else 0, tuple(map(int, str(unscaled))), -kind.scale))
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _other(value, pa.string())
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnfitError(value, "string", "half a surrogate pair is no text") from None
+    return text
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _other(value, pa.binary())
+    return bytes(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _other(value, pa.bool_())
+    return value
+
+
+def _date(value: Any) -> date:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise _other(value, pa.date32())
+    return value
+
+
+def _moment(value: Any) -> int:
+    """Return the microseconds since 1970 of a datetime with a zone."""
+    kind = pa.timestamp("us", "UTC")
+    if not isinstance(value, datetime):
+        raise _other(value, kind)
+    value = _to_micros(value, kind)
+    if value.utcoffset() is None:
+        raise UnfitError(value, kind_text(kind), "it has no time zone; give it one")
+    try:
+        since: timedelta = value.astimezone(UTC) - _INSTANT
+    except (OverflowError, ValueError):
+        reason = "in UTC it is outside the years 1 to 9999"
+        raise UnfitError(value, kind_text(kind), reason) from None
+    return since // _MICRO
+
+
+def _local(value: Any) -> int:
+    """Return the microseconds since 1970 of a datetime without a zone."""
+    kind = pa.timestamp("us")
+    if not isinstance(value, datetime):
+        raise _other(value, kind)
+    if value.utcoffset() is not None:
+        reason = "it has a time zone; say of which zone's clock, and leave the zone out"
+        raise UnfitError(value, kind_text(kind), reason)
+    return (_to_micros(value, kind).replace(tzinfo=None) - _EPOCH) // _MICRO
+
+
+def _to_micros(value: Any, kind: pa.DataType) -> datetime:
+    """Return a Python datetime; refuse a pandas timestamp with nanoseconds."""
+    if nanos := getattr(value, "nanosecond", 0):
+        reason = f"in microseconds it would lose data: {nanos} ns; round it"
+        raise UnfitError(value, kind_text(kind), reason)
+    own: datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+    return own
+
+
+def _time(value: Any) -> time:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise UnfitError(value, "time", "that is a time of day without a zone")
+    return value
+
+
+def _struct(fields: Mapping[str, Convert], text: str) -> Convert:
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise UnfitError(value, text, "give a dictionary")
+        for name in value:
+            if name not in fields:
+                reason = f"that has no field {name!r}, whose value would be lost"
+                raise UnfitError(value[name], text, reason, f".{name}")
+        found = {}
+        for name, inner in fields.items():
+            try:
+                found[name] = inner(value.get(name))
+            except UnfitError as error:
+                raise error.within(f".{name}") from None
+        return found
+
+    return convert
+
+
+def _list(element: Convert, text: str) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if not is_list(value):
+            raise UnfitError(value, text, "give a list")
+        found = []
+        for at, item in enumerate(value):
+            try:
+                found.append(element(item))
+            except UnfitError as error:
+                raise error.within(f"[{at}]") from None
+        return found
+
+    return convert
+
+
+def _map(key: Convert, item: Convert, text: str) -> Convert:
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        found = []
+        for pair in _pairs(value, text):
+            try:
+                entry = (key(pair[0]), item(pair[1]))
+            except UnfitError as error:
+                raise error.within(f"[{brief(pair[0], 40)}]") from None
+            if entry[0] is None:
+                raise UnfitError(value, text, "the key of an entry is not null")
+            found.append(entry)
+        return found
+
+    return convert
+
+
+def _pairs(value: Any, text: str) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
+    ):
+        return value
+    raise UnfitError(value, text, "give a dictionary, or a list of pairs")
+
+
+def _is_finite(value: float | Decimal) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, int) or isfinite(value)  # isfinite() fails for a huge integer
+
+
+def _is_small(value: float | Decimal) -> bool:
+    """Return whether a number may fit 64 bits: ``int`` of ``1E+999999`` takes all memory."""
+    return not isinstance(value, Decimal) or value.adjusted() < _MOST_EXPONENT
+
+
+def _other(value: Any, kind: pa.DataType) -> UnfitError:
+    text = kind_text(kind)
+    return UnfitError(value, text, f"{type(value).__name__} is none of its values")
+
+
+def kind_text(kind: pa.DataType) -> str:
+    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
+    try:
+        [field] = schema_of_arrow(pa.schema([("column", kind)])).fields
+    except (InvalidArgumentError, UnsupportedTypeError):
+        return str(kind)
+    return type_text(field.type)
+
+
+_EXACT: Mapping[pa.DataType, Convert] = {
+    pa.string(): _string,
+    pa.binary(): _binary,
+    pa.bool_(): _boolean,
+    pa.date32(): _date,
+    pa.float32(): lambda value: _double(value, pa.float32()),
+    pa.float64(): lambda value: _double(value, pa.float64()),
+}
+
+
+# The type of a column of Python values without a declared type: one type, and no mixture.
+#
+# Integers become long. Integers mixed with fractions become double or decimal, if they stay equal.
+# Dictionaries become structs with the names of all dictionaries; a map has to be declared.
+
+
+_KINDS: tuple[tuple[tuple[type, ...], str, pa.DataType], ...] = (
+    ((bool,), "boolean", pa.bool_()),  # before int, because bool is a subclass of int
+    ((int,), "whole number", pa.int64()),
+    ((float,), "float", pa.float64()),
+    ((Decimal,), "decimal", None),
+    ((str,), "text", pa.string()),
+    ((bytes, bytearray, memoryview), "bytes", pa.binary()),
+    ((time,), "time of day", pa.time64("us")),
+    ((timedelta, np.timedelta64), "duration", pa.duration("us")),
+    ((np.datetime64,), "time without a zone", pa.timestamp("us")),
+)
+_TYPES = {word: kind for _, word, kind in _KINDS} | {
+    "date": pa.date32(),
+    "time without a zone": pa.timestamp("us"),
+    "time with a zone": pa.timestamp("us", "UTC"),
+}
+_PLAIN = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+}
+"""For these Python types, the type alone determines the column type."""
+_MOST_DIGITS = 76
+"""Arrow's largest decimal; a decimal of more than 38 digits is refused when it is stored."""
+
+
+def guessed_kind(values: Iterable[Any]) -> pa.DataType:
+    """Return the type of the values; Arrow's null type if all are null.
+
+    Raises UnfitError for a value whose type differs from an earlier one's, or is not supported.
+    """
+    values = [*values]
+    types = {*map(type, values)} - {type(None)}
+    if len(types) == 1 and (plain := _PLAIN.get(*types)) is not None:
+        return plain
+    found: dict[str, list[Any]] = {}
+    for value in values:
+        if is_missing(value):
+            continue
+        word = _word(value)
+        others = [other for other in found if not _go_together(word, other)]
+        if others:
+            raise UnfitError(value, others[0], f"it is a {word}, and a column has one type")
+        found.setdefault(word, []).append(value)
+    if not found:
+        return pa.null()
+    if "dictionary" in found:
+        return _guessed_struct(found["dictionary"])
+    if "list" in found:
+        return pa.list_(guessed_kind(_items(found["list"])))
+    if "decimal" in found:
+        return _guessed_decimal([value for held in found.values() for value in held])
+    return _TYPES["float" if "float" in found else next(iter(found))]
+
+
+def _word(value: Any) -> str:
+    value = bare(value)
+    if isinstance(value, Mapping):
+        return "dictionary"
+    if is_list(value):
+        return "list"
+    if isinstance(value, datetime):
+        return "time without a zone" if value.utcoffset() is None else "time with a zone"
+    if isinstance(value, date):
+        return "date"
+    for types, word, _ in _KINDS:
+        if isinstance(value, types):
+            return word
+    reason = f"{type(value).__name__} is none"
+    if isinstance(value, UUID):
+        reason += "; say key_types='UUID' where it is a key, else give its text or its 16 bytes"
+    raise UnfitError(value, "one of the types of columns", reason)
+
+
+def _go_together(one: str, other: str) -> bool:
+    return one == other or {one, other} in (
+        {"whole number", "float"},
+        {"whole number", "decimal"},
+    )
+
+
+def _guessed_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
+    names = list(dict.fromkeys(name for value in values for name in value))
+    fields = []
+    for name in names:
+        if not isinstance(name, str):
+            reason = "the names of a struct are strings; declare a map with an Arrow schema"
+            raise UnfitError(name, "a dictionary", reason)
+        try:
+            fields.append((name, guessed_kind(value.get(name) for value in values)))
+        except UnfitError as error:
+            raise error.within(f".{name}") from None
+    return pa.struct(fields)
+
+
+def _items(values: Sequence[Iterable[Any]]) -> Iterable[Any]:
+    for value in values:
+        yield from value
+
+
+def _guessed_decimal(values: Sequence[Any]) -> pa.DataType:
+    before = behind = 0
+    for value in values:
+        _, digits, exponent = Decimal(bare(value)).as_tuple()
+        if isinstance(exponent, int):
+            before = max(before, len(digits) + exponent)
+            behind = max(behind, -exponent)
+    if before + behind > _MOST_DIGITS:
+        reason = f"their values need {before + behind} digits, more than a decimal has"
+        raise UnfitError(values[-1], "decimals", reason)
+    width = max(before + behind, 1)
+    return (pa.decimal128 if width <= 38 else pa.decimal256)(width, behind)

@@ -1,0 +1,557 @@
+"""Converts Python values to Arrow columns, and back; each value must stay equal.
+
+All dictionaries, lists and scalars are converted here: rows, elements, keys and conditions.
+:mod:`statestore.rows.lossless_cast` defines which values fit a type.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from enum import IntEnum
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.schema import DataType, Schema
+from statestore.keys.arrow_types import is_binary, is_text
+from statestore.rows.column_types import arrow_schema, arrow_type
+from statestore.rows.lossless_cast import UnfitError, brief, exactly, guessed_kind, kind_text
+
+__all__ = [
+    "ROWS",
+    "Place",
+    "column_of",
+    "dictionaries",
+    "fits_by_type",
+    "fitted",
+    "fitted_table",
+    "guessed_column",
+    "row_place",
+    "shown",
+    "shown_values",
+    "table_like",
+    "table_of_dicts",
+]
+
+ROWS = "the rows"
+"""The name of rows in messages if nothing else is known about them."""
+
+Place = Callable[[int], str]
+"""Returns the name of a column's value in messages, by its position."""
+
+# Values of exactly these types need no conversion: Arrow checks their bounds, without any loss.
+_PLAIN: dict[pa.DataType, frozenset[type]] = {
+    pa.string(): frozenset({str}),
+    pa.binary(): frozenset({bytes}),
+    pa.bool_(): frozenset({bool}),
+    pa.int8(): frozenset({int}),
+    pa.int16(): frozenset({int}),
+    pa.int32(): frozenset({int}),
+    pa.int64(): frozenset({int}),
+    pa.float64(): frozenset({float}),
+    pa.date32(): frozenset({date}),
+}
+_ARROW_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+def row_place(at: int) -> str:
+    """Return the name of a row in messages, counted from 0."""
+    return f"row {at}"
+
+
+def column_of(
+    values: Sequence[Any],
+    kind: pa.DataType,
+    *,
+    name: str,
+    subject: str = ROWS,
+    place: Place = row_place,
+) -> pa.Array:
+    """Return values as a column of a stored type, in which each stays equal.
+
+    Raises InvalidArgumentError for the first value that would not; it names ``subject``, the column
+    and the path within it, the position, and the value.
+    """
+    found = _plain_column(values, kind)
+    if found is not None:
+        return found
+    convert = exactly(kind)
+    converted = []
+    for at, value in enumerate(values):
+        try:
+            converted.append(convert(value))
+        except UnfitError as error:
+            raise InvalidArgumentError(
+                f"{place(at)} of {subject} has {brief(error.value)} in the column "
+                f"{name + error.path!r}, which holds {error.kind}: {error.reason}"
+            ) from None
+    try:
+        return pa.array(converted, kind)
+    except _ARROW_ERRORS as error:
+        raise InvalidArgumentError(
+            f"the values of {name!r} of {subject} are none of {kind}: {error}"
+        ) from error
+
+
+def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return values that have the type's own Python type; None if one of them does not."""
+    if not {*map(type, values)} - {type(None)} <= _PLAIN.get(kind, frozenset()):
+        return None
+    try:
+        return pa.array(values, kind)
+    except _ARROW_ERRORS:
+        return None
+
+
+def guessed_column(
+    values: Sequence[Any], *, name: str, subject: str = ROWS, place: Place = row_place
+) -> pa.Array:
+    """Return values as a column of their common type, in which each stays equal.
+
+    Raises InvalidArgumentError, which names ``subject``, the column, the position and the value.
+    """
+    try:
+        kind = guessed_kind(values)
+    except UnfitError as error:
+        at = bisect_left(range(len(values)), True, key=lambda at: not _is_alike(values[: at + 1]))
+        raise InvalidArgumentError(
+            f"the values of {name!r} do not form a column of one type: {place(at)} of {subject} "
+            f"has {brief(error.value)} in {name + error.path!r}, beside {error.kind}: "
+            f"{error.reason}"
+        ) from None
+    try:
+        return column_of(values, kind, name=name, subject=subject, place=place)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"the values of {name!r} do not form a column of one type: {error}"
+        ) from error
+
+
+def _is_alike(values: Sequence[Any]) -> bool:
+    try:
+        guessed_kind(values)
+    except UnfitError:
+        return False
+    return True
+
+
+def table_of_dicts(
+    rows: Sequence[Mapping[str, Any]],
+    schema: Schema | None,
+    *,
+    subject: str = ROWS,
+    place: Place = row_place,
+) -> pa.Table:
+    """Return dictionaries as a table with ``schema``, or with all names and their guessed types.
+
+    A name that a dictionary lacks is null there. Raises SchemaMismatchError for a name that
+    ``schema`` lacks, and InvalidArgumentError for a value that would not stay equal, or values
+    without a common type.
+    """
+    names = _names(rows, subject)
+    if schema is None:
+        columns = [
+            guessed_column([row.get(name) for row in rows], name=name, subject=subject, place=place)
+            for name in names
+        ]
+        return pa.table(columns, names=names)
+    for name in names:
+        if name not in schema.names:
+            raise SchemaMismatchError(
+                f"{subject} has a value of {name!r}, and the state was stored with the columns "
+                f"({schema}); leave it out, or use a new state name"
+            )
+    stored = arrow_schema(schema)
+    columns = [
+        column_of(
+            [row.get(field.name) for row in rows],
+            field.type,
+            name=field.name,
+            subject=subject,
+            place=place,
+        )
+        for field in stored
+    ]
+    return pa.table(columns, schema=stored)
+
+
+def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: str) -> pa.Table:
+    """Return dictionaries as a table of all names that occur in them.
+
+    A stored column keeps its type if it can hold every value. Any other column gets the type of its
+    values. Raises InvalidArgumentError for values without a common type.
+    """
+    names = _names(rows, subject)
+    columns = [
+        _column_like([row.get(name) for row in rows], name, stored, subject) for name in names
+    ]
+    return pa.table(columns, names=names)
+
+
+def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"the names of columns are strings, in {subject} too")
+    return names
+
+
+def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> pa.Array:
+    if name in stored.names:
+        kind = arrow_schema(stored.select([name])).field(0).type
+        with suppress(InvalidArgumentError):  # new values may need a type of their own
+            return column_of(values, kind, name=name, subject=subject)
+    return guessed_column(values, name=name, subject=subject)
+
+
+def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:
+    """Return rows as dictionaries.
+
+    Raises InvalidArgumentError, which names the column, for a time outside the years 1 to 9999,
+    which Python cannot hold.
+    """
+    try:
+        found: list[dict[str, Any]] = rows.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{subject} has a time in {_unreadable(rows)!r} that Python's date and datetime cannot "
+            "hold, which end at the years 1 and 9999; read these rows as Arrow: subtask(i), "
+            "keys(…) or query(…)"
+        ) from error
+    return found
+
+
+def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as dictionaries for display; see :func:`shown_values`."""
+    columns = [shown_values(column) for column in rows.columns]
+    if not columns:
+        return [{} for _ in range(rows.num_rows)]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def shown_values(column: pa.Array | pa.ChunkedArray, *, of_duckdb: bool = False) -> list[Any]:
+    """Return the values of a column for display.
+
+    If Python cannot hold one of its times, all of its times are text. They are in ISO 8601 in the
+    years 1 to 9999. Other years have DuckDB's format, such as ``290309-12-22 (BC) 00:00:00``. Times
+    of day are always text.
+
+    Args:
+        column: The column.
+        of_duckdb: Whether DuckDB made it. Its greatest dates and timestamps are ``infinity``.
+    """
+    if not _has_times_beyond_python(column.type):
+        with suppress(OverflowError, ValueError):  # a date or timestamp that Python lacks
+            found: list[Any] = column.to_pylist()
+            return found
+    numbers = column.cast(_with_numbers(column.type)).to_pylist()
+    return [_with_time_texts(value, column.type, of_duckdb) for value in numbers]
+
+
+def _has_times_beyond_python(kind: pa.DataType) -> bool:
+    """Return whether Python may change a value of a type without an error.
+
+    Python turns 24:00 into 00:00. Without pandas, it has no nanoseconds.
+    """
+    types = pa.types
+    if types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
+        return True
+    return any(_has_times_beyond_python(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _with_numbers(kind: pa.DataType) -> pa.DataType:
+    """Return a type in which times are replaced by the integers that Arrow stores for them."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _with_numbers(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_with_numbers(kind.key_type), _with_numbers(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_with_numbers(kind.value_type), kind.list_size)
+    if types.is_list(kind):
+        return pa.list_(_with_numbers(kind.value_type))
+    if types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
+
+
+def _with_time_texts(value: Any, kind: pa.DataType, of_duckdb: bool) -> Any:
+    """Return a value with its times, which are integers here, as text."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        return {
+            field.name: _with_time_texts(value[field.name], field.type, of_duckdb) for field in kind
+        }
+    if types.is_map(kind):
+        pair = (kind.key_type, kind.item_type)
+        return [
+            tuple(_with_time_texts(*part, of_duckdb) for part in zip(entry, pair, strict=True))
+            for entry in value
+        ]
+    if types.is_list(kind) or types.is_fixed_size_list(kind):
+        return [_with_time_texts(item, kind.value_type, of_duckdb) for item in value]
+    if not types.is_temporal(kind):
+        return value
+    if of_duckdb and not types.is_time(kind) and abs(value) == 2 ** (kind.bit_width - 1) - 1:
+        return "infinity" if value > 0 else "-infinity"
+    return _time_text(value, kind)
+
+
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _time_text(number: int, kind: pa.DataType) -> str:
+    """Return a date, timestamp or time of day as text; ``number`` is what Arrow stores."""
+    if pa.types.is_date32(kind):
+        return _date_text(number)[0]
+    unit = _UNITS[kind.unit]
+    if pa.types.is_time(kind):
+        return _clock_text(number, unit)
+    days, rest = divmod(number, 86_400 * unit)
+    day, is_iso = _date_text(days)
+    if is_iso:
+        clock, _, fraction = _clock_text(rest, unit).partition(".")
+        fraction = f".{fraction:0<6}" if fraction else ""  # like datetime.isoformat()
+        return f"{day}T{clock}{fraction}{'Z' if kind.tz else ''}"
+    return f"{day} {_clock_text(rest, unit)}{'+00' if kind.tz else ''}"
+
+
+def _date_text(days: int) -> tuple[str, bool]:
+    """Return the date ``days`` after 1970-01-01 as text, and whether ISO 8601 can represent it.
+
+    This uses the proleptic Gregorian calendar's eras of 400 years, each from a March 1.
+    """
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += era * 400 + (month >= 10)
+    month = month + 3 if month < 10 else month - 9
+    text = f"-{month:02}-{day + 1:02}"
+    if year < 1:
+        return f"{1 - year:04}{text} (BC)", False
+    return f"{year:04}{text}", year <= 9999
+
+
+def _clock_text(number: int, unit: int) -> str:
+    seconds, fraction = divmod(number, unit)
+    minutes, second = divmod(seconds, 60)
+    text = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    digits = f"{unit + fraction}"[1:].rstrip("0")
+    return f"{text}.{digits}" if digits else text
+
+
+def _unreadable(rows: pa.Table | pa.RecordBatch) -> str:
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.to_pylist()
+        except (OverflowError, ValueError):
+            return str(name)
+    raise AssertionError("every column can be read alone")
+
+
+# Arrow columns as columns of stored types: each value stays equal, or the column is refused.
+#
+# The types alone decide if every value of one type fits the other, such as ``int32`` in ``int64``.
+# Otherwise values are checked: by Arrow if its cast refuses losses, by Python if it does not. The
+# rules are the same as for scalars (:mod:`statestore.rows.lossless_cast`). Nanoseconds fit
+# microseconds if they are whole microseconds. A number never fits a boolean, and a time of day
+# never fits a date.
+
+
+_DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
+"""The number of digits of a signed integer, by its bytes."""
+
+
+class _Fit(IntEnum):
+    """How to determine that values of one type fit another."""
+
+    TYPE = 0  # all values fit
+    CAST = 1  # Arrow's cast refuses values that do not fit
+    VALUE = 2  # each value has to be checked
+    NEAREST = 3  # double to float: rounded to the nearest float, like Python's floats
+    NEVER = 4
+
+
+def fitted_table(
+    rows: pa.Table,
+    schema: Schema,
+    subject: str = ROWS,
+    *,
+    nearest: bool = True,
+    first_row: int = 0,
+) -> pa.Table:
+    """Return the columns of ``schema``, in its order and types; other columns are dropped.
+
+    Without ``nearest``, doubles do not fit float columns. Messages count rows from ``first_row``.
+
+    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
+    does not fit.
+    """
+    stored = arrow_schema(schema)
+    columns = [
+        fitted(
+            rows.column(field.name),
+            field.type,
+            name=field.name,
+            subject=subject,
+            nearest=nearest,
+            first_row=first_row,
+        )
+        for field in stored
+    ]
+    return pa.table(columns, schema=stored)
+
+
+def fitted(
+    column: pa.ChunkedArray,
+    kind: pa.DataType,
+    *,
+    name: str,
+    subject: str = ROWS,
+    nearest: bool = True,
+    first_row: int = 0,
+) -> pa.ChunkedArray:
+    """Return a column as a column of a stored type, in which each value stays equal.
+
+    Doubles in a float column are rounded to the nearest floats, like Python's floats, unless
+    ``nearest`` is False.
+
+    Raises InvalidArgumentError, which names ``subject``, the column and the first row whose value
+    does not fit.
+    """
+    if column.type == kind:
+        return column
+    fit = _fit(column.type, kind)
+    if fit is _Fit.NEVER or (fit is _Fit.NEAREST and not nearest):
+        raise InvalidArgumentError(
+            f"the column {name!r} of {subject} holds {kind_text(column.type)}, which is no "
+            f"{kind_text(kind)}; give it that type"
+        )
+    cast = _cast(column, kind) if fit <= _Fit.CAST else None
+    if cast is not None:
+        return cast
+    try:
+        values = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the column {name!r} of {subject} holds {kind_text(column.type)} with times outside "
+            f"the years 1 to 9999, which cannot become {kind_text(kind)}: {error}"
+        ) from error
+    found = column_of(
+        values, kind, name=name, subject=subject, place=lambda at: row_place(first_row + at)
+    )
+    return pa.chunked_array([found], kind)
+
+
+def fits_by_type(source: DataType, target: DataType) -> bool:
+    """Return whether every value of one stored type fits another."""
+    return _fit(arrow_type(source), arrow_type(target)) is _Fit.TYPE
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """Return Arrow's cast of a column; None if a value does not fit, or Arrow lacks the cast."""
+    try:
+        return _decoded(column).cast(kind)
+    except pa.ArrowException:
+        return None
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a dictionary column as a column of its values, and UUIDs as their bytes.
+
+    Polars' dictionaries have view types, which Arrow's ``take`` does not support.
+    """
+    if isinstance(column.type, pa.UuidType):
+        return column.cast(column.type.storage_type)
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    if pa.types.is_string_view(kind):
+        kind = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        kind = pa.large_binary()
+    chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
+    types = pa.types
+    if source == target or types.is_null(source):
+        return _Fit.TYPE
+    if types.is_dictionary(source):
+        return _fit(source.value_type, target)
+    if isinstance(source, pa.UuidType):
+        return _fit(source.storage_type, target)
+    if types.is_struct(target):
+        return _of_structs(source, target) if types.is_struct(source) else _Fit.NEVER
+    if types.is_map(target):
+        if not types.is_map(source):
+            return _Fit.NEVER
+        return max(_fit(source.key_type, target.key_type), _fit(source.item_type, target.item_type))
+    if types.is_list(target):
+        return _fit(source.value_type, target.value_type) if _is_list(source) else _Fit.NEVER
+    if types.is_timestamp(target):
+        if not types.is_timestamp(source) or (source.tz is None) != (target.tz is None):
+            return _Fit.NEVER
+        return _Fit.TYPE if source.unit == target.unit else _Fit.CAST
+    if _is_number(source) and _is_number(target):
+        return _of_numbers(source, target)
+    return _Fit.TYPE if _family(source) == _family(target) != "" else _Fit.NEVER
+
+
+def _of_structs(source: pa.DataType, target: pa.DataType) -> _Fit:
+    """Return how one struct type fits another; never if their fields differ.
+
+    Arrow would drop a field that the target lacks, and fill a field that the source lacks.
+    """
+    names = [field.name for field in source]
+    if sorted(names) != sorted(field.name for field in target):
+        return _Fit.NEVER
+    return max(_fit(source.field(field.name).type, field.type) for field in target)
+
+
+def _of_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
+    types = pa.types
+    if types.is_decimal(source):
+        if types.is_decimal(target):
+            wide = target.scale >= source.scale
+            wide = wide and target.precision - target.scale >= source.precision - source.scale
+            return _Fit.TYPE if wide else _Fit.CAST
+        return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
+    if types.is_floating(source):
+        if types.is_floating(target):
+            return _Fit.TYPE if target.bit_width >= source.bit_width else _Fit.NEAREST
+        return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
+    if types.is_decimal(target):
+        digits = _DIGITS[source.bit_width // 8] + types.is_unsigned_integer(source)
+        return _Fit.TYPE if target.precision - target.scale >= digits else _Fit.VALUE
+    bits = source.bit_width - types.is_signed_integer(source)
+    if types.is_floating(target):
+        return _Fit.TYPE if bits <= (53 if target.bit_width == 64 else 24) else _Fit.VALUE
+    return _Fit.TYPE if bits < target.bit_width else _Fit.CAST
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _family(kind: pa.DataType) -> str:
+    """Return a name for types with the same values, "" for types that cannot be stored."""
+    if is_text(kind):
+        return "text"
+    if is_binary(kind):
+        return "bytes"
+    return "date" if pa.types.is_date32(kind) else ""

@@ -1,0 +1,447 @@
+"""Sorts the rows of a state by key group and identity in bounded memory.
+
+Rows that fit the budget are sorted in memory. Otherwise an external merge sort is used: sorted runs
+are written to a temporary folder as Arrow IPC streams, then merged. The folder is created with the
+first run, and deleted at the end. If the process is killed, it is deleted later; see
+:mod:`statestore.storage.temporary`.
+
+A *piece* is a table of bounded size. Pieces *ascend* if no row of a piece belongs after a row of
+the next piece. Within a piece, rows may be in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.layers import MARK
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
+from statestore.rows.delete_markers import are_changes
+from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_columns
+from statestore.rows.key_group_runs import (
+    ONE_ARRAY_BYTES,
+    Places,
+    combined,
+    in_order,
+    order_of,
+    taken,
+)
+from statestore.rows.python_values import shown
+from statestore.storage.base import named
+from statestore.storage.temporary import temporary_folder
+
+__all__ = [
+    "MEMORY_BYTES",
+    "ROW_BYTES",
+    "ExternalSort",
+    "equal_leaves",
+    "key_group_pieces",
+    "last_difference",
+    "merge_steps",
+    "slices_of",
+    "sorted_pieces",
+]
+
+MEMORY_BYTES = 256 * 2**20
+"""The default memory in which one writer may sort rows."""
+
+ROW_BYTES = 2**29
+"""The maximum size of one row in bytes. Arrow's text arrays and Parquet's pages are limited to
+2 GiB, and a reader must be able to hold two rows in one array."""
+
+_COPIES = 4
+"""The number of copies of sorted rows in memory: gathered rows, sort keys, and ordered rows."""
+
+_FAN_IN = 64
+"""The maximum number of runs in a merge: each one has an open file and a part of the budget."""
+
+
+def key_group_pieces(
+    rows: Iterable[pa.RecordBatch | pa.Table],
+    state: KeyedState,
+    run_bytes: int,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Iterator[pa.Table]:
+    """Gather rows that are in order of key group into pieces that ascend.
+
+    Args:
+        rows: batches or tables with a column ``key_group``. A key group may extend over several.
+        state: the state whose identity columns order the rows of a key group.
+        run_bytes: small key groups are gathered until they have this many bytes.
+        memory_bytes: the memory to use. A key group that does not fit is sorted on disk.
+
+    Yields:
+        Whole key groups with rows in any order, or sorted pieces of large key groups.
+
+    Raises:
+        InvalidArgumentError: if a key group occurs again after a later one, or a row is too large.
+        StorageError: if the temporary folder cannot be written.
+    """
+    with ExternalSort(state, memory_bytes) as sort:
+        run_bytes, last = min(run_bytes, sort.limit), -1
+        for table in _limited(rows, sort.limit, state):
+            groups = np.asarray(table.column(KEY_GROUP))
+            _refuse_disorder(groups, last)
+            begins, last = int(groups[-1]) != last, int(groups[-1])
+            if begins and (sort.size or sort.spilled) and sort.total + table.nbytes >= run_bytes:
+                border = int(np.searchsorted(groups, last))
+                if border:
+                    sort.add(table.slice(0, border))
+                yield from sort.finish()
+                table = table.slice(border)
+            sort.add(table)
+        yield from sort.finish()
+
+
+def sorted_pieces(
+    rows: Iterable[pa.RecordBatch | pa.Table], state: KeyedState, memory_bytes: int = MEMORY_BYTES
+) -> Iterator[pa.Table]:
+    """Yield rows that arrive in any order, with a column ``key_group``, as sorted pieces.
+
+    Raises InvalidArgumentError for a row that is too large, and StorageError if the temporary
+    folder cannot be written.
+    """
+    with ExternalSort(state, memory_bytes) as sort:
+        for table in _limited(rows, sort.limit, state):
+            sort.add(table)
+        is_sorted = sort.spilled
+        for piece in sort.finish():
+            yield piece if is_sorted else in_order(piece, state)
+
+
+class ExternalSort:
+    """Sorts the rows of a state within a memory budget; use it in a ``with`` block."""
+
+    def __init__(self, state: KeyedState, memory_bytes: int) -> None:
+        """Use about ``memory_bytes`` of memory."""
+        self.limit = min(max(memory_bytes // _COPIES, 1), ONE_ARRAY_BYTES)
+        # While a piece is merged, the previous one is still being written.
+        self._merged_bytes = self.limit // 3
+        self._state = state
+        self._held: list[pa.Table] = []
+        self._stack = ExitStack()
+        self._folder: Path | None = None
+        self._runs: list[_Run] = []
+        self._written = 0
+        self.size = 0
+        self.total = 0
+
+    def __enter__(self) -> ExternalSort:
+        """Return the sort itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Delete the temporary folder."""
+        self._stack.close()
+
+    @property
+    def spilled(self) -> bool:
+        """Whether rows are on disk."""
+        return bool(self._runs)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows in any order."""
+        if self._held and self.size + rows.nbytes > self.limit:
+            self._spill()
+        self._held.append(rows)
+        self.size += rows.nbytes
+        self.total += rows.nbytes
+
+    def finish(self) -> Iterator[pa.Table]:
+        """Yield all added rows as ascending pieces; rows can be added again afterwards.
+
+        Rows that are not on disk are one piece, not sorted yet.
+        """
+        if not self._runs:
+            if self._held:
+                piece = pa.concat_tables(self._held)
+                self._clear()
+                yield piece
+            return
+        if self._held:
+            self._spill()
+        self._clear()
+        runs, self._runs = self._runs, []
+        while len(some := self._mergeable(runs)) < len(runs):
+            runs = [*runs[len(some) :], self._written_run(self._merged(some))]
+        yield from self._whole_entries(self._merged(runs))
+
+    def _clear(self) -> None:
+        self._held, self.size, self.total = [], 0, 0
+
+    def _spill(self) -> None:
+        rows = pa.concat_tables(self._held)
+        self._held, self.size = [], 0
+        self._runs.append(self._written_run([taken(rows, order_of(rows, self._state))]))
+
+    def _written_run(self, pieces: Iterable[pa.Table]) -> _Run:
+        """Write sorted rows as a run, in batches small enough to hold one of each merged run."""
+        if self._folder is None:
+            self._folder = self._stack.enter_context(temporary_folder("sort"))
+        path = self._folder / f"{self._written}.arrow"
+        self._written += 1
+        return _Run.write(path, pieces, max(self._merged_bytes // _FAN_IN, 1))
+
+    def _mergeable(self, runs: Sequence[_Run]) -> Sequence[_Run]:
+        """Return the first runs whose largest batches fit the budget together; at least two."""
+        sizes = np.cumsum([run.batch_bytes for run in runs])
+        fitting = int(np.searchsorted(sizes, self.limit, side="right"))
+        return runs[: max(min(fitting, _FAN_IN), 2)]
+
+    def _merged(self, runs: Sequence[_Run]) -> Iterator[pa.Table]:
+        """Yield the rows of sorted runs, sorted, and delete the runs."""
+        with ExitStack() as stack:
+            tables = [stack.enter_context(run.reading()) for run in runs]
+            for rows, places, _ in merge_steps(tables, self._state, self._merged_bytes):
+                yield taken(rows, places)
+
+    def _whole_entries(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Keep all changes of one entry in one piece: its deletes and its upsert."""
+        if not are_changes(self._state):
+            yield from pieces
+            return
+        names = [KEY_GROUP, *(name for name in self._state.identity if name != MARK)]
+        left: pa.Table | None = None
+        for piece in pieces:
+            rows = piece if left is None else pa.concat_tables([left, piece])
+            cut = last_difference(rows, names)
+            left = rows.slice(cut)
+            if cut:
+                yield rows.slice(0, cut)
+        if left is not None:
+            yield left
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A file of sorted rows; ``batch_bytes`` is the size of its largest batch."""
+
+    path: Path
+    batch_bytes: int
+
+    @classmethod
+    def write(cls, path: Path, pieces: Iterable[pa.Table], batch_bytes: int) -> _Run:
+        """Write sorted pieces in batches of about ``batch_bytes``; StorageError if that fails."""
+        largest = 1
+        with ExitStack() as stack:
+            stack.enter_context(named("write", path))
+            options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+            sink = stack.enter_context(pa.OSFile(str(path), "wb"))
+            stream: pa.RecordBatchStreamWriter | None = None
+            for piece in pieces:
+                if stream is None:
+                    stream = pa.ipc.new_stream(sink, piece.schema, options=options)
+                    stack.callback(stream.close)
+                for part in slices_of(piece, batch_bytes):
+                    for batch in part.to_batches():
+                        largest = max(largest, batch.nbytes)
+                        stream.write_batch(batch)
+        return cls(path, largest)
+
+    @contextmanager
+    def reading(self) -> Iterator[Iterator[pa.Table]]:
+        """Yield the rows of the run; the file is deleted at the end."""
+        with pa.OSFile(str(self.path), "rb") as file, pa.ipc.open_stream(file) as batches:
+            yield self._tables(batches)
+        self.path.unlink()
+
+    def _tables(self, batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
+        while True:
+            with named("read", self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield pa.Table.from_batches([batch])
+
+
+Step = tuple[pa.Table, Places, npt.NDArray[np.intp]]
+"""Rows of several sorted streams, the positions of the next rows, sorted, and the number of the
+stream that each of them is from."""
+
+
+def merge_steps(
+    streams: Sequence[Iterator[pa.Table]], state: KeyedState, memory_bytes: int
+) -> Iterator[Step]:
+    """Merge streams of sorted tables, in steps that each have the next rows of all streams.
+
+    Rows of one key group and identity are in one step, except duplicates within a stream. About
+    ``memory_bytes`` of rows are in memory, half of them for streams that wait for others. All
+    streams are read ahead before a step, so that many streams need few steps. For few streams,
+    :func:`statestore.layers.aligned_streams.aligned` is more suitable.
+    """
+    share = memory_bytes // (2 * max(len(streams), 1))
+    heads = [_Head(number, stream) for number, stream in enumerate(streams)]
+    while heads := [head for head in heads if head.fill(share)]:
+        # If streams follow each other, as runs of ordered rows do, few of them have rows in a
+        # step. Sorting the others as well would multiply the time by their number.
+        overlapping = _overlapping(heads, state)
+        for head in overlapping:
+            head.fill(memory_bytes // len(overlapping))
+        overlapping = _overlapping(heads, state)
+        rows = pa.concat_tables([head.rows for head in overlapping])
+        order = order_of(rows, state)
+        ends = np.cumsum([head.rows.num_rows for head in overlapping])
+        # Rows after the last row of a head may belong after unread rows of its stream.
+        unread = [end - 1 for end, head in zip(ends, overlapping, strict=True) if not head.at_end]
+        stop = _end_of_first(rows, order, unread, state)
+        order = order[:stop]
+        of_head = np.searchsorted(ends, order, side="right")
+        counts = np.bincount(of_head, minlength=len(overlapping)).tolist()
+        for head, count in zip(overlapping, counts, strict=True):
+            head.drop(count)
+        yield rows, order, np.array([head.number for head in overlapping])[of_head]
+
+
+def _overlapping(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
+    """Return the heads that have rows in the next step.
+
+    The step ends at the first last row of any head whose stream has more rows.
+    """
+    names = [KEY_GROUP, *state.identity]
+    rows = pa.concat_tables(
+        [head.rows.select(names).slice(0, 1) for head in heads]
+        + [head.rows.select(names).slice(head.rows.num_rows - 1) for head in heads]
+    ).combine_chunks()
+    order = order_of(rows, state)
+    unread = [len(heads) + number for number, head in enumerate(heads) if not head.at_end]
+    numbers = np.unique(order[: _end_of_first(rows, order, unread, state)] % len(heads))
+    return [heads[number] for number in numbers.tolist()]
+
+
+def _end_of_first(rows: pa.Table, order: Places, bounds: Sequence[int], state: KeyedState) -> int:
+    """Return the number of sorted rows up to the first of some bounds, including equal rows.
+
+    The bounds are positions of rows. Without bounds it is the number of all rows.
+    """
+    if not bounds:
+        return len(order)
+    place_of = np.empty(len(order), np.intp)
+    place_of[order] = np.arange(len(order))
+    last = int(place_of[bounds].min())
+    return last + 1 + _like_the_first(rows, order[last : last + 2 * _FAN_IN + 1], state)
+
+
+def _like_the_first(rows: pa.Table, places: Places, state: KeyedState) -> int:
+    """Return how many rows follow the first one and have its key group and identity."""
+    some = rows.select([KEY_GROUP, *state.identity]).take(pa.array(places))
+    first = some.take(pa.array(np.zeros(some.num_rows - 1, np.intp)))
+    return int(np.logical_and.accumulate(equal_rows(some.slice(1), first)).sum())
+
+
+class _Head:
+    """The next rows of a stream; ``at_end`` if they are its last ones."""
+
+    def __init__(self, number: int, stream: Iterator[pa.Table]) -> None:
+        self.number, self._stream = number, stream
+        self.rows = pa.table({})
+        self.at_end = False
+
+    def fill(self, most_bytes: int) -> bool:
+        """Read more if less than half of ``most_bytes`` are buffered; False without any rows.
+
+        All streams then have about as many rows, and most of them are in the next step.
+        """
+        tables, size = ([self.rows], self.rows.nbytes) if self.rows.num_rows else ([], 0)
+        while not self.at_end and (not tables or 2 * size < most_bytes):
+            more = next(self._stream, None)
+            if more is None:
+                self.at_end = True
+            else:
+                tables.append(more)
+                size += more.nbytes
+        if len(tables) > 1:
+            self.rows = combined(pa.concat_tables(tables))
+        elif tables:
+            [self.rows] = tables
+        return bool(self.rows.num_rows)
+
+    def drop(self, count: int) -> None:
+        """Remove the first rows."""
+        self.rows = self.rows.slice(count)
+
+
+def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows in slices of at most ``most_bytes``, or of one row."""
+    if rows.num_rows <= 1 or rows.nbytes <= most_bytes:
+        yield rows
+        return
+    step = max(rows.num_rows * most_bytes // rows.nbytes, 1)
+    for start in range(0, rows.num_rows, step):
+        part = rows.slice(start, step)
+        if part.num_rows == 1 or part.nbytes <= 2 * most_bytes:
+            yield part
+        else:  # the rows differ in size
+            half = part.num_rows // 2
+            for some in (part.slice(0, half), part.slice(half)):
+                yield from slices_of(some, most_bytes)
+
+
+def _limited(
+    rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
+) -> Iterator[pa.Table]:
+    """Yield nonempty tables of at most ``limit`` bytes, or of one row."""
+    for some in rows:
+        table = pa.Table.from_batches([some]) if isinstance(some, pa.RecordBatch) else some
+        if not table.num_rows:
+            continue
+        if table.nbytes <= limit:
+            yield table
+            continue
+        for part in slices_of(table, limit // 4 + 1):
+            if part.nbytes > ROW_BYTES and part.num_rows == 1:
+                _refuse_row(part, state)
+            yield part
+
+
+def _refuse_row(row: pa.Table, state: KeyedState) -> None:
+    [entry] = shown(row.select([name for name in state.identity if name != MARK]))
+    raise InvalidArgumentError(
+        f"the row {entry!s:.200} of {state} has {row.nbytes} bytes, and a row can have "
+        f"{ROW_BYTES}; split its values over several rows, or store them elsewhere"
+    )
+
+
+def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
+    if groups[0] >= last and (groups[1:] >= groups[:-1]).all():
+        return
+    at = int(np.diff(groups, prepend=last).argmin())
+    before = groups[at - 1] if at else last
+    raise InvalidArgumentError(
+        f"rows of key group {groups[at]} come after those of key group {before}; sort them by key "
+        "group"
+    )
+
+
+def last_difference(rows: pa.Table, names: Sequence[str]) -> int:
+    """Return the position after the last row that differs from the next one in some columns."""
+    same = equal_leaves(rows.slice(0, rows.num_rows - 1), rows.slice(1), names)
+    different = np.flatnonzero(~same)
+    return int(different[-1]) + 1 if len(different) else 0
+
+
+def equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which rows equal the row at the same position of another table in some columns.
+
+    A null struct equals a struct of nulls, as in the sort order.
+    """
+    same = np.ones(left.num_rows, np.bool_)
+    for name in names:
+        columns = (rows.column(name).combine_chunks() for rows in (left, right))
+        for pair in zip(*map(leaf_columns, columns), strict=True):
+            plain = (as_bytes(leaf) if pa.types.is_nested(leaf.type) else leaf for leaf in pair)
+            same &= equal_values(*plain)
+    return same

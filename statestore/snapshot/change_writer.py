@@ -1,0 +1,307 @@
+"""Write incremental checkpoints: the changes since a checkpoint, instead of all rows.
+
+The state is named again with its files, and the changes become one more layer. Without a base to
+build on, the rows are written in full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from statestore.engines import arrow_engine as arrow
+from statestore.engines.choice import Engine, engine_of, reread, spark_module
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    StateNotFoundError,
+)
+from statestore.format.digest import RowSet
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import change_state
+from statestore.format.listed import read_all
+from statestore.format.manifest import KeyedEntry, Layer, TableRef
+from statestore.format.names import changes_table
+from statestore.format.schema import same_columns
+from statestore.format.state import KeyedState
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
+from statestore.layers.base_comparison import Against
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.rows.change_rows import (
+    change_stream,
+    change_table,
+    typed_deletes,
+    typed_rows,
+    width_of,
+)
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.delete_markers import Deletion, named_columns
+from statestore.rows.input_rows import StreamedRows
+from statestore.snapshot.carry import LATEST
+from statestore.snapshot.checkpoint_context import Attempt
+from statestore.snapshot.full_writer import checked_state, write_full
+from statestore.snapshot.pending_checkpoint import Collected
+from statestore.snapshot.state_request import (
+    KeyedRequest,
+    changed_ttl,
+    kept_ttl,
+    keyed_request,
+    refuse_new_times,
+    stamped,
+)
+
+__all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
+
+# Writes changes. Returns their handles and, if known, all rows of the state.
+Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
+_log = logging.getLogger(__name__)
+
+
+def changed_request(
+    attempt: Attempt, uid: str, name: str, base: int | str, **options: Any
+) -> KeyedRequest:
+    """Return the request of a caller. The kind and key of the state default to the stored ones.
+
+    Raises the errors of :func:`latest_or`, and InvalidArgumentError for a new state without a key.
+    """
+    if "key" not in options:
+        stored = latest_or(attempt, uid, name, base)
+        state = attempt.history.keyed(uid, name) if stored is None else stored.state
+        if state is None:
+            raise InvalidArgumentError(
+                f"the store has no state {name!r} of operator {uid!r}: give key=, and "
+                "kind= and entry= where it has entries, so that its rows can be written in full"
+            )
+        options = {
+            "key": state.key,
+            "namespace": state.namespace,
+            "kind": state.kind,
+            "entry": state.entry,
+            "time_domain": state.time_domain,
+            **options,
+        }
+    return keyed_request(attempt, uid, name, **options)
+
+
+def write_changes(
+    collected: Collected,
+    request: KeyedRequest,
+    upserts: Any,
+    deletes: Any,
+    cleared: Any,
+    base: int | str,
+) -> KeyedEntry:
+    """Write the changes, and return the state; see ``CheckpointWriter.changes``."""
+    return _ChangeWriter(collected, request).changes(upserts, deletes, cleared, base)
+
+
+def write_against(
+    collected: Collected, request: KeyedRequest, rows: Any, base: int | str
+) -> KeyedEntry:
+    """Write how all rows differ from a checkpoint; see ``CheckpointWriter.changes_against``."""
+    return _ChangeWriter(collected, request).changes_against(rows, base)
+
+
+class _ChangeWriter:
+    """Writes the changes of one state, or without a base to build on, its rows in full."""
+
+    def __init__(self, collected: Collected, request: KeyedRequest) -> None:
+        self._collected, self._attempt = collected, collected.attempt
+        self._request, self._uid, self._name = request, request.uid, request.name
+        self._ttl = request.ttl
+
+    def __str__(self) -> str:
+        """Return the state's name for messages."""
+        return str(self._request)
+
+    def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
+        if upserts is None and deletes is None and cleared is None:
+            raise InvalidArgumentError(
+                f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
+                "table when nothing changed"
+            )
+        most = self._attempt.parquet.stream_bytes
+        upserts, deletes, cleared = (
+            reread(rows, str(self), most) for rows in (upserts, deletes, cleared)
+        )
+        old = latest_or(self._attempt, self._uid, self._name, base)
+        if old is not None:
+            upserts = typed_rows(upserts, old.state)
+        upserts = self._stamped(upserts, None if old is None else old.state)
+        if old is None:
+            return self._in_full(upserts)
+        entry = self._like(old, upserts)
+        changes = change_state(entry.state)
+        marked: list[tuple[Engine, Any, Deletion | None]] = []
+        if upserts is not None:
+            marked.append((*engine_of(upserts), None))
+        marked += self._deletes(deletes, entry.state, "deletes")
+        marked += self._deletes(cleared, entry.state, "cleared")
+        engine, rows = self._rows(marked, entry.state, changes)
+        return self._layered(
+            entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
+        )
+
+    def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
+        if rows is None:
+            raise InvalidArgumentError(
+                f"no rows of {self} are given; give all that it has now, an empty table for none"
+            )
+        rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
+        old = latest_or(self._attempt, self._uid, self._name, base)
+        if old is None:
+            return self._in_full(rows)
+        engine, rows = engine_of(typed_rows(rows, old.state))
+        ttl = changed_ttl(self._ttl, old.state)
+        refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
+        entry = self._like(old, rows)
+        # Here, and not in Spark's job submission, where it would be wrapped in another error.
+        read_all(part.handles for part in entry.parts)
+        options = self._attempt.parquet
+        storage = self._attempt.catalog.storage
+        against = Against(storage, entry, options.run_bytes, options.memory_bytes)
+        return self._layered(
+            entry,
+            engine,
+            lambda owners, target: engine.write_against(rows, owners, against, target),
+        )
+
+    def _deletes(
+        self, given: Any, state: KeyedState, what: str
+    ) -> list[tuple[Engine, Any, Deletion | None]]:
+        """Return the deletes, each part with its engine and its kind of deletion."""
+        marked: list[tuple[Engine, Any, Deletion | None]] = []
+        for rows in [] if given is None else typed_deletes(given, state, what):
+            engine, rows = engine_of(rows)
+            width = width_of(engine.schema_of(rows).names, state)
+            engine.refuse_narrowing(rows, state.identity[:width], state)
+            marked.append((engine, rows, Deletion(width, cleared=what == "cleared")))
+        return marked
+
+    def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
+        """Return the upserts; if they have no times, they are stamped with the clock."""
+        if upserts is None:
+            return None
+        stored = base or self._attempt.history.keyed(self._uid, self._name)
+        if base is None:
+            ttl = kept_ttl(self._ttl, None if stored is None else stored.ttl, {})
+        else:
+            ttl = changed_ttl(self._ttl, base)
+        _, rows = engine_of(upserts, str(self))
+        return stamped(rows, ttl, stored, self._attempt.now_ms)
+
+    def _in_full(self, upserts: Any) -> KeyedEntry:
+        if upserts is None:
+            raise InvalidArgumentError(
+                f"the newest checkpoint has no {self}, so there is nothing to delete; give the "
+                "rows that it has as upserts"
+            )
+        _log.warning("the newest checkpoint has no %s: its rows are written in full", self)
+        return write_full(self._collected, self._request, upserts)
+
+    def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
+        """Return the entry to build on, after checking it against the request."""
+        engine, rows = engine_of(arrow_schema(old.state.schema) if upserts is None else upserts)
+        state = checked_state(self._collected, engine, rows, self._request)
+        if not same_columns(state.schema, old.state.schema):
+            raise SchemaMismatchError(
+                f"{self} is stored with the columns ({old.state.schema}), and its changes have "
+                f"({state.schema}); changes have the columns of what they change. Take a full "
+                "snapshot to change the columns"
+            )
+        if (state.max_parallelism, state.hash_scheme) != (
+            old.state.max_parallelism,
+            old.state.hash_scheme,
+        ):
+            raise SchemaMismatchError(
+                f"{self} is stored with max parallelism {old.state.max_parallelism} and hash "
+                f"scheme {old.state.hash_scheme} in the checkpoint that the changes build on, and "
+                f"with {state.max_parallelism} and {state.hash_scheme} in the newest; take a full "
+                "snapshot"
+            )
+        ttl = changed_ttl(self._ttl, old.state)
+        return replace(old, state=replace(old.state, uid=self._uid, ttl=ttl))
+
+    def _rows(
+        self,
+        given: list[tuple[Engine, Any, Deletion | None]],
+        state: KeyedState,
+        changes: KeyedState,
+    ) -> tuple[Engine, Any]:
+        """Return all changes as a local table or stream, or as a DataFrame if there are many."""
+        most = self._attempt.parquet.driver_bytes
+        here = [
+            (engine.on_driver(rows, named_columns(how, state), most), how)
+            for engine, rows, how in given
+        ]
+        if all(rows is not None for rows, _ in here):
+            if any(isinstance(rows, StreamedRows) for rows, _ in here):
+                return engine_of(change_stream(here, state, changes))
+            return engine_of(change_table(here, state, changes))
+        parts = [
+            (rows if few is None else few, how)
+            for (few, how), (_, rows, _) in zip(here, given, strict=True)
+        ]
+        parts = [
+            (rows.read_all() if isinstance(rows, StreamedRows) else rows, how)
+            for rows, how in parts
+        ]
+        return engine_of(spark_module("write").change_frame(parts, state, changes))
+
+    def _layered(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
+        attempt, changes = self._attempt, change_state(entry.state)
+        folder = changes_table(self._uid, self._name)
+        target = KeyedTarget(
+            storage=attempt.catalog.storage,
+            folder=folder,
+            checkpoint_id=attempt.checkpoint_id,
+            # the times of upserts are checked against it
+            state=replace(changes, ttl=entry.state.ttl),
+            options=attempt.parquet,
+            synced_later=engine is arrow,  # other engines may write on other machines
+        )
+        before = entry.contents
+        handles, rows = write(attempt.owners_of(entry.state), target)
+        if handles:
+            stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
+            everything = KeyGroupRange.every(changes.max_parallelism)
+            layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
+            entry = replace(entry, layers=(*entry.layers, layer))
+        entry = entry.recording(rows or (None if handles else before))
+        names = [f"{folder}/{handle.path}" for handle in handles]
+        self._collected.add_changed(entry, names, unsynced=names if target.synced_later else ())
+        return entry
+
+
+def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEntry | None:
+    """Return a state of the newest checkpoint or of ``base``.
+
+    Returns None if the newest checkpoint lacks it. Raises CheckpointNotFoundError,
+    StateNotFoundError or MalformedManifestError, because changes to an unreadable base would be
+    lost.
+
+    """
+    if base == LATEST:
+        return attempt.history.newest_keyed(uid, name)
+    try:
+        manifest = attempt.history.load(base)
+    except CheckpointNotFoundError as error:
+        error.add_note(
+            f"changes of state {name!r} of operator {uid!r} build on it: take a full snapshot, or "
+            "restore a checkpoint that is kept and give its number as base"
+        )
+        raise
+    stored = attempt.history.keyed_in(manifest, uid, name)
+    if stored is not None:
+        return stored
+    other = manifest.keyed_entry(uid, name)
+    raise StateNotFoundError(
+        f"{other.state} in checkpoint {manifest.checkpoint_id} is of another operator, as operator "
+        f"ids tell: {manifest.operators.id_of(uid)} there, {attempt.operators.id_of(uid)} in this "
+        "job. Write the state in full with checkpoint.keyed(…); or, if it is the same operator, "
+        "give it its uid, or the snapshot the graph of the job"
+    )

@@ -1,0 +1,474 @@
+"""Turn a caller's request into a checked state: columns, key types and max parallelism (I3).
+
+Stored values take precedence: an operator's max parallelism and a state's key never change, and its
+value columns change as ``format/schema.py`` allows. Any other difference is refused before a byte
+is written, with an error that shows both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from statestore.engines.choice import engine_of, is_frame, rows_on_driver
+from statestore.errors import (
+    InvalidArgumentError,
+    ParallelismError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import (
+    Schema,
+    changed_columns,
+    names_with_nul,
+    refuse_too_deep,
+    same_columns,
+    type_text,
+)
+from statestore.format.state import (
+    AUTO_LAYOUT,
+    SUBTASK,
+    TIME_TYPES,
+    KeyedState,
+    Layout,
+    OperatorState,
+    StateKind,
+    TimeDomain,
+    TimeToLive,
+)
+from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
+from statestore.keys.hashing import HASH_SCHEMES
+from statestore.layers.merge import check_instant
+from statestore.parquet.operator_elements import (
+    elements_in_place,
+    elements_table,
+    refuse_large_elements,
+    schema_of_elements,
+)
+from statestore.rows.column_types import is_uuid, uuid_columns
+from statestore.snapshot.checkpoint_context import Attempt, History
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "OFF",
+    "ROWS_WORTH_A_FILE",
+    "Columns",
+    "KeyTypes",
+    "KeyedRequest",
+    "TtlAsked",
+    "changed_ttl",
+    "kept_ttl",
+    "keyed_request",
+    "keyed_state",
+    "operator_state",
+    "refuse_new_times",
+    "stamped",
+    "uuid_columns_of",
+]
+
+
+# TTL in a checkpoint: which TTL a state has, and times for rows without one.
+#
+# A state keeps its stored TTL until another one, or ``"off"``, is given. Flink calls turning it on
+# or off a migration; here it is a full snapshot.
+
+
+OFF = "off"
+"""What turns the time to live of a stored state off; its column is an ordinary one from then on."""
+
+TtlAsked = TimeToLive | str | None
+
+
+def kept_ttl(
+    asked: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
+) -> TimeToLive | None:
+    """Return the TTL of a state: the requested one, or the stored one under its column's new name.
+
+    Raises InvalidArgumentError for a value that is neither a TimeToLive nor "off".
+    """
+    if isinstance(asked, TimeToLive):
+        return asked
+    if asked == OFF:
+        return None
+    if asked is not None:
+        raise InvalidArgumentError(
+            f"ttl={asked!r}: give ttl=TimeToLive(duration_ms, column), or ttl={OFF!r} to end it"
+        )
+    if stored is None or stored.column not in renamed:
+        return stored
+    column = renamed[stored.column]
+    return TimeToLive(stored.duration_ms, column, stored.update, stored.visibility)
+
+
+def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
+    """Return the TTL of a state with changes: its base's, or another one on the same column.
+
+    Raises SchemaMismatchError for another column, or if only one of the two has a TTL.
+    """
+    ttl = kept_ttl(asked, base.ttl, {})
+    if (ttl and ttl.column) == (base.ttl and base.ttl.column):
+        return ttl
+    raise SchemaMismatchError(
+        f"{base} has {_ttl_text(base.ttl)} where its changes build on, and is to have "
+        f"{_ttl_text(ttl)}; take a full snapshot to turn a time to live on or off, or to go by "
+        "another column"
+    )
+
+
+def refuse_new_times(
+    ttl: TimeToLive | None, stored: KeyedState | None, names: Sequence[str]
+) -> None:
+    """Refuse rows without timestamps for a state that already has a TTL."""
+    if ttl is None or stored is None or stored.ttl is None or ttl.column in names:
+        return
+    raise InvalidArgumentError(
+        f"{stored} has a time to live, and its rows lack the column {ttl.column!r}: they would all "
+        "begin to live anew. Give each row its time, write what changed with "
+        f"checkpoint.changes(…), which may leave it out, or end the time to live with ttl={OFF!r}"
+    )
+
+
+def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int) -> Any:
+    """Add the clock as time column to rows that lack it; return other rows unchanged.
+
+    The column has its stored type, or long if it is new.
+    """
+    if ttl is None:
+        return rows
+    engine, rows = engine_of(rows)
+    if ttl.column in engine.schema_of(rows).names:
+        return rows
+    kind = "long"
+    if stored is not None and ttl.column in stored.schema.names:
+        kind = type_text(stored.schema.type_of(ttl.column))
+    if kind not in TIME_TYPES:
+        return rows  # the check of the state refuses the column, with its type
+    if kind != "long":
+        check_instant(now_ms)
+    return engine.with_time(rows, ttl.column, kind, now_ms)
+
+
+def _ttl_text(ttl: TimeToLive | None) -> str:
+    return "no time to live" if ttl is None else f"a time to live by {ttl.column!r}"
+
+
+DEFAULT_HASH_SCHEME = "java"
+ROWS_WORTH_A_FILE = 2048
+"""Rows of a key group from which a file of its own costs little in comparison."""
+
+
+Columns = str | Sequence[str]
+
+KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
+"""What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
+
+TypesOf = Callable[[tuple[str, ...], str, Sequence[str | None]], tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedRequest:
+    """A keyed state as requested by the caller; None stands for the stored value or the default."""
+
+    uid: str
+    name: str
+    kind: StateKind
+    key: tuple[str, ...]
+    namespace: tuple[str, ...]
+    entry: tuple[str, ...]
+    max_parallelism: int | None
+    hash_scheme: str | None
+    time_domain: TimeDomain | None
+    layout: str | None
+    key_types: KeyTypes = None
+    rows: int | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    regroup: bool = False
+    ttl: TtlAsked = None
+
+    def __str__(self) -> str:
+        """Return the state's name for messages."""
+        return f"state {self.name!r} of operator {self.uid!r}"
+
+
+def keyed_request(
+    attempt: Attempt,
+    uid: str,
+    name: str,
+    *,
+    key: Columns,
+    namespace: Columns = (),
+    kind: StateKind | str = StateKind.VALUE,
+    entry: Columns = (),
+    time_domain: TimeDomain | str | None = None,
+    max_parallelism: int | None = None,
+    hash_scheme: str | None = None,
+    key_types: KeyTypes = None,
+    layout: Layout | str | None = None,
+    renamed: Mapping[str, str] | None = None,
+    dropped: Columns = (),
+    ttl: TtlAsked = None,
+    regroup: bool = False,
+) -> KeyedRequest:
+    """Return a caller's request with the defaults filled in.
+
+    Raises ParallelismError if the max parallelism contradicts the job graph.
+    """
+    return KeyedRequest(
+        uid=uid,
+        name=name,
+        kind=StateKind(kind),
+        key=_names(key),
+        namespace=_names(namespace),
+        entry=_names(entry),
+        max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
+        hash_scheme=hash_scheme,
+        key_types=key_types,
+        time_domain=None if time_domain is None else TimeDomain(time_domain),
+        layout=layout or attempt.layout,
+        renamed=renamed or {},
+        dropped=_names(dropped),
+        regroup=regroup,
+        ttl=ttl,
+    )
+
+
+def _names(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def keyed_state(
+    request: KeyedRequest,
+    *,
+    schema: Schema,
+    key_types: TypesOf,
+    parallelism: int,
+    history: History,
+    so_far: Sequence[KeyedEntry],
+) -> KeyedState:
+    """Return the state to write, with its columns in the order key, namespace, entry, values.
+
+    Raises InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError.
+    """
+    stored = history.keyed(request.uid, request.name)
+    scheme = request.hash_scheme or (stored.hash_scheme if stored else DEFAULT_HASH_SCHEME)
+    if scheme not in HASH_SCHEMES:
+        raise InvalidArgumentError(f"no hash scheme {scheme!r}; there is {', '.join(HASH_SCHEMES)}")
+    first = (*request.key, *request.namespace, *request.entry)
+    for name in first:
+        if name not in schema.names:
+            raise InvalidArgumentError(
+                f"{request}: no column {name!r}; the columns are {', '.join(schema.names)}"
+            )
+    rest = [name for name in schema.names if name not in first]
+    state = KeyedState(
+        uid=request.uid,
+        name=request.name,
+        kind=request.kind,
+        schema=schema.select((*dict.fromkeys(first), *rest)),  # refuses repeated columns
+        key=request.key,
+        namespace=request.namespace,
+        entry=request.entry,
+        key_types=_key_types(request, scheme, stored, key_types),
+        max_parallelism=_max_parallelism(request, parallelism, history, so_far),
+        hash_scheme=scheme,
+        time_domain=request.time_domain,
+        layout=Layout.RANGED,
+        ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
+    )
+    _refuse_unreadable(state.schema, str(state))
+    state = replace(state, layout=_layout(request, state.max_parallelism, history))
+    return state if stored is None else _as_stored(state, stored, request)
+
+
+def _key_types(
+    request: KeyedRequest, scheme: str, stored: KeyedState | None, types_of: TypesOf
+) -> tuple[str, ...]:
+    """Return the type that each key column is hashed as.
+
+    This is the requested type, or the stored one if the column can carry it, or the column's own
+    type.
+    """
+    asked = _asked_types(request)
+    if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
+        kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
+        with suppress(UnsupportedTypeError):  # the columns have changed, which is reported below
+            return types_of(request.key, scheme, kept)
+    return types_of(request.key, scheme, asked)
+
+
+def _asked_types(request: KeyedRequest) -> list[str | None]:
+    asked, key = request.key_types, request.key
+    if asked is None:
+        return [None] * len(key)
+    if isinstance(asked, Mapping):
+        for name in asked:
+            if name not in key:
+                raise InvalidArgumentError(
+                    f"key_types names {name!r}, which is no key column of state "
+                    f"{request.name!r} of operator {request.uid!r}; the key is ({', '.join(key)})"
+                )
+        return [asked.get(name) for name in key]
+    types: list[str | None] = [asked] if isinstance(asked, str) else list(asked)
+    if len(types) != len(key):
+        raise InvalidArgumentError(
+            f"state {request.name!r} of operator {request.uid!r} has {len(key)} key columns "
+            f"({', '.join(key)}) and {len(types)} key types; give one each, or a mapping of names"
+        )
+    return types
+
+
+def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[str, bool]:
+    """Return the key columns that are hashed as UUIDs, by whether they contain text.
+
+    These are the stored state's, and the newly requested ones, which are bytes.
+    """
+    asked = zip(request.key, _asked_types(request), strict=True)
+    said = {name: False for name, kind in asked if is_uuid(kind)}
+    return said if stored is None else said | uuid_columns(stored)
+
+
+def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
+    """Return the requested layout; the default ``auto`` depends on the number of rows.
+
+    This is the number of the given rows if it is known, or the number in the newest checkpoint that
+    has the state. A new state of unknown size is ranged: it gets few files if it is small, and if
+    it is large, a ranged file ends at the next key group anyway.
+    """
+    if request.layout not in (None, AUTO_LAYOUT):
+        return Layout(request.layout)
+    rows = history.rows(request.uid, request.name) if request.rows is None else request.rows
+    is_large = rows is not None and rows >= ROWS_WORTH_A_FILE * max_parallelism
+    return Layout.PARTITIONED if is_large else Layout.RANGED
+
+
+def operator_state(
+    uid: str,
+    name: str,
+    elements: Any,
+    mode: RedistributionMode,
+    parallelism: int,
+    history: History,
+) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
+    """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
+
+    Raises InvalidArgumentError if there is not one list per subtask, or if the elements are too
+    large. Raises SchemaMismatchError if mode or columns differ from the stored ones.
+    """
+    stored = history.operator(uid, name)
+    if stored is not None and stored.mode is mode and not stored.schema.fields:
+        stored = None  # it never had an element, so its columns are unknown
+    copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
+    subject = f"{mode.value} state {name!r} of operator {uid!r}"
+    if is_frame(elements):
+        table = elements_in_place(rows_on_driver(elements, subject), copies, subject)
+    else:
+        several = mode is not RedistributionMode.BROADCAST and isinstance(elements, Iterable)
+        lists = list(elements) if several else [elements]
+        if len(lists) != copies:
+            raise InvalidArgumentError(
+                f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
+                f"elements, and the parallelism is {parallelism}: give one list per subtask, an "
+                "empty one where there is none"
+            )
+        table = elements_table(lists, stored.schema if stored else None, subject)
+    refuse_large_elements(table, subject)
+    state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
+    _refuse_unreadable(state.schema, str(state))
+    if stored is not None and (
+        stored.mode is not mode or not same_columns(stored.schema, state.schema)
+    ):
+        raise SchemaMismatchError(
+            f"{state} was stored as {stored.mode.value} state of ({stored.schema}), and is now "
+            f"{mode.value} state of ({state.schema}); keep it, or use a new state name"
+        )
+    counts = [0] * copies
+    for subtask in table.column(SUBTASK).to_pylist():
+        counts[subtask] += 1
+    return state, table, tuple(counts)
+
+
+def _refuse_unreadable(schema: Schema, subject: str) -> None:
+    """Refuse a schema that can be written, but that one of the readers cannot read."""
+    refuse_too_deep(schema, subject)
+    for name in names_with_nul(schema):
+        raise InvalidArgumentError(
+            f"{subject} has a column or field {name!r}, and for DuckDB and Polars its name ends at "
+            "the NUL character; rename it"
+        )
+
+
+def _max_parallelism(
+    request: KeyedRequest,
+    parallelism: int,
+    history: History,
+    so_far: Sequence[KeyedEntry],
+) -> int:
+    """Return the operator's max parallelism.
+
+    In order of precedence: the one of its other states, the stored one, the requested one, Flink's
+    default.
+    """
+    uid, asked = request.uid, request.max_parallelism
+    siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
+    known = next(siblings, None)
+    if known is None and not request.regroup:
+        known = history.max_parallelism(uid)
+    try:
+        if known is None and asked is None:
+            return default_max_parallelism(parallelism)
+        return effective_max_parallelism(known, parallelism, asked)
+    except (InvalidArgumentError, ParallelismError) as error:
+        error.add_note(f"for state {request.name!r} of operator {uid!r}")
+        if known is not None and parallelism > known:
+            error.add_note("a snapshot takes rows that were so restored with regroup=True")
+        raise
+
+
+def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> KeyedState:
+    """Return the state with the stored column order, followed by new columns.
+
+    Raises SchemaMismatchError with both schemas if anything but value columns has changed, or if
+    the change loses values.
+    """
+    for what, old, new in (
+        ("kind", stored.kind.value, state.kind.value),
+        ("key", stored.key, state.key),
+        ("key types", stored.key_types, state.key_types),
+        ("namespace", stored.namespace, state.namespace),
+        ("entry columns", stored.entry, state.entry),
+        ("time domain", str(stored.time_domain), str(state.time_domain)),
+        ("hash scheme", stored.hash_scheme, state.hash_scheme),
+    ):
+        if old != new:
+            raise SchemaMismatchError(
+                f"{state} was stored with {what} {_text(old)}, its columns ({stored.schema}), and "
+                f"now has {_text(new)}, its columns ({state.schema}); a stored state keeps its "
+                f"{what}. Keep it, or use a new state name"
+            )
+    columns = changed_columns(
+        stored.schema,
+        state.schema,
+        subject=str(state),
+        fixed=stored.identity,
+        renamed=request.renamed,
+        dropped=request.dropped,
+    )
+    return replace(
+        stored,
+        uid=state.uid,
+        schema=columns,
+        max_parallelism=state.max_parallelism,
+        layout=state.layout,
+        ttl=state.ttl,
+    )
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else f"({', '.join(value)})"

@@ -1,0 +1,280 @@
+"""Write a keyed state from many processes: each subtask writes its range, one coordinator commits.
+
+The coordinator declares the state, and sends a :class:`KeyedWriter` to the processes in which the
+subtasks run. Each subtask writes its rows there and answers with an ``Acknowledgement``. The
+coordinator, which alone commits, passes these to ``checkpoint.acknowledge``. Files whose
+acknowledgement never arrives are in no manifest, so no reader sees them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec import Struct
+
+from statestore.arguments import checked_methods
+from statestore.engines.arrow_engine import write_subtask
+from statestore.errors import InvalidArgumentError
+from statestore.format.documents import Count, document_bytes, parse_document
+from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest_json import keyed_from_json, keyed_to_json
+from statestore.format.names import partition_file, ranged_file
+from statestore.format.state import Layout
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
+from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.storage import Storage
+
+__all__ = [
+    "Acknowledged",
+    "Acknowledgement",
+    "Attempted",
+    "KeyedWriter",
+    "SubtaskWriter",
+]
+
+
+# A subtask's message to the coordinator that its part of a keyed state is written.
+#
+# It corresponds to Flink's ``AcknowledgeCheckpoint`` message, which carries the state handles of a
+# task. The value can be pickled, or sent as bytes over any wire.
+
+
+FORMAT = "statestore-acknowledgement"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """One attempt at one checkpoint of one store; ``token`` is unique to the attempt."""
+
+    store_id: str
+    checkpoint_id: int
+    token: str
+
+
+class _Document(Struct, frozen=True):
+    store_id: str
+    checkpoint_id: Count
+    token: str
+    subtask: Count
+    uid: str
+    keyed: Any
+    statistics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """The files that ``subtask`` wrote of a keyed state: the handles of ``entry``, by key group.
+
+    Files are absent if none of the state's keys belong to the subtask.
+    """
+
+    attempt: Attempted
+    subtask: int
+    entry: KeyedEntry
+
+    @property
+    def rows(self) -> int:
+        """The number of written rows."""
+        return self.entry.rows
+
+    def to_json(self) -> bytes:
+        """Return a UTF-8 JSON document whose last member is the SHA-256 of the preceding bytes."""
+        return document_bytes(
+            {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "store_id": self.attempt.store_id,
+                "checkpoint_id": self.attempt.checkpoint_id,
+                "token": self.attempt.token,
+                "subtask": self.subtask,
+                "uid": self.entry.state.uid,
+                "keyed": keyed_to_json(self.entry),
+                "statistics": [handle.statistics for handle in self.entry.handles],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Acknowledgement:
+        """Return the acknowledgement that :meth:`to_json` wrote.
+
+        Args:
+            raw: the document.
+
+        Raises:
+            MalformedManifestError: with the place in the document.
+            FormatVersionError: for a document of a format that this release does not know.
+        """
+        name = "an acknowledgement"
+        read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
+        attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
+        entry = keyed_from_json(read.keyed, read.uid, name, ".keyed")
+        # otherwise Delta statistics are read from the files
+        if len(read.statistics) == len(entry.handles):
+            known = zip(entry.handles, read.statistics, strict=True)
+            handles = [replace(handle, statistics=text) for handle, text in known]
+            entry = replace(entry, handles=tuple(handles))
+        return cls(attempt, read.subtask, entry)
+
+
+_TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
+
+
+@checked_methods
+@dataclass(frozen=True)
+class KeyedWriter:
+    """A keyed state that its subtasks write; it can be pickled, with the store's credentials.
+
+    ``assignment`` maps subtasks to key groups, by Flink's even ranges or by the checkpoint's own.
+    ``target`` is None if an earlier attempt has committed the checkpoint; then the subtasks ignore
+    their rows and write nothing.
+    """
+
+    attempt: Attempted
+    entry: KeyedEntry
+    assignment: Assignment
+    target: KeyedTarget | None
+
+    @property
+    def parallelism(self) -> int:
+        """The number of subtasks that write."""
+        return self.assignment.parallelism
+
+    def subtask(self, subtask: int) -> SubtaskWriter:
+        """Return the writer of one subtask.
+
+        Args:
+            subtask: its number, from 0.
+
+        Returns:
+            The writer; it can be pickled.
+
+        Raises:
+            InvalidArgumentError: if the subtask does not exist.
+        """
+        if self.target is not None:
+            self.assignment.range_of(subtask)
+        return SubtaskWriter(self, subtask)
+
+
+@dataclass(frozen=True)
+class SubtaskWriter:
+    """Writes the part of a keyed state that one subtask owns; it can be pickled."""
+
+    state: KeyedWriter
+    subtask: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the subtask owns."""
+        return self.state.assignment.range_of(self.subtask)
+
+    def write(self, rows: Any) -> Acknowledgement:
+        """Write all of the subtask's rows, in this process.
+
+        A repeated call, for example after a lost answer, writes new files. It refuses a stream,
+        which can be read only once. After an error, no file is left behind.
+
+        Args:
+            rows: an Arrow table, its batches, a frame with Arrow's C interface, or a list of
+                dictionaries, with the declared columns in any order.
+
+        Returns:
+            The answer that the coordinator needs for :meth:`CheckpointWriter.acknowledge`.
+
+        Raises:
+            InvalidArgumentError: for a row that another subtask owns.
+            NullKeyError, DuplicateKeyError or SchemaMismatchError: for rows that the state cannot
+                take.
+            StorageError: if the store cannot be written.
+        """
+        target, entry = self.state.target, self.state.entry
+        if target is not None:
+            handles = write_subtask(rows, self.subtask, self.state.assignment, target)
+            entry = replace(entry, handles=handles)
+        return Acknowledgement(self.state.attempt, self.subtask, entry)
+
+
+@dataclass
+class Acknowledged:
+    """The coordinator's record of the subtasks of a state that have answered, with their files."""
+
+    writer: KeyedWriter
+    storage: Storage
+    _by_subtask: dict[int, Acknowledgement] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def entry(self) -> KeyedEntry:
+        """The state with the files acknowledged so far, ordered by key group."""
+        known = sorted(self._by_subtask.items())
+        handles = tuple(handle for _, found in known for handle in found.entry.handles)
+        return replace(self.writer.entry, handles=handles)
+
+    @property
+    def missing(self) -> list[int]:
+        """The subtasks that have not answered."""
+        return [i for i in range(self.writer.parallelism) if i not in self._by_subtask]
+
+    def add(self, found: Acknowledgement) -> bool:
+        """Add an answer; return whether the checkpoint takes its files.
+
+        The first answer of a subtask counts. A repetition of it changes nothing. If a subtask was
+        run twice, the files of its second answer are deleted.
+        """
+        self._check(found)
+        with self._lock:
+            first = self._by_subtask.setdefault(found.subtask, found)
+        if first == found:
+            return True
+        kept = {handle.path for handle in first.entry.handles}
+        for handle in found.entry.handles:
+            if handle.path not in kept:
+                self.storage.delete(self.writer.entry.table.name_of(handle))
+        return False
+
+    def refuse_missing(self) -> None:
+        """Raise InvalidArgumentError, with their numbers, if subtasks have not answered."""
+        if missing := self.missing:
+            raise InvalidArgumentError(
+                f"{self.writer.entry.state} is not complete: no acknowledgement of "
+                f"subtask{'s' if len(missing) > 1 else ''} {_some(missing)} of "
+                f"{self.writer.parallelism}; every subtask writes, one without rows no rows, and "
+                "checkpoint.acknowledge takes each answer before the block ends"
+            )
+
+    def _check(self, found: Acknowledgement) -> None:
+        """Refuse an answer that this state's subtask cannot have written.
+
+        Its files would be lost, or other files deleted.
+        """
+        known = self.writer
+        if replace(found.entry, handles=()) != known.entry:
+            raise InvalidArgumentError(
+                f"the acknowledgement is of another {found.entry.state} than this checkpoint's: "
+                "its columns, key, layout or table differ"
+            )
+        own = known.assignment.range_of(found.subtask)
+        ranged = known.entry.state.layout is Layout.RANGED
+        name = ranged_file if ranged else partition_file
+        for handle in found.entry.handles:
+            token = _TOKEN.search(handle.path)
+            first = handle.key_groups.first
+            expected = token and name(known.attempt.checkpoint_id, first, token[1])
+            if handle.path != expected or own.intersect(handle.key_groups) != handle.key_groups:
+                raise InvalidArgumentError(
+                    f"the acknowledgement of subtask {found.subtask}, which owns key groups {own} "
+                    f"of {known.entry.state}, names the file {handle.path} with key groups "
+                    f"{handle.key_groups}; no such subtask wrote that for this checkpoint"
+                )
+
+
+def _some(numbers: Iterable[int]) -> str:
+    first, *rest = [str(number) for number in numbers]
+    more = f" and {len(rest) - 9} more" if len(rest) > 9 else ""
+    return ", ".join([first, *rest[:9]]) + more

@@ -1,0 +1,518 @@
+"""Writes keyed state from a Spark DataFrame: shuffled and sorted in the JVM, written by Arrow.
+
+If Spark's cache has only few rows, and they go into few files, they are collected on the driver and
+written like an Arrow table. A task would cost more than it saves.
+
+Otherwise there is one shuffle, to the subtask that owns the row's key group, and one sort by key
+group within each Spark partition, which spills to disk when memory is short. A Python task then
+sorts and writes one key group after another. Rows that are co-located and in order need neither
+shuffle nor sort.
+
+The key group that the JVM computes decides where a row is sent; the key group that Arrow computes
+is stored. A row for which they differ is refused. No row passes through a Python function.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from statestore.engines import arrow_engine as arrow
+from statestore.errors import (
+    InvalidArgumentError,
+    NullKeyError,
+    SchemaMismatchError,
+    StateStoreError,
+)
+from statestore.format.digest import RowSet
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import MARK
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, schema_from_json, type_text
+from statestore.format.state import KeyedState, Layout
+from statestore.keys.ranges import Assignment
+from statestore.layers.base_comparison import Against, Seen
+from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
+from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.delete_markers import Deletion, mark_of, named_columns
+from statestore.rows.input_rows import beside, check_groups, without_groups
+from statestore.rows.key_group_runs import key_groups_of, null_key_error, null_keys
+from statestore.rows.python_values import fits_by_type
+from statestore.spark.arithmetic import problem_of
+from statestore.spark.cached_rows import few_cached, many_cached, rows_cached, say_size
+from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
+from statestore.spark.hashing import check_spark_key, column_of, key_group_column
+from statestore.spark.tasks import Task, map_in_arrow, settle
+
+__all__ = [
+    "change_frame",
+    "collect",
+    "frame_of",
+    "key_types",
+    "keyed_batches",
+    "on_driver",
+    "refuse_narrowing",
+    "rows_known",
+    "schema_of",
+    "spark_schema",
+    "ungrouped",
+    "with_time",
+    "write_against",
+    "write_keyed",
+]
+
+_log = logging.getLogger(__name__)
+_IN_PLAN_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEWEST_BATCH_ROWS = 10_000
+_SETTING = Lock()
+
+
+def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in their stored form, with the key group as the first column.
+
+    Raises NullKeyError with the number of rows, after all rows were read, errors of hashing a key,
+    and the errors of :func:`check_groups`.
+    """
+    stored = arrow_schema(state.schema)
+    schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
+    nulls = 0
+    for batch in batches:
+        nulls += null_keys(batch, state)
+        if nulls:
+            continue
+        rows = batch.select(stored.names).cast(stored)
+        groups = key_groups_of(rows, state)
+        check_groups(pa.Table.from_batches([batch]), groups, state)
+        yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+class _OutOfOrderError(Exception):
+    """Co-located rows are not in order of key group, and need a sort first."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The combined result of some tasks.
+
+    It has the files that they wrote, their errors, the subtasks whose key groups were all compared,
+    and the rows that each of these has ``seen``.
+    """
+
+    handles: list[KeyedStateHandle]
+    errors: list[StateStoreError | _OutOfOrderError]
+    compared: list[int | None]
+    seen: list[RowSet]
+
+    @classmethod
+    def of(cls, written: DataFrame, state: KeyedState) -> _Outcome:
+        """Run the tasks; each returns one row."""
+        try:
+            rows = written.collect()
+        except PySparkException as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            raise InvalidArgumentError(f"{state}: {problem}") from error
+        handles = [row.handles for row in rows if row.handles is not None]
+        errors = [row.error for row in rows if row.error is not None]
+        return cls(
+            [handle for of_task in map(pickle.loads, handles) for handle in of_task],
+            [*map(pickle.loads, errors)],
+            [row.compared for row in rows],
+            [pickle.loads(row.seen) for row in rows if row.seen is not None],
+        )
+
+
+_ONE_OUTCOME = pa.schema(
+    {"handles": pa.binary(), "error": pa.binary(), "compared": pa.int32(), "seen": pa.binary()}
+)
+_OUTCOME = schema_of_arrow(_ONE_OUTCOME)
+
+
+def schema_of(df: DataFrame) -> Schema:
+    """Return a DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
+    return without_groups(schema_from_json(df.schema.jsonValue()))
+
+
+def spark_schema(schema: Schema) -> StructType:
+    """Return the Spark schema of a restored state: ``key_group``, then the stored columns."""
+    stored = StructType.fromJson(schema.to_json())
+    return StructType([StructField(KEY_GROUP, IntegerType()), *stored.fields])
+
+
+def key_types(
+    df: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return the hashed type of each key column; None in ``wanted`` stands for its own type.
+
+    Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
+    """
+    names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme, wanted)
+    return names
+
+
+def rows_known(df: DataFrame) -> int | None:
+    """Return the number of rows in Spark's cache, or None: counting would run the query twice."""
+    return rows_cached(df)
+
+
+def collect(df: DataFrame) -> pa.Table:
+    """Return the rows of a small DataFrame on the driver."""
+    return df.toArrow()
+
+
+def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+    """Return some columns in this process; None when a Spark partition has more bytes.
+
+    It costs one job, which ends early if there are many rows; its Python workers end with it. If
+    Spark's cache shows that there are many rows, it returns None without a job.
+    """
+    columns = _with_columns(df, names)
+    cached = few_cached(columns, most_bytes)
+    if cached is not None or many_cached(columns, most_bytes):
+        return cached
+
+    def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        held, size = [], 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > most_bytes:
+                yield pa.RecordBatch.from_pydict({"rows": [b""]})
+                return
+        if held:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, held[0].schema) as stream:
+                for batch in held:
+                    stream.write_batch(batch)
+            yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
+
+    parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
+    if not all(parts):
+        return None
+    tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
+    empty = arrow_schema_of(columns.schema).empty_table()
+    return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+
+
+def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
+    """Return some columns of the rows, and the store's own column if they have it."""
+    wanted = beside(names, df.columns)
+    return df if [*wanted] == df.columns else df.select(*map(column_of, wanted))
+
+
+def change_frame(
+    given: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
+) -> DataFrame:
+    """Return rows, DataFrames and Arrow tables, as changes of a state.
+
+    Rows with a deletion become deletes; the others become upserts.
+    """
+    frames = [rows for rows, _ in given if isinstance(rows, DataFrame)]
+    spark = frames[0].sparkSession
+    types = StructType.fromJson(changes.schema.to_json())
+    parts = []
+    has_groups = any(
+        KEY_GROUP in (rows.columns if isinstance(rows, DataFrame) else rows.column_names)
+        for rows, _ in given
+    )
+    for rows, deletion in given:
+        frame = rows if isinstance(rows, DataFrame) else frame_of(spark, rows)
+        names = named_columns(deletion, state)
+        own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
+        columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
+        for field in types.fields:
+            if field.name == MARK:
+                column = F.lit(mark_of(deletion))
+            else:
+                column = column_of(field.name) if field.name in names else F.lit(None)
+            columns.append(column.cast(field.dataType).alias(field.name))
+        parts.append(frame.select(*columns))
+    return reduce(DataFrame.unionAll, parts)
+
+
+def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """Return the rows in Spark; timestamps without a zone stay without one.
+
+    The rows are in an RDD, and tasks convert them. Rows inside a plan would be traversed by each
+    optimizer rule for each step on top of them, which soon takes longer than the computation.
+    """
+    schema = schema or schema_of_arrow(rows.schema)
+    # As one batch: Spark drops rows after an empty batch if it keeps the rows on the driver.
+    rows = rows.combine_chunks()
+    if not rows.num_rows:
+        return spark.createDataFrame(rows, schema)
+    with _SETTING:  # without the lock, one thread could restore over another's setting
+        before = {name: str(spark.conf.get(name)) for name in (_IN_PLAN_BYTES, _BATCH_ROWS)}
+        # A batch becomes a Spark partition. 0, Spark's value for no limit, does not work here.
+        most = max(int(before[_BATCH_ROWS]), _FEWEST_BATCH_ROWS)
+        try:
+            for name, value in ((_IN_PLAN_BYTES, "0"), (_BATCH_ROWS, str(most))):
+                spark.conf.set(name, value)
+            frame = spark.createDataFrame(rows, schema)
+        finally:
+            for name, value in before.items():
+                spark.conf.set(name, value)
+    say_size(frame, rows.num_rows, rows.nbytes)
+    return frame
+
+
+def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:
+    """Refuse columns whose types have values that the state's types cannot represent.
+
+    Spark's cast would change such values. Raises SchemaMismatchError with both types.
+    """
+    found = schema_of(df)
+    for name in names:
+        given, stored = found.type_of(name), state.schema.type_of(name)
+        if not fits_by_type(given, stored):
+            raise SchemaMismatchError(
+                f"the column {name!r} of changes of {state} is {type_text(given)}, and stored is "
+                f"{type_text(stored)}, which has not all of its values; cast it to "
+                f"{type_text(stored)} in the DataFrame, as what it is meant to be"
+            )
+
+
+def ungrouped(df: DataFrame) -> DataFrame:
+    """Return the rows without the store's own column."""
+    return df.drop(KEY_GROUP)
+
+
+def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+    time = F.lit(now_ms).cast("long")
+    times = time if kind == "long" else F.timestamp_millis(time)
+    return df.select("*", times.alias(column))
+
+
+def write_keyed(
+    df: DataFrame, owners: Assignment, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state with a task for each subtask; return its handles in key-group order.
+
+    Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
+    all tasks are then deleted. An error of the DataFrame itself is raised unchanged.
+    """
+    names = target.state.schema.names
+    # If there are many files, the tasks send them to the store in parallel.
+    if target.state.layout is Layout.RANGED and not target.co_located:
+        few = few_cached(_with_columns(df, names), target.options.driver_bytes)
+        if few is not None:
+            return arrow.write_keyed(few, owners, target)
+    if target.co_located:
+        task = _write(target, owners, is_sorted=False)
+        rows = _with_columns(df, names)
+        outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state)
+        disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
+        if disorder is None:
+            return _handles(outcome, target)
+        _delete(outcome, target, disorder)  # the files are written again, sorted
+        for note in getattr(disorder, "__notes__", ()):
+            _log.warning("rows that lay in no order were written: %s, until gc", note)
+    rows = _in_order(df, target.state, None if target.co_located else owners)
+    task = _write(target, owners, is_sorted=True)
+    return _handles(_Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state), target)
+
+
+def write_against(
+    df: DataFrame, owners: Assignment, against: Against, target: KeyedTarget
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+    """Write the changes from the stored rows to these rows, with a task for each subtask.
+
+    Return the handles, and the number and digest of all these rows. Each task processes all key
+    groups of its subtask, including key groups that no longer have rows. Raises the errors of
+    :func:`write_keyed`, and MissingFileError or DamagedFileError.
+    """
+    state = against.state
+    rows = _in_order(df, state, owners)
+    task = _write_against(against, target, owners)
+    outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), state)
+    unseen = [subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared]
+    if unseen and not outcome.errors:
+        # Spark starts no tasks for a DataFrame that it knows to be empty.
+        nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
+        task = _write_against(against, target, owners, unseen)
+        try:
+            rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME), state)
+        except BaseException as error:
+            _delete(outcome, target, error)
+            raise
+        outcome.handles.extend(rest.handles)
+        outcome.errors.extend(rest.errors)
+    seen = Seen()
+    seen.add((one.rows, one.digest) for one in outcome.seen)
+    return _handles(outcome, target), RowSet(seen.rows, seen.digest)
+
+
+def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+    """Return the handles of all tasks in order; after an error delete their files and raise it."""
+    if outcome.errors:
+        reason = _one_of(outcome.errors, target.state)
+        _delete(outcome, target, reason)
+        raise reason
+    return tuple(sorted(outcome.handles, key=lambda handle: handle.key_groups.first))
+
+
+def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> None:
+    written = WrittenFiles(target.storage)
+    written.add(target.folder, outcome.handles)
+    written.delete(reason)
+
+
+def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
+    """Return the stored columns and the key group, with rows in order of key group.
+
+    With ``owners`` each row is in the Spark partition of its subtask. Rows with a null key are
+    placed in key group 0.
+    """
+    types = StructType.fromJson(state.schema.to_json())
+    names = beside(state.schema.names, df.columns)
+    columns = {name: column_of(name) for name in names}
+    keys = {name: columns[name].cast(types[name].dataType).alias(name) for name in state.key}
+    typed = df.select(*(columns | keys).values())
+    group = key_group_column(
+        typed.schema,
+        state.key,
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    name = max(names, key=len) + "_"  # a name that no column has
+    grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
+    if owners is not None:
+        # As one text that Spark splits once: an array with a literal per element takes seconds.
+        numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
+        subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
+        grouped = in_partitions(grouped, owners.parallelism, subtasks[column_of(name)])
+    return grouped.sortWithinPartitions(column_of(name))
+
+
+def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
+    """Return the task that writes rows in the Spark partition where they are."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        rows = _in_place(keyed_batches(batches, target.state), target, owners, is_sorted)
+        yield _outcome(lambda: write_grouped(rows, target))
+
+    return write
+
+
+def _write_against(
+    against: Against, target: KeyedTarget, owners: Assignment, unseen: Sequence[int] | None = None
+) -> Task:
+    """Return the task that runs after the shuffle for all rows of a state.
+
+    With ``unseen`` it is the task for subtasks without rows.
+    """
+    state = against.state
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        subtask = _partition() if unseen is None else unseen[_partition()]
+        # For subtasks without rows the batches are empty, but they must still be consumed.
+        rows = keyed_batches(batches, state) if unseen is None else _none(batches)
+        placed = _in_place(rows, target, owners, is_sorted=True)
+        seen = Seen()
+        changes = against.changes(against.pieces(placed), owners.range_of(subtask), seen)
+        yield _outcome(lambda: write_pieces(changes, target), subtask, seen)
+
+    return write
+
+
+def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Consume all batches, and yield nothing."""
+    deque(batches, maxlen=0)
+    yield from ()
+
+
+def _outcome(
+    write: Callable[[], tuple[KeyedStateHandle, ...]],
+    compared: int | None = None,
+    seen: Seen | None = None,
+) -> pa.RecordBatch:
+    """Return the result of a task for the driver: its handles, or its error.
+
+    ``compared`` and ``seen`` are included if they are given.
+    """
+    try:
+        row: dict[str, Any] = {"handles": pickle.dumps(write()), "compared": compared}
+        if seen is not None:
+            row["seen"] = pickle.dumps(RowSet(seen.rows, seen.digest))
+    except (StateStoreError, _OutOfOrderError) as error:  # the driver raises it unchanged
+        row = {"error": pickle.dumps(error)}
+    return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)
+
+
+def _in_place(
+    batches: Iterable[pa.RecordBatch], target: KeyedTarget, owners: Assignment, is_sorted: bool
+) -> Iterator[pa.RecordBatch]:
+    """Pass rows on; they must be in order of key group, and belong to this subtask.
+
+    If Spark sorted them, this only fails for keys whose hash differs between Spark and Arrow.
+    """
+    last = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        groups = np.asarray(batch.column(0))
+        for group in (groups.min(), groups.max()):
+            _refuse_foreign(int(group), target, owners)
+        if groups[0] < last or (np.diff(groups) < 0).any():
+            if is_sorted:
+                raise _two_hashes(target.state)
+            raise _OutOfOrderError(f"rows of {target.state} are not in order of key group")
+        last = groups[-1]
+        yield batch
+
+
+def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> None:
+    here, subtask = _partition(), owners.subtask_of(key_group)
+    if subtask == here:
+        return
+    if not target.co_located:
+        raise _two_hashes(target.state)
+    raise InvalidArgumentError(
+        f"{target.state} is said to be co-located, and Spark partition {here} has a row of a key "
+        f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
+        "co_located=True"
+    )
+
+
+def _two_hashes(state: KeyedState) -> StateStoreError:
+    return StateStoreError(
+        f"{state}: Spark hashes a key otherwise than Arrow does, so its rows cannot be placed; "
+        f"nothing was stored. Please report the types of its key, {', '.join(state.key_types)}, "
+        "and give the rows as an Arrow table meanwhile"
+    )
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None  # this runs in a task
+    return context.partitionId()
+
+
+def _one_of(errors: Sequence[Exception], state: KeyedState) -> Exception:
+    """Return the error to raise; null keys are counted over all tasks."""
+    null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
+    return null_key_error(state, null_keys) if null_keys else errors[0]

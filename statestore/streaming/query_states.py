@@ -1,0 +1,130 @@
+"""The states of a query: their columns and options, and the evolution of stored states.
+
+A query may be started with new, renamed or wider columns, or with another TTL. It then first takes
+an extra checkpoint with all rows of such states in the new form, all other states unchanged, and
+the query's progress. A state that cannot be converted is refused, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType, StructType
+
+from statestore.format.schema import schema_from_json
+from statestore.format.state import KeyedState, TimeToLive
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.rows.column_types import arrow_schema
+
+__all__ = ["QueryState", "brought_over", "options_of", "to_evolve"]
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """A keyed state of a query: its columns as Spark DDL or as a struct, and its options.
+
+    ``options`` are arguments of ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``,
+    ``max_parallelism``, …). A state that ``is_derived`` is computed from the others, and an update
+    does not get its rows. When a TTL is turned on, its time column is filled with the current time
+    plus ``life_ms``.
+    """
+
+    schema: str | StructType
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_derived: bool = False
+    life_ms: int = 0
+
+    @property
+    def kept_options(self) -> dict[str, Any]:
+        """The options without the one-time changes: renamed or dropped columns."""
+        return {k: one for k, one in self.options.items() if k not in ("renamed", "dropped")}
+
+    @property
+    def dropped(self) -> list[str]:
+        """The columns that the query drops."""
+        names = self.options.get("dropped") or ()
+        return [names] if isinstance(names, str) else list(names)
+
+    @property
+    def struct(self) -> StructType:
+        """The columns."""
+        if isinstance(self.schema, StructType):
+            return self.schema
+        found = DataType.fromDDL(self.schema)
+        assert isinstance(found, StructType)  # the type of a list of columns is always a struct
+        return found
+
+
+def to_evolve(
+    restored: RestoredCheckpoint, uid: str, states: Mapping[str, QueryState]
+) -> list[str]:
+    """Return the names of stored states whose columns or TTL differ from the query's."""
+    stored = {one.state.name: one.state for one in restored.manifest.keyed if one.state.uid == uid}
+    return [name for name, one in states.items() if name in stored and _differs(stored[name], one)]
+
+
+def _differs(stored: KeyedState, state: QueryState) -> bool:
+    ttl = state.options.get("ttl", stored.ttl)
+    column, before = (
+        one.column if isinstance(one, TimeToLive) else None for one in (ttl, stored.ttl)
+    )
+    kinds = dict(zip(stored.schema.names, arrow_schema(stored.schema).types, strict=True))
+    return (
+        column != before
+        or not kinds.keys().isdisjoint(state.dropped)
+        or any(kinds.get(one.name) != one.type for one in _wanted(state))
+    )
+
+
+def _wanted(state: QueryState) -> pa.Schema:
+    return arrow_schema(schema_from_json(state.struct.jsonValue()))
+
+
+def options_of(stored: KeyedState, state: QueryState) -> dict[str, Any]:
+    """Return the options that convert a stored state to the query's form.
+
+    The time column of a TTL that was turned off is dropped.
+    """
+    names = [name for name in state.dropped if name in stored.schema.names]
+    if stored.ttl is not None and stored.ttl.column not in state.struct.names:
+        names.append(stored.ttl.column)
+    renamed = state.options.get("renamed") or {}
+    known = {old: new for old, new in renamed.items() if old in stored.schema.names}
+    return {**state.kept_options, "dropped": names, "renamed": known}
+
+
+def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatchReader:
+    """Return all rows of a state in the query's columns.
+
+    New columns are null, except the time column of a TTL.
+    """
+    wanted, ttl = _wanted(state), state.options.get("ttl")
+    clock = time.time_ns() // 1_000_000 if stored.now_ms is None else stored.now_ms
+    ends = pa.scalar(clock + state.life_ms, pa.int64())
+    renamed = dict(state.options.get("renamed") or {})
+    before = {new: old for old, new in renamed.items()}
+    groups = KeyGroupRange.every(stored.assignment.max_parallelism)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in stored.key_groups(groups):
+            names = set(batch.schema.names)
+            arrays = []
+            for column in wanted:
+                name = before.get(column.name, column.name)
+                if name in names:
+                    arrays.append(batch.column(name).cast(column.type))
+                elif isinstance(ttl, TimeToLive) and name == ttl.column:
+                    times = pa.nulls(batch.num_rows, pa.int64()).fill_null(ends)
+                    is_time = pa.types.is_timestamp(column.type)
+                    at = times.cast(pa.timestamp("ms", "UTC")) if is_time else times
+                    arrays.append(at.cast(column.type))
+                else:
+                    arrays.append(pa.nulls(batch.num_rows, column.type))
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    return pa.RecordBatchReader.from_batches(wanted, batches())

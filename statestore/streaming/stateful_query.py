@@ -1,0 +1,590 @@
+"""A stateful query that keeps its state in a store: each micro-batch is one checkpoint.
+
+Only the state of the keys that a micro-batch touches is loaded. One manifest has the update's
+results, the end of each source, and the number of the micro-batch. If Spark runs a micro-batch
+again because it does not know whether it was done, the query finds its checkpoint and writes
+nothing. A query that was killed can continue at any parallelism.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
+from statestore.format.left_out import LeftOutState, refuse_left_out
+from statestore.format.manifest import Manifest
+from statestore.restarts import brief
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.spark.cached_rows import compute, few_of_driver
+from statestore.spark.compat import refuse_connect
+from statestore.spark.session import hand_on
+from statestore.spark.state_reader import at_hand, keys_in_use
+from statestore.storage import open_storage
+from statestore.store import StateStore
+from statestore.streaming.planned import MicroBatch, planned, source_folders
+from statestore.streaming.processor import Processing, processing_of, with_ticks
+from statestore.streaming.progress import Progress
+from statestore.streaming.query_states import QueryState, brought_over, options_of, to_evolve
+from statestore.streaming.timer_index import INDEX
+from statestore.streaming.updates import ByKey, Changes, Updated
+from statestore.streaming.worker_errors import worker_errors
+
+__all__ = ["StatefulQuery", "Trials"]
+
+_log = logging.getLogger(__name__)
+
+
+class QueryOptions(TypedDict, total=False):
+    """Fields of a :class:`StatefulQuery` that a query of a processor also has."""
+
+    source: str
+    succeeds: bool
+    cache_bytes: int
+    retain: int | None
+    expire_every: int
+    on_commit: Callable[[Manifest], object] | None
+    leave_out: Collection[str]
+
+
+Update = Callable[
+    [DataFrame, Mapping[str, DataFrame], MicroBatch],
+    "Mapping[str, DataFrame | Changes] | Updated",
+]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The inputs of a micro-batch: its events and keys, and the previous checkpoint."""
+
+    events: DataFrame
+    states: Mapping[str, QueryState]
+    keys: pa.Table
+    restored: RestoredCheckpoint | None
+    done: Progress
+    in_other_form: tuple[str, ...]
+
+
+class Trials:
+    """Decides when to probe whether a micro-batch is small. A failed probe costs one Spark job.
+
+    After a micro-batch with many events, or with events in several partitions, only every 16th
+    micro-batch is probed.
+    """
+
+    _LEFT_OUT = 15
+
+    def __init__(self) -> None:
+        self._left_out = 0
+
+    def next(self) -> bool:
+        """Return whether to probe the next micro-batch."""
+        self._left_out = max(self._left_out - 1, 0)
+        return not self._left_out
+
+    def was(self, *, few: bool) -> None:
+        """Record the result of a probe."""
+        self._left_out = 0 if few else self._LEFT_OUT + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatefulQuery:
+    """Keyed states of an operator, and how a micro-batch changes them.
+
+    ``states`` maps each name to the state's columns as Spark DDL (``"user string, n long"``) or to
+    a :class:`QueryState`; all states have the columns ``key``.
+
+    ``update(events, states, batch)`` gets the events of a micro-batch and, by state, the stored
+    rows of their keys, as DataFrames of one session. It returns, by state, replacement rows or
+    :class:`Changes`. A state that it does not return stays unchanged. TTLs are evaluated at the
+    time when Spark planned the micro-batch, which is the same when it runs again.
+    :meth:`of_processor` makes a query of a ``StatefulProcessor``.
+
+    Output rows (``Updated.output``) are passed to ``output(frame, batch)`` before the micro-batch
+    is committed. When the micro-batch runs again, ``output`` is called again, with the same
+    ``batch.number``.
+
+    The number of the micro-batch and the ends of the sources are stored as operator state of
+    ``source``. Other states of the newest checkpoint are carried into each new one. A query whose
+    checkpoint location differs from the last query's is refused unless ``succeeds`` is set.
+
+    Up to ``cache_bytes`` of decoded files are cached for the next micro-batch, in the driver or in
+    each Spark Python worker that looks rows up. With ``retain``, about that many checkpoints are
+    kept (savepoints and pins stay): every ``expire_every`` checkpoints, older ones expire.
+    ``on_commit`` is called with each manifest.
+
+    If the store lacks the operator's state because an import left it out, the query is refused
+    (``LeftOutStateError``). ``leave_out`` names states to start without: ``operator`` or
+    ``operator/state``.
+    """
+
+    store: StateStore
+    uid: str
+    key: str | Sequence[str]
+    states: Mapping[str, str | QueryState]
+    update: Update | Processing
+    parallelism: int
+    source: str = "source"
+    succeeds: bool = False
+    cache_bytes: int = 256 * 2**20
+    retain: int | None = None
+    expire_every: int = 16
+    output: Callable[[DataFrame, MicroBatch], object] | None = None
+    on_commit: Callable[[Manifest], object] | None = None
+    leave_out: Collection[str] = ()
+    _trials: Trials = field(default_factory=Trials, init=False, repr=False, compare=False)
+    _logged: set[LeftOutState] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of_processor(
+        cls,
+        *,
+        store: StateStore,
+        uid: str,
+        processor: StatefulProcessor,
+        key: str | Sequence[str],
+        output_schema: str | StructType,
+        output_mode: str,
+        time_mode: str,
+        parallelism: int,
+        output: Callable[[DataFrame, MicroBatch], object] | None = None,
+        initial_state: DataFrame | None = None,
+        pandas: bool = False,
+        max_parallelism: int | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> StatefulQuery:
+        """Return a query of a processor that was written for Spark's ``transformWithState``.
+
+        Its class is used unchanged. Each of its states is a keyed state of the operator under its
+        own name, and so are its ``timers``. The names are the same as in an import of a query on
+        Spark's own state, so the query can continue from an import.
+
+        Args:
+            store: the store of the states.
+            uid: the operator.
+            processor: the ``statefulProcessor`` of ``transformWithState``.
+            key: the columns that events are grouped by.
+            output_schema: the columns of the rows that it yields.
+            output_mode: ``Append`` or ``Update``.
+            time_mode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires events
+                with a watermark.
+            parallelism: the number of tasks that call it, and of subtasks of the states.
+            output: is called with the rows that each micro-batch yields.
+            initial_state: rows for ``handleInitialState``, with the columns ``key``.
+            pandas: True if it was written for ``transformWithStateInPandas``.
+            max_parallelism: the number of key groups. The default is the stored number, or Flink's
+                default for a new state.
+            **options: other fields of the query.
+
+        Returns:
+            The query.
+
+        Raises:
+            InvalidArgumentError: for unknown modes, two states with one name, and a TTL or a timer
+                that the time mode does not support.
+        """
+        processing = processing_of(
+            uid,
+            processor,
+            key,
+            output_schema,
+            output_mode=output_mode,
+            time_mode=time_mode,
+            pandas=pandas,
+            max_parallelism=max_parallelism,
+            initial_state=initial_state,
+        )
+        return cls(
+            store=store,
+            uid=uid,
+            key=key,
+            states={},
+            update=processing,
+            parallelism=parallelism,
+            output=output,
+            **options,
+        )
+
+    def start(
+        self,
+        events: DataFrame,
+        checkpoint_location: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        **trigger: Any,
+    ) -> StreamingQuery:
+        """Start the query over a streaming DataFrame; return Spark's handle of it.
+
+        ``checkpoint_location`` is Spark's, a path or URL for this query alone. If the query is
+        started with it again, it continues. ``storage_options`` are the options for reading the
+        location, as for a store. ``trigger`` takes the arguments of ``DataStreamWriter.trigger``.
+        By default a processor with timers is triggered once a second, and any other query as soon
+        as possible.
+
+        An error ends the query; :meth:`process` lists the errors. It is logged in one line, because
+        Spark's own exception has it between the stack traces of two languages.
+        """
+        refuse_connect(events, "a StatefulQuery")
+        location = open_storage(checkpoint_location, storage_options)
+        hand_on(events.sparkSession, location)
+        ticks = isinstance(self.update, Processing) and self.update.has_timers
+        if ticks:
+            events = with_ticks(events)
+            trigger = trigger or {"processingTime": "1 second"}
+        folders = source_folders(events)
+
+        def run(batch: DataFrame, number: int) -> None:
+            try:
+                self.process(batch, planned(location, number, ticks=ticks, folders=folders))
+            except Exception as error:
+                _log.error(
+                    "micro-batch %d of operator %r is not committed: %s",
+                    *(number, self.uid, brief(error)),
+                )
+                raise
+
+        writer = events.writeStream.foreachBatch(run)
+        # A URL, because the JVM would resolve a relative path in its own working folder.
+        writer = writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
+        """Commit one micro-batch; return its manifest, or None if there is nothing to commit.
+
+        There is nothing to commit if the store already has the micro-batch. The same holds for a
+        processor's micro-batch without events and without due timers.
+
+        Raises CommitConflictError when another writer has taken over the store, NullKeyError for
+        events without a key, and SchemaMismatchError when the update returns other columns than the
+        state's. Raises InvalidArgumentError for a query or a micro-batch that cannot be the next
+        one, and the errors of ``checkpoint.changes``. In all these cases nothing is committed.
+        """
+        # Claim the store before reading it: no other writer can then commit before this one.
+        checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
+        with _kept() as keep:
+            try:
+                step = self._step(events, batch, keep)
+            except BaseException:
+                checkpoint.give_up()
+                raise
+            if step is None:
+                checkpoint.give_up()
+                return None
+            if step.in_other_form:
+                checkpoint.give_up()
+                self._evolve(step, batch)
+                return self.process(events, batch)
+            with checkpoint:
+                updated = self._updated(step, batch, keep)
+                if self.output is not None and updated.output is not None:
+                    self.output(updated.output, batch)
+                done = step.done.with_done(batch)
+                for name, one in step.states.items():
+                    changes = self._changes(name, updated)
+                    if changes.shared is not None:
+                        with worker_errors():
+                            compute(keep(changes.shared))
+                    self._write(checkpoint, name, one, changes, step)
+                self._drop_deleted(checkpoint, step)
+                self._put(done, checkpoint)
+                checkpoint.carry_rest()
+        self._after(checkpoint.manifest)
+        return checkpoint.manifest
+
+    def _step(
+        self, events: DataFrame, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
+    ) -> _Step | None:
+        """Return the inputs of a micro-batch; None when there is nothing to do."""
+        restored = self._newest(batch)
+        done = self._progress(restored, batch)
+        if done.has(batch):
+            return None
+        rows = None
+        if self._trials.next():
+            events, rows = at_hand(events)
+            self._trials.was(few=rows is not None)
+        if rows is None:
+            # A cached DataFrame has a known size: few rows then need no Python worker.
+            events = keep(events)
+            compute(events)
+        states = self._states(events)
+        self._refuse_left_out(restored, states)
+        keys = self._keys(events, rows, batch, restored, states, done)
+        others = [] if restored is None else to_evolve(restored, self.uid, states)
+        if restored is not None and isinstance(self.update, Processing):
+            others += [] if self.update.is_indexed(restored, done) else [INDEX]
+        step = _Step(events, states, keys, restored, done, tuple(others))
+        is_tick = isinstance(self.update, Processing) and batch.before is not None
+        is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
+        return None if is_idle and not self._is_first(step) else step
+
+    def _refuse_left_out(
+        self, restored: RestoredCheckpoint | None, states: Mapping[str, QueryState]
+    ) -> None:
+        """Refuse to start with an empty state if an import left out the source's rows (I16).
+
+        A state that lacks only a part of its rows is accepted. A warning is logged once for each
+        part.
+        """
+        if restored is None:
+            return
+        missing = [
+            record
+            for record in restored.manifest.left_out
+            if record.operator == self.uid
+            and (
+                record.state is None
+                or (record.state in states and not self._has(restored, record.state))
+            )
+        ]
+        refuse_left_out(missing, self.leave_out, restored.checkpoint_id, "the query")
+        for record in restored.manifest.left_out:
+            is_known = record in missing or record in self._logged
+            if not is_known and any(record.lacks(self.uid, name) for name in states):
+                self._logged.add(record)
+                _log.warning(
+                    "operator %r goes on without rows that checkpoint %d lacks of its source: %s",
+                    *(self.uid, restored.checkpoint_id, record),
+                )
+
+    def _evolve(self, step: _Step, batch: MicroBatch) -> None:
+        """Take a checkpoint of the stored states, converted to the query's schema and TTL."""
+        assert step.restored is not None
+        _log.info(
+            "operator %r: rows of %s get the columns and the time to live of the query",
+            *(self.uid, ", ".join(step.in_other_form)),
+        )
+        restored, update = step.restored, self.update
+        now_ms = batch.planned_at_ms
+        with self.store.snapshot(parallelism=self.parallelism, now_ms=now_ms) as checkpoint:
+            for name in step.in_other_form:
+                state = step.states[name]
+                if isinstance(update, Processing) and name == INDEX:
+                    rows = update.index(restored, batch)
+                else:
+                    rows = brought_over(restored.keyed(self.uid, name), state)
+                options = {"key": self._key, **state.options}
+                if name != INDEX:
+                    options |= options_of(restored.keyed(self.uid, name).entry.state, state)
+                checkpoint.keyed(self.uid, name, rows, **options)
+            # Rows in another form do not restore rows that were missing before.
+            checkpoint.record_left_out(restored.manifest.left_out)
+            self._put(step.done, checkpoint)
+            checkpoint.carry_rest()
+
+    def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
+        """Write the progress; for a processor with timers, record that they are indexed."""
+        if isinstance(self.update, Processing) and self.update.has_timers:
+            done = replace(done, indexed=checkpoint.planned[0])
+        done.write(checkpoint, self.source, self.parallelism)
+
+    def _is_first(self, step: _Step) -> bool:
+        """Return whether the store has none of the states."""
+        return not any(self._has(step.restored, name) for name in step.states)
+
+    @property
+    def _key(self) -> list[str]:
+        return [self.key] if isinstance(self.key, str) else list(self.key)
+
+    def _states(self, events: DataFrame) -> dict[str, QueryState]:
+        if isinstance(self.update, Processing):
+            return self.update.states(events.schema)
+        return {
+            name: one if isinstance(one, QueryState) else QueryState(one)
+            for name, one in self.states.items()
+        }
+
+    def _newest(self, batch: MicroBatch) -> RestoredCheckpoint | None:
+        try:
+            return self.store.restore(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
+        except CheckpointNotFoundError:
+            return None
+
+    def _progress(self, restored: RestoredCheckpoint | None, batch: MicroBatch) -> Progress:
+        """Return the progress that the newest checkpoint records.
+
+        Raises InvalidArgumentError for a micro-batch that cannot be the next one.
+        """
+        has_state = restored is not None and self._has_any(restored)
+        done = Progress() if restored is None else Progress.of(restored, self.source)
+        subject = f"operator {self.uid!r}"
+        done.check(batch, subject, has_state=has_state, succeeds=self.succeeds)
+        return done
+
+    def _has_any(self, restored: RestoredCheckpoint) -> bool:
+        """Return whether a checkpoint has a state of the query (for a processor: any state)."""
+        own = None if isinstance(self.update, Processing) else set(self.states)
+        return any(
+            entry.state.uid == self.uid and (own is None or entry.state.name in own)
+            for entry in restored.manifest.keyed
+        )
+
+    def _has(self, restored: RestoredCheckpoint | None, name: str) -> bool:
+        return restored is not None and any(
+            (entry.state.uid, entry.state.name) == (self.uid, name)
+            for entry in restored.manifest.keyed
+        )
+
+    def _keys(
+        self,
+        events: DataFrame,
+        rows: pa.Table | None,
+        batch: MicroBatch,
+        restored: RestoredCheckpoint | None,
+        states: Mapping[str, QueryState],
+        done: Progress,
+    ) -> pa.Table:
+        """Return the keys of the events, and the keys with due timers.
+
+        ``rows`` are the events as a table, if they were already collected.
+        """
+        keys = keys_in_use(events, self._key, rows)
+        schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
+        if keys.null_keys and schemes != {"flink-sql"}:
+            raise NullKeyError(
+                f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
+                f"({', '.join(self._key)}), which has no key group: leave them out of the "
+                "streaming DataFrame, or fill them",
+                keys.null_keys,
+            )
+        if restored is None or not isinstance(self.update, Processing):
+            return keys.rows
+        own, due = self.update.keys(keys.rows), self.update.due(restored, batch, done)
+        return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
+
+    def _hash_scheme(
+        self, name: str, state: QueryState, restored: RestoredCheckpoint | None
+    ) -> str | None:
+        """Return the hash scheme of a state, None for the default; some schemes allow nulls."""
+        if restored is None or not self._has(restored, name):
+            return state.options.get("hash_scheme")
+        return restored.keyed(self.uid, name).entry.state.hash_scheme
+
+    def _touched(self, name: str, step: _Step) -> DataFrame:
+        """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
+        state, spark = step.states[name], step.events.sparkSession
+        if step.restored is None or not step.keys.num_rows or not self._has(step.restored, name):
+            return spark.createDataFrame([], state.struct)
+        stored = step.restored.keyed(self.uid, name)
+        names = state.struct.names
+        return stored.lookup_in_spark(step.keys, names, cache_bytes=self.cache_bytes, spark=spark)
+
+    def _updated(
+        self, step: _Step, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
+    ) -> Updated:
+        is_first = self._is_first(step)
+        if isinstance(self.update, Processing) and not (step.keys.num_rows or is_first):
+            return Updated({})
+        touched = {
+            name: self._touched(name, step)
+            for name, one in step.states.items()
+            if not one.is_derived
+        }
+        if isinstance(self.update, Processing):
+            return self.update.run(
+                step.events,
+                touched,
+                batch,
+                keep,
+                restored=step.restored,
+                parallelism=self.parallelism,
+                is_first=is_first,
+            )
+        held = {name: few_of_driver(one) or keep(one) for name, one in touched.items()}
+        update = self.update
+        if isinstance(update, ByKey):
+            update = replace(update, operator=self.uid)
+        updated = update(step.events, held, batch)
+        if isinstance(updated, Mapping):
+            updated = Updated(updated)
+        if not isinstance(updated, Updated):
+            raise InvalidArgumentError(
+                "update returns rows by the name of the state, or Updated, not "
+                f"{type(updated).__name__}"
+            )
+        unknown = sorted(updated.changes.keys() - touched.keys())
+        if unknown:
+            raise InvalidArgumentError(
+                f"update returns rows of {unknown[0]!r}, and the query has the states "
+                f"({', '.join(touched)})"
+            )
+        return updated
+
+    def _changes(self, name: str, updated: Updated) -> Changes:
+        changes = updated.changes.get(name, Changes())
+        if isinstance(changes, DataFrame):
+            return Changes(upserts=changes)
+        if not isinstance(changes, Changes):
+            raise InvalidArgumentError(
+                f"update returns a DataFrame or Changes for state {name!r}, not "
+                f"{type(changes).__name__}"
+            )
+        return changes
+
+    def _write(
+        self,
+        checkpoint: CheckpointWriter,
+        name: str,
+        state: QueryState,
+        changes: Changes,
+        step: _Step,
+    ) -> None:
+        """Write the changes of a state; a state that is not stored yet is written in full."""
+        options = {"key": self._key, **state.kept_options}
+        upserts, restored = changes.upserts, step.restored
+        if restored is None or not self._has(restored, name):
+            if upserts is None:
+                upserts = step.events.sparkSession.createDataFrame([], state.struct)
+            checkpoint.keyed(self.uid, name, upserts, **options)
+            return
+        if upserts is None and changes.deletes is None and changes.cleared is None:
+            return
+        checkpoint.changes(
+            self.uid,
+            name,
+            upserts,
+            changes.deletes,
+            cleared=changes.cleared,
+            base=restored.checkpoint_id,
+            **options,
+        )
+
+    def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
+        """Drop the states that the processor has deleted."""
+        if not isinstance(self.update, Processing):
+            return
+        for name in self.update.deleted:
+            if name not in step.states and self._has(step.restored, name):
+                checkpoint.drop(self.uid, name)
+
+    def _after(self, manifest: Manifest) -> None:
+        if self.retain is not None and manifest.checkpoint_id % self.expire_every == 0:
+            self.store.maintenance.expire(retain=self.retain)
+        if self.on_commit is not None:
+            self.on_commit(manifest)
+
+
+@contextmanager
+def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Yield a function that persists DataFrames until the block ends."""
+    frames: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        frames.append(frame.persist())
+        return frame
+
+    try:
+        yield keep
+    finally:
+        for frame in reversed(frames):
+            frame.unpersist()

@@ -1,0 +1,252 @@
+"""Operators that an import omitted are copied unchanged from its savepoint (I16)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    LeftOutStateError,
+    MissingFileError,
+    ParallelismError,
+    StateNotFoundError,
+)
+from statestore.format.left_out import LeftOutState
+from statestore.interop.flink_savepoints import export_savepoint, import_savepoint, open_savepoint
+from statestore.interop.flink_savepoints.exporting.carry import operators_to_carry
+from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
+from statestore.interop.flink_savepoints.metadata.reader import (
+    FileHandle,
+    IncrementalHandle,
+    KeyGroupsHandle,
+    OperatorHandle,
+    OperatorState,
+    SavepointMetadata,
+    SegmentHandle,
+    StreamHandle,
+    read_metadata,
+)
+from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
+from statestore.interop.flink_savepoints.read.savepoint_files import Places, source_of
+from statestore.jobgraph.operators import operator_id
+from statestore.storage import open_storage
+from tests.interop.flink_savepoints.goldens import Golden
+from tests.interop.flink_savepoints.test_refusals import CHANGELOG, IN_FLIGHT, one_operator
+
+KINDS = operator_id("kinds")
+
+
+def metadata_of(place: Path | str) -> SavepointMetadata:
+    return read_metadata((Path(place) / "_metadata").read_bytes(), "m")
+
+
+def operator_of(place: Path | str, number: str = KINDS) -> OperatorState:
+    (found,) = (one for one in metadata_of(place).operators if one.id == number)
+    return found
+
+
+def streams(operator: OperatorState) -> list[StreamHandle]:
+    """Return the handles of all bytes of an operator, in order."""
+    found: list[StreamHandle] = []
+    for one in operator.subtasks:
+        for handle in (one.operator, one.raw_operator, one.keyed, one.raw_keyed):
+            if isinstance(handle, IncrementalHandle):
+                found.append(handle.meta)
+                found += [file for _, file in (*handle.shared, *handle.private)]
+            elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
+                found.append(handle.stream)
+    return found
+
+
+def contents(operator: OperatorState, place: Path | str, moved: dict[str, str]) -> list[bytes]:
+    """Return the bytes of each handle."""
+    places = Places(open_storage(str(place)), None, moved)
+    sources = (source_of(one, places, "test") for one in streams(operator))
+    return [one.read(0, one.size) for one in sources]
+
+
+def unplaced(operator: OperatorState) -> OperatorState:
+    """Return an operator without its handles, and without the parts that version 3 does
+    not have.
+    """
+    subtasks = []
+    for one in operator.subtasks:
+        keyed = one.keyed
+        if isinstance(keyed, KeyGroupsHandle):
+            keyed = replace(keyed, stream=None)
+        elif isinstance(keyed, IncrementalHandle):
+            keyed = replace(keyed, meta=None, shared=(), private=())
+        operator_handle = one.operator
+        if operator_handle is not None:
+            operator_handle = replace(operator_handle, stream=None)
+        subtasks.append(replace(one, keyed=keyed, operator=operator_handle))
+    return replace(operator, name=None, uid=None, subtasks=tuple(subtasks))
+
+
+def unpacked(folder: Path) -> Path:
+    return Golden("2.3_heap_native").unpack(folder / "from")
+
+
+def imported(source: Path, folder: Path) -> StateStore:
+    """Return a store that imported a savepoint in which one operator, ``kinds``, is unreadable."""
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    import_savepoint(str(source), store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The savepoint of ``store``, which no test changes."""
+    return unpacked(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def store(source: Path, tmp_path_factory: pytest.TempPathFactory) -> StateStore:
+    """A store that no test changes."""
+    return imported(source, tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.parametrize("name", ["kinds", KINDS])
+def test_an_operator_is_copied_with_its_entry(
+    store: StateStore, source: Path, tmp_path: Path, name: str
+) -> None:
+    done = export_savepoint(store, str(tmp_path / "to"), carry=[name], parallelism=3)
+    assert (done.carried, done.left_out, done.is_complete) == (("kinds",), (), True)
+    before, after = operator_of(source), operator_of(tmp_path / "to")
+    assert unplaced(after) == unplaced(before)
+    assert contents(after, tmp_path / "to", {}) == contents(before, source, {})
+    assert len(contents(after, tmp_path / "to", {})) == 4
+    # Sinks compare Flink's checkpoint id with the ids in their state.
+    assert metadata_of(tmp_path / "to").checkpoint_id == metadata_of(source).checkpoint_id == 2
+    ids = {one.id for one in metadata_of(tmp_path / "to").operators}
+    assert ids == {one.id for one in metadata_of(source).operators}
+
+
+def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path: Path) -> None:
+    place = export_savepoint(store, str(tmp_path / "to"), carry=["kinds"]).savepoint
+    again = StateStore.open(str(tmp_path / "again"), table_format="parquet")
+    assert [one.operator for one in import_savepoint(place, again).left_out] == [KINDS]
+    export_savepoint(again, str(tmp_path / "twice"), carry=["kinds"])
+    first, second = operator_of(tmp_path / "to"), operator_of(tmp_path / "twice")
+    assert unplaced(first) == unplaced(second)
+    assert contents(first, tmp_path / "to", {}) == contents(second, tmp_path / "twice", {})
+
+
+def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> None:
+    """Absolute paths become relative ones, so that the copy does not depend on the source."""
+    golden = Golden("2.3_rocksdb_incremental")
+    source = golden.unpack(tmp_path / "from")
+    moved = {golden.about["written_at"]: str(tmp_path / "from")}
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    import_savepoint(str(source), store, operators=["by_long"], moved=moved)
+    others = {one.operator for one in store.manifest().left_out} - {"kinds"}
+    with pytest.raises(InvalidArgumentError, match=r"--allow.*--moved"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], leave_out=others)
+    done = export_savepoint(
+        store, str(tmp_path / "to"), carry=["kinds"], leave_out=others, moved=moved
+    )
+    assert done.carried == ("kinds",)
+    before, after = operator_of(source), operator_of(tmp_path / "to")
+    assert any(isinstance(one.keyed, IncrementalHandle) for one in after.subtasks)
+    assert any(isinstance(one, FileHandle) for one in streams(before))
+    assert not any(isinstance(one, FileHandle) for one in streams(after))
+    assert unplaced(after) == unplaced(before)
+    expected = contents(before, source, moved)
+    (tmp_path / "from").rename(tmp_path / "gone")
+    assert contents(after, tmp_path / "to", {}) == expected
+    copied = open_savepoint(str(tmp_path / "to")).operator("kinds")
+    assert sum(len(one.keys) for one in copied.entries()) > 0
+
+
+def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
+    """A synthetic operator has all four places of state, two of which name parts of one file."""
+    source = unpacked(tmp_path)
+    (source / "merged").write_bytes(b"0123456789" * 9)
+    segment = SegmentHandle(10, 30, 0, str(source / "merged"), "id")
+    metadata = metadata_of(source)
+    (kinds,) = (one for one in metadata.operators if one.id == KINDS)
+    first, *rest = kinds.subtasks
+    raw = KeyGroupsHandle(0, (3, 4), segment, is_savepoint=False, handle_id="one")
+    crafted = replace(
+        first,
+        raw_keyed=raw,
+        raw_operator=OperatorHandle(first.operator.parts, segment),  # type: ignore[union-attr]
+    )
+    changed = replace(kinds, subtasks=(crafted, *rest))
+    operators = tuple(changed if one is kinds else one for one in metadata.operators)
+    (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
+    store = imported(source, tmp_path)
+    export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    after = operator_of(tmp_path / "to")
+    assert contents(after, tmp_path / "to", {}) == contents(changed, source, {})
+    copy = after.subtasks[0]
+    assert isinstance(copy.raw_keyed, KeyGroupsHandle)
+    assert isinstance(copy.raw_operator, OperatorHandle)
+    assert copy.raw_keyed == replace(raw, stream=copy.raw_operator.stream)
+    assert metadata_of(tmp_path / "to").checkpoint_id == 7
+
+
+def test_a_dry_run_copies_nothing(store: StateStore, tmp_path: Path) -> None:
+    done = export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], dry_run=True)
+    assert done.carried == ("kinds",)
+    assert not (tmp_path / "to").exists()
+
+
+def test_another_number_of_key_groups_is_refused(store: StateStore, tmp_path: Path) -> None:
+    with pytest.raises(ParallelismError, match=r"'kinds' has 128 key groups .* to 720"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], max_parallelism=720)
+    export_savepoint(store, str(tmp_path / "to"), carry=["kinds"], max_parallelism=128)
+
+
+def test_operators_that_are_not_missing_are_refused(store: StateStore, tmp_path: Path) -> None:
+    with pytest.raises(StateNotFoundError, match=r"no operator 'by_long' .* whole: kinds \("):
+        export_savepoint(store, str(tmp_path / "to"), carry=["by_long"])
+
+
+def test_a_changed_or_missing_savepoint_is_refused(tmp_path: Path) -> None:
+    """Each failure leaves an empty folder, and never an incomplete savepoint."""
+    source = unpacked(tmp_path)
+    store = imported(source, tmp_path)
+    handle = operator_of(source).subtasks[0].keyed
+    assert isinstance(handle, KeyGroupsHandle)
+    file = source / handle.stream.path  # type: ignore[union-attr]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(DamagedFileError, match="bytes, and the savepoint says"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    file.unlink()
+    with pytest.raises(MissingFileError, match="is not there"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    file.write_bytes(whole)
+    metadata = (source / "_metadata").read_bytes()
+    (source / "_metadata").write_bytes(metadata + b"\0")
+    with pytest.raises(InvalidArgumentError, match="has changed since the import"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    (source / "_metadata").unlink()
+    with pytest.raises(MissingFileError, match="has no _metadata any more"):
+        export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])
+    assert not any((tmp_path / "to").glob("*"))
+    with pytest.raises(LeftOutStateError, match="--carry copies a whole operator unchanged"):
+        export_savepoint(store, str(tmp_path / "to"))
+
+
+@pytest.mark.parametrize("subtask", [IN_FLIGHT, b"".join(CHANGELOG)], ids=["flight", "changelog"])
+def test_operators_that_no_savepoint_can_contain_are_refused(
+    subtask: bytes, tmp_path: Path
+) -> None:
+    data = one_operator(subtask)
+    (tmp_path / "_metadata").write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    savepoint = SavepointRecord(str(tmp_path), 1, 4, digest, (), ())
+    record = LeftOutState(
+        operator="sums", state=None, reason="r", command="flink import", id="0" * 32
+    )
+    with pytest.raises(IncompatibleStateError, match="'sums' cannot be carried: subtask 0 has"):
+        operators_to_carry([record], savepoint, None, moved=None, allow=(), options=None)
