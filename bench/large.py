@@ -58,7 +58,7 @@ from statestore import StateStore
 from statestore.cli.verbs.list import CheckpointRow
 from bench.large import Asked
 storage = Asked(sys.argv[1])
-store = StateStore.over(storage, compaction=None)
+store = StateStore.from_storage(storage, compaction=None)
 start = time.perf_counter()
 {step}
 seconds = time.perf_counter() - start

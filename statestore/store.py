@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from statestore._version import __version__
-from statestore.api.context import OpenStore
+from statestore.api.context import StoreContext
 from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
@@ -76,7 +76,7 @@ class StateStore:
     the store on purpose, open it again.
     """
 
-    def __init__(self, parts: OpenStore) -> None:
+    def __init__(self, parts: StoreContext) -> None:
         """Use :meth:`open`."""
         self._parts = parts
 
@@ -137,7 +137,7 @@ class StateStore:
         return store
 
     @classmethod
-    def over(
+    def from_storage(
         cls,
         storage: Storage,
         *,
@@ -188,7 +188,7 @@ class StateStore:
             data_source.register(spark)
             spark_module("session").hand_on(spark, storage)
         return cls(
-            OpenStore.on(
+            StoreContext.on(
                 storage,
                 data=data,
                 spark=spark,
@@ -224,7 +224,7 @@ class StateStore:
         return self._parts.storage.url
 
     @property
-    def parts(self) -> OpenStore:
+    def parts(self) -> StoreContext:
         """The shared parts that commands on the store use."""
         return self._parts
 
@@ -583,7 +583,7 @@ class StateStore:
 def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[Bar, tuple[Any, ...]]:
     """Return a checkpoint as a bar and as a table row, even if it is unreadable."""
     try:
-        one = catalog.outline(checkpoint_id)
+        one = catalog.load_header(checkpoint_id)
     except StateStoreError as error:
         bar = Bar(str(checkpoint_id), (), f"cannot be read: {error.kind}", bad=True)
         return bar, (checkpoint_id, f"cannot be read: {error.kind}", None, None, None, None)

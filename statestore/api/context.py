@@ -19,11 +19,11 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.storage import Storage
 
-__all__ = ["OpenStore", "Opened"]
+__all__ = ["HasContext", "StoreContext"]
 
 
 @dataclass(frozen=True)
-class OpenStore:
+class StoreContext:
     """The parts that :class:`StateStore`, its ``inspect`` and its ``maintenance`` share.
 
     ``data`` is the storage for snapshots and restores, including the local cache if there is one.
@@ -54,7 +54,7 @@ class OpenStore:
         compaction: CompactionRule | None = None,
         table_format: str | None = None,
         layout: str | None = None,
-    ) -> OpenStore:
+    ) -> StoreContext:
         """Return a store on a storage, with its own fence and this machine's clock."""
         listeners = Listeners(storage.url)
         return cls(
@@ -108,11 +108,11 @@ class OpenStore:
 
 
 @runtime_checkable
-class Opened(Protocol):
+class HasContext(Protocol):
     """An open store, such as a :class:`StateStore`."""
 
     @property
-    def parts(self) -> OpenStore:
+    def parts(self) -> StoreContext:
         """The parts that commands on it use."""
 
 

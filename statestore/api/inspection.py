@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from statestore.api.context import Opened, OpenStore
+from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
@@ -34,7 +34,7 @@ class StoreInspection:
     It needs no Spark.
     """
 
-    def __init__(self, store: OpenStore) -> None:
+    def __init__(self, store: StoreContext) -> None:
         """Use ``StateStore.inspect``."""
         self._store = store
 
@@ -130,7 +130,7 @@ class StoreInspection:
         a: int | str,
         b: int | str = "latest",
         *,
-        other: Opened | None = None,
+        other: HasContext | None = None,
         uid: str | None = None,
         name: str | None = None,
         keys: int = DEFAULT_EXAMPLES,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore._version import __version__
-from statestore.api.context import Opened, OpenStore
+from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.format.documents import Pin, Savepoint
@@ -55,7 +55,7 @@ __all__ = ["StoreMaintenance"]
 class StoreMaintenance:
     """Verifies, salvages, copies, edits and collects checkpoints; from ``store.maintenance``."""
 
-    def __init__(self, store: OpenStore) -> None:
+    def __init__(self, store: StoreContext) -> None:
         """Use ``StateStore.maintenance``."""
         self._store = store
 
@@ -637,7 +637,7 @@ class StoreMaintenance:
     def copy(
         self,
         checkpoint: int | str,
-        to: Opened | str,
+        to: HasContext | str,
         *,
         as_savepoint: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -725,9 +725,9 @@ class StoreMaintenance:
             progress=on_progress or (lambda done, total: None),
         )
 
-    def _beside(self, storage: Storage) -> OpenStore:
+    def _beside(self, storage: Storage) -> StoreContext:
         """Return another store that writes files with this one's options."""
-        return OpenStore.on(storage, parquet=self._store.parquet)
+        return StoreContext.on(storage, parquet=self._store.parquet)
 
 
 def _milliseconds(seconds: float) -> int:

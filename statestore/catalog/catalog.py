@@ -229,23 +229,23 @@ class Catalog:
             raise self._not_found(checkpoint_id, ids)
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`outline` does.
+        """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`load_header` does.
 
         Raises CheckpointNotFoundError that lists the existing checkpoints, or
         MalformedManifestError.
         """
-        return self.outline(self.resolve(checkpoint))
+        return self.load_header(self.resolve(checkpoint))
 
     def manifest(self, checkpoint_id: int) -> Manifest:
         """Return a manifest by its id, and read all its lists of files.
 
-        It raises the errors of :meth:`outline`, also if a list of files cannot be read.
+        It raises the errors of :meth:`load_header`, also if a list of files cannot be read.
         """
-        manifest = self.outline(checkpoint_id)
+        manifest = self.load_header(checkpoint_id)
         read_all(part.handles for part in manifest.parts)
         return manifest
 
-    def outline(self, checkpoint_id: int) -> Manifest:
+    def load_header(self, checkpoint_id: int) -> Manifest:
         """Return a manifest by its id, whether or not it has a tombstone.
 
         A list of files that is a separate document is read on the first access to one of its files,
@@ -337,7 +337,7 @@ class Catalog:
     def _format_of_tables(self) -> str:
         for number in reversed(self.checkpoint_ids()):
             try:
-                formats = {entry.table.format for entry in self.outline(number).entries}
+                formats = {entry.table.format for entry in self.load_header(number).entries}
             except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
                 continue
             if formats:

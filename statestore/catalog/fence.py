@@ -61,12 +61,12 @@ class Fence:
         self.one_commit = threading.Lock()
         """Held from the last check for other checkpoints until the manifest is put."""
 
-    def enter(self, *, aloud: bool = False) -> Claim:
+    def claim(self, *, announce: bool = False) -> Claim:
         """Return this writer's claim: the first call makes it, every other call checks it.
 
         A process that was forked from the claiming process is another writer, and claims for
-        itself. With ``aloud``, a warning is logged before another writer is replaced, unless that
-        writer is this process, or a process of this host that has ended. Callers that will not
+        itself. With ``announce``, a warning is logged before another writer is replaced, unless
+        that writer is this process, or a process of this host that has ended. Callers that will not
         write use it. Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
         FormatVersionError if the newest claim cannot be read, or StorageError.
         """
@@ -79,7 +79,7 @@ class Fence:
             claim = self._claim
             while claim is None:
                 newest = self._newest()
-                if aloud and newest is not None and not _has_ended(newest):
+                if announce and newest is not None and not _has_ended(newest):
                     _log.warning(
                         "%s is taken over from %s: a job that is still at work there commits no "
                         "more, until it opens the store again",
@@ -133,7 +133,7 @@ class Fence:
         """
         with self._lock:
             mine = self._claim
-            assert mine is not None, "enter() comes first"
+            assert mine is not None, "claim() comes first"
             claim = self._put(mine.generation + 1, replace(mine, announced_id=checkpoint_id))
             if claim is None:
                 raise self._replaced(mine)

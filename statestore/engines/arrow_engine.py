@@ -23,7 +23,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import Against, Seen
+from statestore.layers.base_comparison import BaseComparison, Seen
 from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.writer import ParquetOptions
@@ -160,7 +160,7 @@ def write_keyed(
 
 
 def write_against(
-    rows: Rows, owners: Assignment, against: Against, target: KeyedTarget
+    rows: Rows, owners: Assignment, against: BaseComparison, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
 

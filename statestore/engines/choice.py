@@ -21,7 +21,7 @@ from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.jobgraph.partitioners import Partitioner
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import Against
+from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.rows.input_rows import StreamedRows, is_dicts, is_lazy, settled, streamed
 from statestore.rows.python_values import ROWS
@@ -80,7 +80,7 @@ class Engine(Protocol):
         """Write a keyed state; return its handles in order of key group."""
 
     def write_against(
-        self, rows: Any, owners: Assignment, against: Against, target: KeyedTarget
+        self, rows: Any, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
         """Write the changes from the stored rows to these rows.
 

@@ -23,10 +23,10 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import Against, Seen
+from statestore.layers.base_comparison import BaseComparison, Seen
 from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.python_values import fitted_table
@@ -125,7 +125,7 @@ def write_keyed(
 
 
 def write_against(
-    rows: GroupedRows, owners: Assignment, against: Against, target: KeyedTarget
+    rows: GroupedRows, owners: Assignment, against: BaseComparison, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write the changes from the stored rows to these rows; ``target`` is the changes' target.
 
@@ -180,7 +180,7 @@ def _written(
             return tuple(handle for one in under_way for handle in one.result())
         except BaseException as error:
             failed.append(-1)  # all ranges are abandoned
-            written = WrittenFiles(target.storage)
+            written = UncommittedFiles(target.storage)
             for one in under_way:
                 if one.exception() is None:
                     written.add(target.folder, one.result())

@@ -36,7 +36,7 @@ from statestore.rows.key_group_runs import RUN_BYTES, checked, taken
 from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.storage import Storage
 
-__all__ = ["Against", "Seen"]
+__all__ = ["BaseComparison", "Seen"]
 
 _HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
 _STORED_BYTES = 4 * RUN_BYTES
@@ -57,7 +57,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Against:
+class BaseComparison:
     """A stored state that new rows are compared with; can be pickled to a worker."""
 
     storage: Storage

@@ -29,7 +29,7 @@ from statestore.layers.merge import (
     read_pieces,
 )
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 
@@ -62,9 +62,9 @@ class Compactor:
 
     def __post_init__(self) -> None:
         """Start with no files."""
-        self.new = WrittenFiles(self.storage)
+        self.new = UncommittedFiles(self.storage)
 
-    def by_rule(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
+    def apply_policy(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
         """Apply the policy to a state after a new layer: fold spans, then merge layers.
 
         Raises MissingFileError, DamagedFileError or StorageError; afterwards the caller may delete
@@ -79,7 +79,7 @@ class Compactor:
         """Fold some of the overdue changes of a state, if there are any.
 
         ``changed_rows`` is the number of rows that this checkpoint has written; about twice as many
-        change rows are folded. Raises the errors of :meth:`by_rule`.
+        change rows are folded. Raises the errors of ``apply_policy``.
         """
         entry = self.fold(entry, overdue_spans(entry, rule, changed_rows))
         return self.merge(entry, overdue_layers(entry, rule))
@@ -94,7 +94,7 @@ class Compactor:
 
         The spans, in order, are whole files of the base, or key groups without a file
         (:func:`statestore.format.layers.widened_spans`). ``on_span`` is called after each of them.
-        Raises the errors of :meth:`by_rule`.
+        Raises the errors of ``apply_policy``.
         """
         if not spans or (not entry.layers and entry.state.ttl is None):
             return entry

@@ -129,7 +129,7 @@ def compact(
     file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
     catalog, only = deriver.catalog, wanted.only
-    manifest, seen = deriver.look(checkpoint)
+    manifest, seen = deriver.load_source(checkpoint)
     plans = [_Plan.of(entry, wanted, only) for entry in _chosen(manifest, wanted)]
     done = [plan.entry for plan in plans]
     new = None

@@ -34,7 +34,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files
 from statestore.maintenance.derive import Deriver
-from statestore.snapshot.checkpoint_context import History
+from statestore.snapshot.checkpoint_context import PriorCheckpoints
 from statestore.storage import Storage
 
 __all__ = [
@@ -212,7 +212,7 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
     held = {one.checkpoint_id for one in target.holds.savepoints()}
     for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
         try:
-            origin = target.outline(number).origin or {}
+            origin = target.load_header(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):
             continue  # collected since it was listed, or unreadable
         told = (origin.get("store"), origin.get("checkpoint"))
@@ -269,7 +269,7 @@ def _refuse_taken_name(target: Catalog, name: str | None, first: int | None) -> 
 
 def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
     """Refuse a state with another max parallelism or key; these never change in a store (I3)."""
-    history = History(target, manifest.operators)
+    history = PriorCheckpoints(target, manifest.operators)
     for entry in manifest.keyed:
         state, stored = entry.state, history.keyed(entry.state.uid, entry.state.name)
         groups = history.max_parallelism(state.uid)

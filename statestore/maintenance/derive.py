@@ -42,7 +42,7 @@ class Deriver:
     release: str
     listeners: Listeners
 
-    def look(self, checkpoint: int | str) -> tuple[Manifest, int]:
+    def load_source(self, checkpoint: int | str) -> tuple[Manifest, int]:
         """Return the checkpoint to derive from, and the newest id in the store.
 
         Raises CheckpointNotFoundError or MalformedManifestError.
@@ -78,7 +78,7 @@ class Deriver:
         """
         storage = self.catalog.storage
         tables = TablesAsStored(storage, manifests[-1])
-        self.fence.enter()
+        self.fence.claim()
         free = self.catalog.next_id()
         taken = sorted({free, *self.fence.announced(above=free)})
         top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)

@@ -128,7 +128,7 @@ def edit(
     If an edit fails, no new checkpoint is visible.
     """
     storage = deriver.catalog.storage
-    manifest, seen = deriver.look(checkpoint)
+    manifest, seen = deriver.load_source(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that does not exist.

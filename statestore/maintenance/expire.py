@@ -110,7 +110,7 @@ def _taken_ms(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
     found = {}
     for checkpoint_id in ids:
         try:
-            found[checkpoint_id] = catalog.outline(checkpoint_id).created_at_ms
+            found[checkpoint_id] = catalog.load_header(checkpoint_id).created_at_ms
         except (MalformedManifestError, CheckpointNotFoundError):
             continue  # damaged: reported to the caller
     visible = catalog.checkpoint_ids()  # another process may be expiring checkpoints too
@@ -154,7 +154,7 @@ class _Named:
 
     def add(self, checkpoint_id: int) -> None:
         try:
-            manifest = self._catalog.outline(checkpoint_id)
+            manifest = self._catalog.load_header(checkpoint_id)
         except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
             return
         for part in manifest.parts:

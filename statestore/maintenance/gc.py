@@ -319,7 +319,7 @@ def _named(
     """Return a manifest and the files that it names, as :func:`files_of` does."""
     who = holds.get(checkpoint_id)
     try:
-        manifest = catalog.outline(checkpoint_id)
+        manifest = catalog.load_header(checkpoint_id)
         if manifest.store_id != catalog.store_id:
             raise MalformedManifestError(
                 f"{catalog.storage.url}/{manifest_path(checkpoint_id)} is the manifest of another "
@@ -341,7 +341,7 @@ def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
     If only one list is unreadable, the other states can still be read and named again.
     """
     try:
-        manifest = catalog.outline(checkpoint_id)
+        manifest = catalog.load_header(checkpoint_id)
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
         return
     marks.note(manifest)
@@ -357,7 +357,7 @@ def _named_if_known(
 ) -> set[str] | None:
     """Return the files that an expired checkpoint names, except known lists; None if unreadable."""
     try:
-        return set(files_of(catalog.outline(checkpoint_id), known))
+        return set(files_of(catalog.load_header(checkpoint_id), known))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
         return None
 

@@ -264,7 +264,7 @@ def purge(
         for manifest in seen.kept.values():
             refuse_tables(catalog.storage, manifest)
         # First: from now on no other writer commits, and all earlier commits are visible.
-        deriver.fence.enter(aloud=True)
+        deriver.fence.claim(announce=True)
         one = _resolved(catalog, wanted)
         seen = _look(catalog, wanted, one, finder)
         while seen.pending:

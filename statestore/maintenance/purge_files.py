@@ -32,7 +32,7 @@ from statestore.layers.merge import read_pieces
 from statestore.maintenance.subject import Selection
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import open_data
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.lookup import key_group_of, table_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
@@ -182,7 +182,7 @@ class RowRemover:
         call are deleted.
         """
         entry = hit.entry
-        new = WrittenFiles(self._storage)
+        new = UncommittedFiles(self._storage)
         chosen = {name for selection in hit.selections for name in selection.schema.names}
         try:
             if entry.layers and not chosen.issubset(entry.state.identity):
@@ -196,7 +196,7 @@ class RowRemover:
         return replace(entry, handles=base.handles, layers=left), new.names
 
     def _without(
-        self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: WrittenFiles
+        self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: UncommittedFiles
     ) -> KeyedEntry:
         handles: list[KeyedStateHandle] = []
         folder = part.table.path
@@ -212,7 +212,7 @@ class RowRemover:
             handles += self._done[file]
         return replace(part, handles=tuple(handles))
 
-    def _merged(self, hit: Hit, checkpoint_id: int, new: WrittenFiles) -> KeyedEntry:
+    def _merged(self, hit: Hit, checkpoint_id: int, new: UncommittedFiles) -> KeyedEntry:
         entry = hit.entry
         every = KeyGroupRange.every(entry.state.max_parallelism)
         handles = self._write(entry, every, hit, checkpoint_id)

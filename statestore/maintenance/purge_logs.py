@@ -60,7 +60,9 @@ def _drop_shown(
         files = filter(is_data_file, storage.list(table)) if shown is None else shown
         if all(clean.has_no_rows(table, name) for name in {*files} - names):
             continue
-        deriver.fence.enter(aloud=True)  # a job that publishes at the same time would leave a gap
+        deriver.fence.claim(
+            announce=True
+        )  # a job that publishes at the same time would leave a gap
         if drop_log(storage, table, newest):
             dropped.append(table)
     return dropped
@@ -124,7 +126,7 @@ def clean_logs(
             continue
         if not dry_run:
             # a job that publishes at the same time would leave a gap
-            deriver.fence.enter(aloud=True)
+            deriver.fence.claim(announce=True)
             drop_log(storage, folder)
         dropped.append(folder)
     return tuple(dropped), tuple(cut)

@@ -146,7 +146,7 @@ def _refuse_strangers(folder: WorkingFolder) -> None:
 def _lock(path: Path, held: ExitStack) -> None:
     """Lock a file against all other processes, and write the holder into it."""
     while True:
-        # Opened for writing, because network file systems lock no other files.
+        # HasContext for writing, because network file systems lock no other files.
         file: BinaryIO = held.enter_context(path.open("a+b"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,7 +251,7 @@ def rekey(
     CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
     fit the new key. If a run fails, no new checkpoint is visible.
     """
-    manifest, seen = deriver.look(checkpoint)
+    manifest, seen = deriver.load_source(checkpoint)
     entries = chosen(manifest, wanted)
     states = [state_wanted(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)

@@ -34,7 +34,7 @@ from statestore.layers.aligned_streams import aligned
 from statestore.layers.merge import read_pieces, read_state
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.reader import restored_schema
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.duck import duckdb, said, shut_in, unsliced
 from statestore.restore.lookup import key_batch, key_group_of
 from statestore.rows.column_types import arrow_schema, uuid_columns, with_uuids
@@ -133,7 +133,7 @@ def rewrite(
         return work.run()
     except BaseException as error:
         if target is not None:
-            written = WrittenFiles(target.storage)
+            written = UncommittedFiles(target.storage)
             written.add(target.folder, work.new)
             written.delete(error)
         raise

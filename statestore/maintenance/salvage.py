@@ -39,7 +39,7 @@ from statestore.maintenance.damage import (
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.verify import BrokenFile
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
@@ -377,7 +377,7 @@ def _rewritten(
                 damaged = replace(entry, handles=(handle,))
                 new += rewrite_groups(storage, [(damaged, readable), *others], target)
     except BaseException as error:
-        written = WrittenFiles(target.storage)
+        written = UncommittedFiles(target.storage)
         written.add(target.folder, new)
         written.delete(error)
         raise

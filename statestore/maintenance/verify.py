@@ -455,7 +455,7 @@ class _Run:
         """Return a manifest, or None if it is broken."""
         name = manifest_path(checkpoint_id)
         try:
-            manifest = catalog.outline(checkpoint_id)
+            manifest = catalog.load_header(checkpoint_id)
             if catalog.store_id and manifest.store_id != catalog.store_id:
                 raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
             return manifest

@@ -24,8 +24,8 @@ __all__ = [
     "END_BYTES",
     "MAGIC",
     "PIECE_BYTES",
-    "Begun",
-    "Piece",
+    "ByteRange",
+    "PrefetchQueue",
     "RangedFile",
     "Source",
     "Streams",
@@ -164,14 +164,14 @@ class Streams:
         """Take the number of parallel requests; no thread is started yet."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="statestore-read")
         self._room = count * _AHEAD[0] // _AHEAD[1]
-        self._queue: deque[Piece] = deque()
+        self._queue: deque[ByteRange] = deque()
         self._lock = Lock()
 
     def ask(self, fetch: Fetch, start: int, stop: int) -> Future[Any]:
         """Request bytes as soon as a stream is free."""
         return self._pool.submit(fetch, start, stop)
 
-    def queue(self, pieces: Iterable[Piece]) -> None:
+    def queue(self, pieces: Iterable[ByteRange]) -> None:
         """Prefetch pieces in this order, after the pieces of other readers, within the limit."""
         with self._lock:
             self._queue.extend(pieces)
@@ -199,7 +199,7 @@ def streams_of(count: int) -> Streams | None:
     return _STREAMS.setdefault((os.getpid(), count), Streams(count))
 
 
-class Piece:
+class ByteRange:
     """Bytes ``start`` to ``stop`` of a file: first wanted, then requested, received, dropped."""
 
     def __init__(self, start: int, stop: int, fetch: Fetch, streams: Streams | None) -> None:
@@ -251,11 +251,11 @@ class Piece:
 class RangedFile:
     """A file object for Arrow that holds only the bytes that are read next."""
 
-    def __init__(self, fetch: Fetch, tail: Piece, size: int, streams: Streams | None) -> None:
+    def __init__(self, fetch: Fetch, tail: ByteRange, size: int, streams: Streams | None) -> None:
         """Take a function that reads a range, the file's tail, which is kept, and its length."""
         self.tail = tail
         self._fetch, self._size, self._streams = fetch, size, streams
-        self._pieces: list[Piece] = []
+        self._pieces: list[ByteRange] = []
         self._position = 0
         self.closed = False
 
@@ -264,7 +264,7 @@ class RangedFile:
         if self._streams is not None:
             self._streams.queue([self.tail])
 
-    def keep_tail(self, tail: Piece) -> None:
+    def keep_tail(self, tail: ByteRange) -> None:
         """Keep the received tail, or a longer one; it no longer counts as prefetched."""
         if tail is not self.tail:
             self.tail.drop()
@@ -283,7 +283,7 @@ class RangedFile:
         cuts = [span for span in clipped if span]
         if self._streams is not None:
             cuts = _pieces_of(joined(cuts))
-        self._pieces = [Piece(cut.start, cut.stop, self._fetch, self._streams) for cut in cuts]
+        self._pieces = [ByteRange(cut.start, cut.stop, self._fetch, self._streams) for cut in cuts]
         if self._streams is not None:
             self._streams.queue(self._pieces)
 
@@ -392,7 +392,7 @@ def check_length(where: str, found: int, handle: Handle | FileList) -> None:
         )
 
 
-class Begun:
+class PrefetchQueue:
     """A prefetch queue: requests the next files while the rows of one are read."""
 
     def __init__(
@@ -411,7 +411,7 @@ class Begun:
             self._begun.append(_begin(self._storage, name, handle, whole=whole))
         return self._begun.popleft() if self._begun else None
 
-    def __enter__(self) -> Begun:
+    def __enter__(self) -> PrefetchQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -446,8 +446,8 @@ def source_of(
     """Open the source that Arrow reads a file from; check its length and, with ``verify``, SHA-256.
 
     ``whole`` means that all of the file will be read, ``copy`` that a local cache keeps it.
-    ``begun`` is a file that :class:`Begun` returned. Raises DamagedFileError, or the storage's
-    errors.
+    ``begun`` is a file that :class:`PrefetchQueue` returned. Raises DamagedFileError, or the
+    storage's errors.
     """
     where = f"{storage.url}/{name}"
     kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None
@@ -475,7 +475,7 @@ def source_of(
         end = b"" if handle.footer else memoryview(fetch(max(size - END_BYTES, 0), size))
         start = _footer_start(handle, end)
         tail = b"".join((memoryview(fetch(start, size - len(end))), end))
-        yield RangedFile(fetch, Piece(start, size, lambda *_: tail, None), size, None)
+        yield RangedFile(fetch, ByteRange(start, size, lambda *_: tail, None), size, None)
 
 
 def _fetch_of(file: Any) -> Fetch:
@@ -503,7 +503,7 @@ def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedF
     )
     start = 0 if whole and size <= PIECE_BYTES else max(size - guess, 0)
     # Request one byte too many: a file that is too long is then detected without another request.
-    file = RangedFile(fetch, Piece(start, size + 1, fetch, streams), size, streams)
+    file = RangedFile(fetch, ByteRange(start, size + 1, fetch, streams), size, streams)
     file.begin()
     if whole:
         file.want([range(len(MAGIC), start)])
@@ -521,7 +521,7 @@ def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle
     if start < tail.start:
         rest = storage.read_range(name, start, tail.start)
         whole = b"".join((rest, found))
-        tail = Piece(start, size, lambda *_: whole, None)
+        tail = ByteRange(start, size, lambda *_: whole, None)
     file.keep_tail(tail)
 
 

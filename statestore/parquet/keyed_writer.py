@@ -23,7 +23,7 @@ from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.statistics import statistics_columns
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions
 from statestore.rows.change_rows import consistent
 from statestore.rows.column_types import arrow_schema
@@ -186,7 +186,7 @@ class _GroupWriter:
 
     def abandon(self, reason: BaseException) -> None:
         self._syncer.abandon()
-        written = WrittenFiles(self._target.storage)
+        written = UncommittedFiles(self._target.storage)
         if self._file is not None:
             self._file.abandon()
             written.names.append(self._file.name)

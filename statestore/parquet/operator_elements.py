@@ -26,7 +26,7 @@ from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute_counts
 from statestore.parquet.reader import read_batches
 from statestore.parquet.statistics import statistics_columns
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.digests import rows_digest
@@ -174,7 +174,7 @@ def write_elements(
         storage.sync([f"{folder}/{path}"])
     except BaseException as error:
         writer.abandon()
-        WrittenFiles(storage, [f"{folder}/{path}"]).delete(error)
+        UncommittedFiles(storage, [f"{folder}/{path}"]).delete(error)
         raise
     return (handle,)
 

@@ -28,7 +28,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.format.state import Layout
 from statestore.parquet.fetch import (
-    Begun,
+    PrefetchQueue,
     RangedFile,
     Source,
     check_columns,
@@ -162,7 +162,7 @@ def open_data(
 
     If a local cache has a copy with the right SHA-256, the copy is opened instead. With ``copy``
     one is made. ``whole`` means that all of the file will be read. ``begun`` is the file if it was
-    already requested (:class:`statestore.parquet.fetch.Begun`). Raises MissingFileError or
+    already requested (:class:`statestore.parquet.fetch.PrefetchQueue`). Raises MissingFileError or
     DamagedFileError with the file's name, also while it is being read.
     """
     name = f"{folder}/{handle.path}"
@@ -320,7 +320,7 @@ def read_slices(
     folder = entry.table.path
     read = partial(read_batches, storage, folder, row_groups=row_groups, verify=verify)
     files = [(part.handle, part.is_whole and row_groups is None) for part in slices]
-    with Begun(storage, folder, files, verify) as ahead:
+    with PrefetchQueue(storage, folder, files, verify) as ahead:
         for part in slices:
             with _noting(entry, part):
                 begun = ahead.next()

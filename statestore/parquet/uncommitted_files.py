@@ -8,10 +8,10 @@ from statestore.errors import StorageError
 from statestore.format.handles import Handle
 from statestore.storage import Storage
 
-__all__ = ["WrittenFiles"]
+__all__ = ["UncommittedFiles"]
 
 
-class WrittenFiles:
+class UncommittedFiles:
     """The names of files in a storage, in the order in which they were written."""
 
     def __init__(self, storage: Storage, names: Iterable[str] = ()) -> None:

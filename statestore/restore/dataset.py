@@ -33,7 +33,7 @@ from statestore.format.slices import reads_of
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.layers.merge import Wanted, hides, read_state
-from statestore.parquet.fetch import Begun
+from statestore.parquet.fetch import PrefetchQueue
 from statestore.parquet.reader import DataFile, open_data, placed
 from statestore.restore.duck import unsliced
 from statestore.storage import Storage
@@ -127,7 +127,9 @@ class _Scan:
         stored = pa.schema([field for field in columns if not self._is_placed(field.name)])
         whole = self._is_whole
         files = self._files()
-        with Begun(self.rows.storage, folder, [(one, whole) for one in files], verify) as begun:
+        with PrefetchQueue(
+            self.rows.storage, folder, [(one, whole) for one in files], verify
+        ) as begun:
             for handle in files:
                 with open_data(
                     self.rows.storage,

@@ -443,7 +443,7 @@ def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> Ke
 def _load(catalog: Catalog, number: int) -> Manifest | None:
     """Return a manifest; None if it expired after the listing."""
     try:
-        return catalog.outline(number)
+        return catalog.load_header(number)
     except CheckpointNotFoundError:
         return None
 

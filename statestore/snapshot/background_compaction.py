@@ -320,7 +320,7 @@ class BackgroundCompaction:
         for task in tasks:
             try:
                 task.pacer.start()
-                result = task.compactor.by_rule(task.source, policy)
+                result = task.compactor.apply_policy(task.source, policy)
                 with self._lock:
                     _refuse_cancelled(task.cancelled)
                     task.result = result

@@ -32,10 +32,10 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.restore.plan import owners_of
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import Attempt, History
+from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.pending_checkpoint import USED
-from statestore.snapshot.subtask_writer import Acknowledgement, Attempted, KeyedWriter
+from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId, KeyedWriter
 from statestore.snapshot.writer import ChangeOptions, CheckpointWriter, KeyedOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]
@@ -78,7 +78,7 @@ class CommittedCheckpoint(CheckpointWriter):
     ) -> KeyedWriter:
         """Return a writer whose subtasks write nothing; raises the errors of :meth:`keyed`."""
         manifest, stored = self.manifest, self.manifest.keyed_entry(uid, name)
-        attempt = Attempted(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
+        attempt = AttemptId(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
         owners = owners_of(manifest, uid)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
 
@@ -207,8 +207,8 @@ def begin(
         if isinstance(claimed, CommittedCheckpoint):
             return claimed
         claim, number = claimed
-        history = History(catalog, operators)
-    attempt = Attempt(
+        history = PriorCheckpoints(catalog, operators)
+    attempt = CheckpointContext(
         catalog=catalog,
         fence=fence,
         table=table,
@@ -240,7 +240,7 @@ def _claimed(
     seen: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
     """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
-    claim = fence.enter(aloud=made_of is not None)
+    claim = fence.claim(announce=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)

@@ -16,7 +16,7 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import effective_max_parallelism
 from statestore.restore.restored import RestoredOperatorState
 from statestore.snapshot.full_writer import write_operator
-from statestore.snapshot.pending_checkpoint import Collected
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 
 __all__ = ["LATEST", "Carrying"]
 
@@ -26,7 +26,7 @@ LATEST = "latest"
 class Carrying:
     """The states that one checkpoint carries from the previous one, and the dropped ones."""
 
-    def __init__(self, collected: Collected) -> None:
+    def __init__(self, collected: PendingCheckpoint) -> None:
         """Start with nothing carried or dropped."""
         self._collected, self._attempt = collected, collected.attempt
         self._dropped: set[tuple[str, str]] = set()

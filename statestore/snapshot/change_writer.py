@@ -29,7 +29,7 @@ from statestore.format.schema import same_columns
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import Against
+from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.rows.change_rows import (
     change_stream,
@@ -42,9 +42,9 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, named_columns
 from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.checkpoint_context import Attempt
+from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.full_writer import checked_state, write_full
-from statestore.snapshot.pending_checkpoint import Collected
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.state_request import (
     KeyedRequest,
     changed_ttl,
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 def changed_request(
-    attempt: Attempt, uid: str, name: str, base: int | str, **options: Any
+    attempt: CheckpointContext, uid: str, name: str, base: int | str, **options: Any
 ) -> KeyedRequest:
     """Return the request of a caller. The kind and key of the state default to the stored ones.
 
@@ -88,7 +88,7 @@ def changed_request(
 
 
 def write_changes(
-    collected: Collected,
+    collected: PendingCheckpoint,
     request: KeyedRequest,
     upserts: Any,
     deletes: Any,
@@ -100,7 +100,7 @@ def write_changes(
 
 
 def write_against(
-    collected: Collected, request: KeyedRequest, rows: Any, base: int | str
+    collected: PendingCheckpoint, request: KeyedRequest, rows: Any, base: int | str
 ) -> KeyedEntry:
     """Write how all rows differ from a checkpoint; see ``CheckpointWriter.changes_against``."""
     return _ChangeWriter(collected, request).changes_against(rows, base)
@@ -109,7 +109,7 @@ def write_against(
 class _ChangeWriter:
     """Writes the changes of one state, or without a base to build on, its rows in full."""
 
-    def __init__(self, collected: Collected, request: KeyedRequest) -> None:
+    def __init__(self, collected: PendingCheckpoint, request: KeyedRequest) -> None:
         self._collected, self._attempt = collected, collected.attempt
         self._request, self._uid, self._name = request, request.uid, request.name
         self._ttl = request.ttl
@@ -163,7 +163,7 @@ class _ChangeWriter:
         read_all(part.handles for part in entry.parts)
         options = self._attempt.parquet
         storage = self._attempt.catalog.storage
-        against = Against(storage, entry, options.run_bytes, options.memory_bytes)
+        against = BaseComparison(storage, entry, options.run_bytes, options.memory_bytes)
         return self._layered(
             entry,
             engine,
@@ -277,7 +277,9 @@ class _ChangeWriter:
         return entry
 
 
-def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEntry | None:
+def latest_or(
+    attempt: CheckpointContext, uid: str, name: str, base: int | str
+) -> KeyedEntry | None:
     """Return a state of the newest checkpoint or of ``base``.
 
     Returns None if the newest checkpoint lacks it. Raises CheckpointNotFoundError,

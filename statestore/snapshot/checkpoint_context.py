@@ -24,11 +24,11 @@ from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.subtask_writer import Attempted
+from statestore.snapshot.subtask_writer import AttemptId
 
 __all__ = [
-    "Attempt",
-    "History",
+    "CheckpointContext",
+    "PriorCheckpoints",
 ]
 
 
@@ -39,7 +39,7 @@ __all__ = [
 # a new state costs one listing.
 
 
-class History:
+class PriorCheckpoints:
     """The checkpoints of a store when a snapshot began; manifests are read on demand."""
 
     def __init__(self, catalog: Catalog, operators: Operators) -> None:
@@ -157,7 +157,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class CheckpointContext:
     """The values that are fixed for one attempt to take a checkpoint.
 
     ``layout`` is the store's layout for keyed states; None if it has no setting. ``now_ms`` is the
@@ -176,7 +176,7 @@ class Attempt:
     parquet: ParquetOptions
     operators: Operators
     checkpoint_id: int
-    history: History
+    history: PriorCheckpoints
     writer: Writer
     started_at_ms: int
     now_ms: int
@@ -254,9 +254,9 @@ class Attempt:
         return frozenset(known)
 
     @property
-    def id(self) -> Attempted:
+    def id(self) -> AttemptId:
         """The id that distinguishes this attempt from all others, in every store."""
-        return Attempted(self.catalog.store_id, self.checkpoint_id, self.writer.token)
+        return AttemptId(self.catalog.store_id, self.checkpoint_id, self.writer.token)
 
     def entry_of(self, state: KeyedState) -> KeyedEntry:
         """Return the manifest entry of a state, without files."""

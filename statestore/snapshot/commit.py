@@ -24,7 +24,7 @@ from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.reader import check_sizes
-from statestore.snapshot.pending_checkpoint import Collected
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 
 __all__ = ["Commit"]
 
@@ -35,7 +35,7 @@ _PUBLISH_TRIES = 8
 class Commit:
     """The end of one attempt; ``manifest`` and ``metrics`` are set once it is committed."""
 
-    def __init__(self, collected: Collected) -> None:
+    def __init__(self, collected: PendingCheckpoint) -> None:
         """Prepare to commit the collected states."""
         self._collected, self._attempt = collected, collected.attempt
         self._published = False

@@ -14,7 +14,7 @@ from statestore.parquet.operator_elements import write_elements
 from statestore.rows.column_types import with_uuids
 from statestore.rows.input_rows import is_dicts
 from statestore.rows.python_values import table_like
-from statestore.snapshot.pending_checkpoint import Collected
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.state_request import (
     KeyedRequest,
     kept_ttl,
@@ -24,13 +24,13 @@ from statestore.snapshot.state_request import (
     stamped,
     uuid_columns_of,
 )
-from statestore.snapshot.subtask_writer import Acknowledged, KeyedWriter
+from statestore.snapshot.subtask_writer import KeyedWriter, PendingSubtasks
 
 __all__ = ["checked_state", "declare", "write_full", "write_operator"]
 
 
 def write_full(
-    collected: Collected, request: KeyedRequest, rows: Any, *, co_located: bool = False
+    collected: PendingCheckpoint, request: KeyedRequest, rows: Any, *, co_located: bool = False
 ) -> KeyedEntry:
     """Write all rows of a keyed state, and return it.
 
@@ -54,7 +54,7 @@ def write_full(
 
 
 def declare(
-    collected: Collected, request: KeyedRequest, schema: Any, *, co_located: bool = False
+    collected: PendingCheckpoint, request: KeyedRequest, schema: Any, *, co_located: bool = False
 ) -> KeyedWriter:
     """Return a writer for a keyed state that its subtasks write, in any process."""
     attempt = collected.attempt
@@ -62,13 +62,13 @@ def declare(
     state = checked_state(collected, engine, rows, request)
     target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     writer = KeyedWriter(attempt.id, attempt.entry_of(state), owners, target)
-    collected.expect(Acknowledged(writer, target.storage))
+    collected.expect(PendingSubtasks(writer, target.storage))
     attempt.measuring.declared(state.uid, state.name)
     return writer
 
 
 def write_operator(
-    collected: Collected, uid: str, name: str, elements: Any, mode: RedistributionMode
+    collected: PendingCheckpoint, uid: str, name: str, elements: Any, mode: RedistributionMode
 ) -> OperatorEntry:
     """Write the elements of an operator's state, and return it."""
     collected.refuse_twice(uid, name)
@@ -87,7 +87,7 @@ def write_operator(
 
 
 def checked_state(
-    collected: Collected, engine: Engine, rows: Any, request: KeyedRequest
+    collected: PendingCheckpoint, engine: Engine, rows: Any, request: KeyedRequest
 ) -> KeyedState:
     """Return the requested state with the columns of the rows, checked against the stored state.
 
@@ -103,7 +103,7 @@ def checked_state(
     )
 
 
-def _as_stored(collected: Collected, rows: Any, request: KeyedRequest) -> Any:
+def _as_stored(collected: PendingCheckpoint, rows: Any, request: KeyedRequest) -> Any:
     """Convert dictionaries to a table with the stored types, as far as these fit the values."""
     if not is_dicts(rows):
         return rows
@@ -114,7 +114,7 @@ def _as_stored(collected: Collected, rows: Any, request: KeyedRequest) -> Any:
     return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
 
 
-def _with_times(collected: Collected, rows: Any, request: KeyedRequest) -> Any:
+def _with_times(collected: PendingCheckpoint, rows: Any, request: KeyedRequest) -> Any:
     """Return all rows of a state, each with its time; see ``state_request``."""
     stored = collected.attempt.history.keyed(request.uid, request.name)
     ttl = kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed)

@@ -14,12 +14,12 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.names import folder_of
 from statestore.format.state import KeyedState
 from statestore.layers.compaction import Compactor
-from statestore.parquet.uncommitted_files import WrittenFiles
-from statestore.snapshot.checkpoint_context import Attempt
-from statestore.snapshot.subtask_writer import Acknowledged
+from statestore.parquet.uncommitted_files import UncommittedFiles
+from statestore.snapshot.checkpoint_context import CheckpointContext
+from statestore.snapshot.subtask_writer import PendingSubtasks
 from statestore.snapshot.taken_names import Name, TakenNames
 
-__all__ = ["NOT_ENTERED", "USED", "Collected"]
+__all__ = ["NOT_ENTERED", "USED", "PendingCheckpoint"]
 
 _log = logging.getLogger(__name__)
 USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
@@ -29,13 +29,13 @@ NOT_ENTERED = (
 )
 
 
-class Collected:
+class PendingCheckpoint:
     """The states of a pending checkpoint: written, declared or carried."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: CheckpointContext) -> None:
         """Start with no states."""
         self.attempt = attempt
-        self.awaited: dict[Name, Acknowledged] = {}
+        self.awaited: dict[Name, PendingSubtasks] = {}
         self.entered = self.left = False
         self.rewritten: set[Name] = set()
         """States that the job wrote with all of their rows."""
@@ -46,8 +46,8 @@ class Collected:
         self._carried: list[Entry] = []
         self._changed: set[Name] = set()
         self.adopted: dict[str, list[str]] = {}
-        self._written = WrittenFiles(attempt.catalog.storage)
-        self._lists = WrittenFiles(attempt.catalog.storage)
+        self._written = UncommittedFiles(attempt.catalog.storage)
+        self._lists = UncommittedFiles(attempt.catalog.storage)
         self._unsynced: list[str] = []
         self._taken: TakenNames | None = None
 
@@ -86,7 +86,7 @@ class Collected:
         self.attempt.operators.check(uid)
         self.taken.refuse(uid, name, table)
 
-    def expect(self, declared: Acknowledged) -> None:
+    def expect(self, declared: PendingSubtasks) -> None:
         """Add a state that its subtasks will write."""
         self.awaited[_name(declared.entry)] = declared
         self.taken.add(declared.entry)

@@ -50,7 +50,7 @@ from statestore.parquet.operator_elements import (
     schema_of_elements,
 )
 from statestore.rows.column_types import is_uuid, uuid_columns
-from statestore.snapshot.checkpoint_context import Attempt, History
+from statestore.snapshot.checkpoint_context import CheckpointContext, PriorCheckpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,7 +198,7 @@ class KeyedRequest:
 
 
 def keyed_request(
-    attempt: Attempt,
+    attempt: CheckpointContext,
     uid: str,
     name: str,
     *,
@@ -249,7 +249,7 @@ def keyed_state(
     schema: Schema,
     key_types: TypesOf,
     parallelism: int,
-    history: History,
+    history: PriorCheckpoints,
     so_far: Sequence[KeyedEntry],
 ) -> KeyedState:
     """Return the state to write, with its columns in the order key, namespace, entry, values.
@@ -334,7 +334,7 @@ def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[st
     return said if stored is None else said | uuid_columns(stored)
 
 
-def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
+def _layout(request: KeyedRequest, max_parallelism: int, history: PriorCheckpoints) -> Layout:
     """Return the requested layout; the default ``auto`` depends on the number of rows.
 
     This is the number of the given rows if it is known, or the number in the newest checkpoint that
@@ -354,7 +354,7 @@ def operator_state(
     elements: Any,
     mode: RedistributionMode,
     parallelism: int,
-    history: History,
+    history: PriorCheckpoints,
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
     """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
 
@@ -407,7 +407,7 @@ def _refuse_unreadable(schema: Schema, subject: str) -> None:
 def _max_parallelism(
     request: KeyedRequest,
     parallelism: int,
-    history: History,
+    history: PriorCheckpoints,
     so_far: Sequence[KeyedEntry],
 ) -> int:
     """Return the operator's max parallelism.

@@ -30,10 +30,10 @@ from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.storage import Storage
 
 __all__ = [
-    "Acknowledged",
     "Acknowledgement",
-    "Attempted",
+    "AttemptId",
     "KeyedWriter",
+    "PendingSubtasks",
     "SubtaskWriter",
 ]
 
@@ -49,7 +49,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Attempted:
+class AttemptId:
     """One attempt at one checkpoint of one store; ``token`` is unique to the attempt."""
 
     store_id: str
@@ -74,7 +74,7 @@ class Acknowledgement:
     Files are absent if none of the state's keys belong to the subtask.
     """
 
-    attempt: Attempted
+    attempt: AttemptId
     subtask: int
     entry: KeyedEntry
 
@@ -112,7 +112,7 @@ class Acknowledgement:
         """
         name = "an acknowledgement"
         read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
-        attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
+        attempt = AttemptId(read.store_id, read.checkpoint_id, read.token)
         entry = keyed_from_json(read.keyed, read.uid, name, ".keyed")
         # otherwise Delta statistics are read from the files
         if len(read.statistics) == len(entry.handles):
@@ -135,7 +135,7 @@ class KeyedWriter:
     their rows and write nothing.
     """
 
-    attempt: Attempted
+    attempt: AttemptId
     entry: KeyedEntry
     assignment: Assignment
     target: KeyedTarget | None
@@ -201,7 +201,7 @@ class SubtaskWriter:
 
 
 @dataclass
-class Acknowledged:
+class PendingSubtasks:
     """The coordinator's record of the subtasks of a state that have answered, with their files."""
 
     writer: KeyedWriter

@@ -24,10 +24,10 @@ from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.carry import LATEST, Carrying
 from statestore.snapshot.change_writer import changed_request, write_against, write_changes
-from statestore.snapshot.checkpoint_context import Attempt
+from statestore.snapshot.checkpoint_context import CheckpointContext
 from statestore.snapshot.commit import Commit
 from statestore.snapshot.full_writer import declare, write_full, write_operator
-from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, Collected
+from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_request import Columns, KeyedRequest, KeyTypes, keyed_request
 from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
 
@@ -81,10 +81,10 @@ class CheckpointWriter:
 
     already_committed = False
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: CheckpointContext) -> None:
         """Start with no states; see ``StateStore.snapshot``."""
         self._attempt = attempt
-        self._collected = Collected(attempt)
+        self._collected = PendingCheckpoint(attempt)
         self._carrying = Carrying(self._collected)
         self._commit = Commit(self._collected)
 
@@ -131,7 +131,7 @@ class CheckpointWriter:
         return self.manifest.metrics if self._commit.metrics is None else self._commit.metrics
 
     @property
-    def collected(self) -> Collected:
+    def collected(self) -> PendingCheckpoint:
         """The states so far. Commands that derive a checkpoint from another one use this."""
         return self._collected
 

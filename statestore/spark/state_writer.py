@@ -45,9 +45,9 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import Against, Seen
+from statestore.layers.base_comparison import BaseComparison, Seen
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
-from statestore.parquet.uncommitted_files import WrittenFiles
+from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
 from statestore.rows.input_rows import beside, check_groups, without_groups
@@ -334,7 +334,7 @@ def write_keyed(
 
 
 def write_against(
-    df: DataFrame, owners: Assignment, against: Against, target: KeyedTarget
+    df: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
 ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write the changes from the stored rows to these rows, with a task for each subtask.
 
@@ -373,7 +373,7 @@ def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, 
 
 
 def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> None:
-    written = WrittenFiles(target.storage)
+    written = UncommittedFiles(target.storage)
     written.add(target.folder, outcome.handles)
     written.delete(reason)
 
@@ -418,7 +418,10 @@ def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
 
 
 def _write_against(
-    against: Against, target: KeyedTarget, owners: Assignment, unseen: Sequence[int] | None = None
+    against: BaseComparison,
+    target: KeyedTarget,
+    owners: Assignment,
+    unseen: Sequence[int] | None = None,
 ) -> Task:
     """Return the task that runs after the shuffle for all rows of a state.
 

@@ -40,7 +40,7 @@ from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import ByKey, Changes, Updated
 from statestore.streaming.worker_errors import worker_errors
 
-__all__ = ["StatefulQuery", "Trials"]
+__all__ = ["SmallBatchProbe", "StatefulQuery"]
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Step:
     in_other_form: tuple[str, ...]
 
 
-class Trials:
+class SmallBatchProbe:
     """Decides when to probe whether a micro-batch is small. A failed probe costs one Spark job.
 
     After a micro-batch with many events, or with events in several partitions, only every 16th
@@ -142,7 +142,9 @@ class StatefulQuery:
     output: Callable[[DataFrame, MicroBatch], object] | None = None
     on_commit: Callable[[Manifest], object] | None = None
     leave_out: Collection[str] = ()
-    _trials: Trials = field(default_factory=Trials, init=False, repr=False, compare=False)
+    _trials: SmallBatchProbe = field(
+        default_factory=SmallBatchProbe, init=False, repr=False, compare=False
+    )
     _logged: set[LeftOutState] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod

@@ -246,14 +246,14 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
         take(writer)
         storage.is_away = False
 
-    found = followed(StateStore.over(storage), interval_s=0, stop_after=1, say=say)
+    found = followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say)
     next(found)
     storage.is_away = True
     assert [watched.checkpoint_id for watched in found] == [2]
     assert said == ["trying again: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
-        next(followed(StateStore.over(storage), interval_s=0, stop_after=1, say=say))
+        next(followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say))
 
 
 def test_watching_reads_only_listings_and_new_manifests(

@@ -31,7 +31,7 @@ CASES = [
 
 
 def over(storage: Storage, what: str) -> StateStore:
-    return StateStore.over(storage, table_format="parquet", compaction=RULES[what])
+    return StateStore.from_storage(storage, table_format="parquet", compaction=RULES[what])
 
 
 def rows(state: dict[str, int]) -> list[dict[str, object]]:

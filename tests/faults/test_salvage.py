@@ -28,7 +28,7 @@ IN_EACH_RUN = {
 
 
 def over(storage: Any, layout: str = "partitioned") -> StateStore:
-    return StateStore.over(storage, table_format="parquet", layout=layout)
+    return StateStore.from_storage(storage, table_format="parquet", layout=layout)
 
 
 def make_damaged(folder: Path, layout: str) -> None:

@@ -118,7 +118,7 @@ class World:
         """Return the store as another process opens it, over its own storage. Each list of files is
         a separate document.
         """
-        store = StateStore.over(
+        store = StateStore.from_storage(
             storage or self.storage,
             table_format="parquet",
             compaction=COMPACTION,

@@ -439,7 +439,7 @@ def test_an_interrupted_copy_continues(taken: Checkpoints, target: StateStore) -
     for at in range(8, 20, 3):
         faulty = FaultyStorage(LocalStorage(target.url), Fault(at, FaultKind.ERROR))
         with suppress(StorageError):
-            taken.store.maintenance.copy(5, StateStore.over(faulty, table_format="parquet"))
+            taken.store.maintenance.copy(5, StateStore.from_storage(faulty, table_format="parquet"))
     done = taken.store.maintenance.copy(5, target)
     assert done.found or done.copied_files <= done.files
     assert rows_of(target) == taken.rows

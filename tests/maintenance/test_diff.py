@@ -40,7 +40,7 @@ Rows = dict[str, int]
 def over(folder: Path, layout: str = "partitioned") -> StateStore:
     options = ParquetOptions(row_group_rows=16)
     storage = CountingStorage(str(folder))
-    return StateStore.over(storage, table_format="parquet", layout=layout, parquet=options)
+    return StateStore.from_storage(storage, table_format="parquet", layout=layout, parquet=options)
 
 
 def take(store: StateStore, rows: Rows, **options: Any) -> int:
@@ -352,15 +352,15 @@ def test_any_failed_call_is_a_storage_error(tmp_path: Path, kind: FaultKind) -> 
     take(store, users(1, 20, 1), max_parallelism=2)
     local = LocalStorage(str(tmp_path / "store"))
     right = []
-    calls = calls_of(local, lambda s: right.append(StateStore.over(s).inspect.diff(1, 2)))
+    calls = calls_of(local, lambda s: right.append(StateStore.from_storage(s).inspect.diff(1, 2)))
     assert not {"put_if_absent", "open_write", "delete"} & {call.operation for call in calls}
     for call in calls:
         if call.operation == "close":  # everything was read before
             continue
         fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
         with pytest.raises(StorageError):
-            StateStore.over(FaultyStorage(local, fault)).inspect.diff(1, 2)
-    assert StateStore.over(local).inspect.diff(1, 2) == right[0]
+            StateStore.from_storage(FaultyStorage(local, fault)).inspect.diff(1, 2)
+    assert StateStore.from_storage(local).inspect.diff(1, 2) == right[0]
 
 
 def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
     take(local, users(0, 300), layout="ranged")
     far = CountingStorage(str(tmp_path / "b"), streams=4)
     options = ParquetOptions(row_group_rows=16)
-    remote = StateStore.over(far, table_format="parquet", layout="ranged", parquet=options)
+    remote = StateStore.from_storage(far, table_format="parquet", layout="ranged", parquet=options)
     take(remote, users(0, 300) | {"u007": -1})
     before = far.bytes_read
     difference = local.inspect.diff(1, 1, other=remote)

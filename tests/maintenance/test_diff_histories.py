@@ -114,7 +114,9 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
     state = Checkpoints(tmp_path / "a", form)
     state.full(users(12))
     state.change({("u001", 0): 5}, cleared=["u002"])
-    with StateStore.over(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
+    with StateStore.from_storage(state.storage, table_format="parquet").snapshot(
+        parallelism=1
+    ) as other:
         other.drop("u", "s")
         other.keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
     found = {one.name: one for one in state.store.inspect.diff(2, other.id).states}["s"]

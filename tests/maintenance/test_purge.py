@@ -45,7 +45,7 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 url, key, at = sys.argv[1:]
 storage = FaultyStorage(LocalStorage(url), Fault(int(at), FaultKind.KILLED))
-StateStore.over(storage, table_format="parquet").maintenance.purge("users", key)
+StateStore.from_storage(storage, table_format="parquet").maintenance.purge("users", key)
 """
 
 
@@ -378,7 +378,7 @@ def test_a_put_below_announced_ids_comes_too_late(
     job.__exit__(None, None, None)
     monkeypatch.setattr(Catalog, "commit", real)
     killed = Fence(LocalStorage(store.url), release="test")
-    killed.enter()
+    killed.claim()
     for number in (6, 8):
         killed.announce(number)
     done = opened(store.url).maintenance.purge("users", KEY)
@@ -432,7 +432,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         disk = ConcurrentStorage(str(copy), at, expire)
         refused = ""
         try:
-            StateStore.over(disk, table_format="parquet").maintenance.purge("users", KEY)
+            StateStore.from_storage(disk, table_format="parquet").maintenance.purge("users", KEY)
         except CommitConflictError as error:
             refused = str(error)
         if refused:
@@ -459,7 +459,9 @@ def stages(folder: Path) -> Iterator[int]:
     copy = copy_of(folder, folder.parent / "counted")
     calls = calls_of(
         LocalStorage(str(copy)),
-        lambda s: StateStore.over(s, table_format="parquet").maintenance.purge("users", KEY),
+        lambda s: StateStore.from_storage(s, table_format="parquet").maintenance.purge(
+            "users", KEY
+        ),
     )
     for call in calls:
         if call.operation in ("put_if_absent", "delete", "open_write", "sync"):
@@ -493,7 +495,9 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
         else:
             faulty = FaultyStorage(LocalStorage(str(copy)), Fault(number, kind))
             with pytest.raises(StorageError):
-                StateStore.over(faulty, table_format="parquet").maintenance.purge("users", KEY)
+                StateStore.from_storage(faulty, table_format="parquet").maintenance.purge(
+                    "users", KEY
+                )
         left = opened(copy)
         assert number_of(left, "latest") == 4
         seen = [number_of(left, one) for one in left.checkpoints()]

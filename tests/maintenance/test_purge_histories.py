@@ -163,7 +163,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)),
-        lambda storage: StateStore.over(storage, table_format="parquet").maintenance.purge(
+        lambda storage: StateStore.from_storage(storage, table_format="parquet").maintenance.purge(
             "u", KEY
         ),
     )
@@ -173,7 +173,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
         folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
         faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
         with pytest.raises(StorageError):
-            StateStore.over(faulty, table_format="parquet").maintenance.purge("u", KEY)
+            StateStore.from_storage(faulty, table_format="parquet").maintenance.purge("u", KEY)
         store = StateStore.open(str(folder), table_format="parquet")
         assert store.maintenance.verify("all").is_intact
         store.maintenance.purge("u", KEY)

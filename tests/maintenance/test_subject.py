@@ -231,7 +231,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
     store.maintenance.gc(minimum_age_s=0)
 
     def purge(storage: Any) -> None:
-        StateStore.over(storage).maintenance.purge("o", MAIL)
+        StateStore.from_storage(storage).maintenance.purge("o", MAIL)
 
     counted = copy_of(Path(store.url), tmp_path / "counted")
     calls = calls_of(LocalStorage(str(counted)), purge)

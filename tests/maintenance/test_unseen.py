@@ -100,7 +100,7 @@ def test_a_job_that_stalled_before_its_put_is_not_overwritten(
 ) -> None:
     """Its check was before the command's claim, and its PUT is directly after the claim."""
     damaged(folder, name)
-    real, enter, begin = Catalog.commit, Fence.enter, Deriver.begin_in_order
+    real, claim_of, begin = Catalog.commit, Fence.claim, Deriver.begin_in_order
     stalled: list[tuple[Catalog, Manifest]] = []
     checkpoint = written(opened(folder), "eve")
     checkpoint.carry_rest()
@@ -113,7 +113,7 @@ def test_a_job_that_stalled_before_its_put_is_not_overwritten(
             real(*stalled.pop())
 
     def entered(fence: Fence, **options: Any) -> Any:
-        claim = enter(fence, **options)
+        claim = claim_of(fence, **options)
         put_late()
         return claim
 
@@ -124,7 +124,7 @@ def test_a_job_that_stalled_before_its_put_is_not_overwritten(
     if name == "purge":
         monkeypatch.setattr(Deriver, "begin_in_order", begun)
     else:
-        monkeypatch.setattr(Fence, "enter", entered)
+        monkeypatch.setattr(Fence, "claim", entered)
     with pytest.raises(CommitConflictError, match=r"checkpoint 3 .*builds on checkpoint 2"):
         COMMANDS[name](opened(folder))
     left = opened(folder)

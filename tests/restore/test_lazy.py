@@ -26,7 +26,7 @@ class Counted:
     def __init__(self, folder: Path, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
         options = ParquetOptions(row_group_rows=64)
-        self.store = StateStore.over(
+        self.store = StateStore.from_storage(
             self.storage, table_format="parquet", layout=layout, parquet=options, compaction=None
         )
         self.rows = dict(ROWS)

@@ -21,7 +21,7 @@ from statestore.maintenance import gc, rekey, search
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
-from statestore.snapshot.checkpoint_context import History
+from statestore.snapshot.checkpoint_context import PriorCheckpoints
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
@@ -140,7 +140,9 @@ def broken_search(patch: pytest.MonkeyPatch) -> None:
 def broken_labels(patch: pytest.MonkeyPatch) -> None:
     """Changes build on the state with the operator's label, instead of its id."""
     patch.setattr(
-        History, "keyed_in", lambda self, manifest, uid, name: manifest.keyed_entry(uid, name)
+        PriorCheckpoints,
+        "keyed_in",
+        lambda self, manifest, uid, name: manifest.keyed_entry(uid, name),
     )
 
 

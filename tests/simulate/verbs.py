@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from statestore.api.context import OpenStore
+from statestore.api.context import StoreContext
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -228,7 +228,7 @@ def fork(run: Run, actor: Actor) -> None:
     wanted, target = _rows(run, actor.store, latest.number), actor.option("to", "b")
     storage = run.world.storage(target)
     source = run.world.store(actor.store)
-    other = OpenStore.on(storage, parquet=source.parts.parquet)
+    other = StoreContext.on(storage, parquet=source.parts.parquet)
     done = command.fork(
         source.parts.catalog(),
         latest.number,

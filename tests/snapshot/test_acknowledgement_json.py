@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from statestore.errors import FormatVersionError, MalformedManifestError
 from statestore.format.documents import document_bytes
-from statestore.snapshot.subtask_writer import Acknowledgement, Attempted
+from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId
 from tests.support.key_values import manifests
 
-ATTEMPT = Attempted("store", 7, "token")
+ATTEMPT = AttemptId("store", 7, "token")
 
 
 @given(manifests(), st.integers(0, 2**15))

@@ -108,13 +108,13 @@ def test_a_state_that_is_only_carried_adopts_the_result_too(tmp_path: Path) -> N
 def test_a_compaction_can_span_many_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, by_rule = threading.Event(), Compactor.by_rule
+    go_on, by_rule = threading.Event(), Compactor.apply_policy
 
     def slow(self: Compactor, *given: Any) -> KeyedEntry:
         assert go_on.wait(120)
         return by_rule(self, *given)
 
-    monkeypatch.setattr(Compactor, "by_rule", slow)
+    monkeypatch.setattr(Compactor, "apply_policy", slow)
     store = opened(tmp_path)
     full(store)
     for number in range(6):  # none of them waits
@@ -229,7 +229,7 @@ class Quiet(CheckpointListener):
 def test_a_failure_is_logged_and_the_compaction_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    by_rule = Compactor.by_rule
+    by_rule = Compactor.apply_policy
 
     def failing(self: Compactor, *given: Any) -> KeyedEntry:
         by_rule(self, *given)
@@ -246,7 +246,7 @@ def test_a_failure_is_logged_and_the_compaction_is_retried(
     store.add_listener(Quiet())
     full(store)
     with monkeypatch.context() as patched:
-        patched.setattr(Compactor, "by_rule", failing)
+        patched.setattr(Compactor, "apply_policy", failing)
         change(store, {"u1": 100})
         store.parts.background.wait()
     [event] = heard

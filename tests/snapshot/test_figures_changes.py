@@ -15,7 +15,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.restore.placement import place_operators
 from statestore.restore.plan import plan_restore
 from statestore.restore.target import RestoreTarget, plan_target
-from statestore.snapshot.checkpoint_context import History
+from statestore.snapshot.checkpoint_context import PriorCheckpoints
 from tests.support.forms import GROUPS, Checkpoints, users
 
 HALF = KeyGroupRange(0, GROUPS // 2 - 1)
@@ -89,7 +89,7 @@ def test_the_layout_of_the_next_snapshot_depends_on_the_rows_of_the_base(
     state: Checkpoints,
 ) -> None:
     catalog = Catalog.open(state.storage, create=False)
-    history = History(catalog, Operators(2, None))
+    history = PriorCheckpoints(catalog, Operators(2, None))
     assert history.rows("u", "s") == 200
 
 

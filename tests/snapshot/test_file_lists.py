@@ -25,7 +25,7 @@ UIDS = ("a", "b")
 
 
 def over(storage: Storage) -> StateStore:
-    return StateStore.over(storage, table_format="parquet", parquet=LISTED, compaction=None)
+    return StateStore.from_storage(storage, table_format="parquet", parquet=LISTED, compaction=None)
 
 
 def opened(folder: Path) -> StateStore:

@@ -28,7 +28,7 @@ from statestore.streaming import (
     MicroBatch,
     StatefulQuery,
 )
-from statestore.streaming.stateful_query import Trials
+from statestore.streaming.stateful_query import SmallBatchProbe
 from tests.streaming.world import EVENTS, World, of_one, totals
 
 pytestmark = pytest.mark.spark
@@ -174,7 +174,7 @@ def test_many_events_after_a_spark_state_occur_once(world: World, provider: str)
 
 
 def test_after_many_events_small_batches_are_probed_occasionally() -> None:
-    trials = Trials()
+    trials = SmallBatchProbe()
     assert [trials.next() for _ in range(3)] == [True] * 3
     trials.was(few=False)
     assert [trials.next() for _ in range(17)] == [False] * 15 + [True] * 2

@@ -69,7 +69,7 @@ class Checkpoints:
         self.form = form
         self.storage = CountingStorage(str(folder))
         lists = {"list_bytes": 1} if form == "compacted" else {}
-        self.store = StateStore.over(
+        self.store = StateStore.from_storage(
             self.storage,
             table_format="parquet",
             layout=layout,

@@ -14,7 +14,7 @@ __all__ = ["count_held"]
 
 def count_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list; each manifest that is read appends the number of manifests in memory."""
-    read, known, held = Catalog.outline, list[weakref.ref[Manifest]](), list[int]()
+    read, known, held = Catalog.load_header, list[weakref.ref[Manifest]](), list[int]()
 
     def reading(self: Catalog, checkpoint_id: int) -> Manifest:
         held.append(sum(each() is not None for each in known))
@@ -22,5 +22,5 @@ def count_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         known.append(weakref.ref(manifest))
         return manifest
 
-    monkeypatch.setattr(Catalog, "outline", reading)
+    monkeypatch.setattr(Catalog, "load_header", reading)
     return held
