@@ -121,7 +121,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         asked = ", ".join(f"{number} {what}" for what, number in sorted(requests[-1].items()))
         shared = KEPT if name in EACH else 1
         what = f"{name}: a checkpoint" if name in EACH else name
-        found.append(_figure(what, [one / shared for one in seconds], "s", MOST_SECONDS))
+        found.append(_figure(what, [second / shared for second in seconds], "s", MOST_SECONDS))
         found.append(_figure(f"{name}: peak memory", megabytes, "MB", MOST_MEGABYTES))
         found.append(_count(f"{name}: {asked}", sum(requests[-1].values()), "requests"))
     return found

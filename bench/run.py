@@ -123,7 +123,7 @@ def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
     ):
         rows = arguments.rows or section.rows
         figures = process.submit(section.figures, Path(folder), rows, arguments.repeats).result()
-        return [replace(one, target=one.target or section.targets[0]) for one in figures]
+        return [replace(figure, target=figure.target or section.targets[0]) for figure in figures]
 
 
 def show(found: Sequence[Figure], repeats: int) -> None:

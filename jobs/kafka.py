@@ -100,22 +100,22 @@ def summary(report: Report) -> str:
 def _report(kafka: KafkaSettings, findings: Sequence[Finding]) -> Report:
     return {
         "bootstrap": kafka.bootstrap,
-        "decisions": dict(Counter(each.decision.value for each in findings)),
+        "decisions": dict(Counter(finding.decision.value for finding in findings)),
         "partitions": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
-                "topic_id": each.topic_id,
-                "stored": None if each.stored is None else each.stored.offset,
-                "low": None if each.live is None else each.live.low,
-                "high": None if each.live is None else each.live.high,
-                "case": each.case.value,
-                "decision": each.decision.value,
-                "offset": each.offset,
-                "unread": each.unread,
-                "reason": each.reason,
+                "topic": finding.topic,
+                "partition": finding.partition,
+                "topic_id": finding.topic_id,
+                "stored": None if finding.stored is None else finding.stored.offset,
+                "low": None if finding.live is None else finding.live.low,
+                "high": None if finding.live is None else finding.live.high,
+                "case": finding.case.value,
+                "decision": finding.decision.value,
+                "offset": finding.offset,
+                "unread": finding.unread,
+                "reason": finding.reason,
             }
-            for each in findings
+            for finding in findings
         ],
     }
 

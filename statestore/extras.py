@@ -81,7 +81,8 @@ def _source() -> Mapping[str, Any] | None:
     # The record may be missing, as in an archive for spark-submit. A clone may have two records:
     # one of its installation, and one of a build, without an origin.
     texts = (
-        found.read_text("direct_url.json") for found in metadata.distributions(name="statestore")
+        distribution.read_text("direct_url.json")
+        for distribution in metadata.distributions(name="statestore")
     )
     text = next(filter(None, texts), None)
     return None if text is None else json.loads(text)

@@ -204,7 +204,7 @@ def test_links_lead_somewhere() -> None:
 def anchors(page: Path) -> set[str]:
     """Return what links call a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 PUBLIC = {
@@ -244,5 +244,5 @@ def test_methods_that_a_page_calls_are_there() -> None:
 
 def test_a_method_that_is_not_there_is_found() -> None:
     text = "`store.expire(retain=1)`, `store.maintenance.expire(retain=1)`, `restored.nothing()`"
-    missing = {each for each in calls(text) if not is_there(PUBLIC[each[0]], each[1])}
+    missing = {call for call in calls(text) if not is_there(PUBLIC[call[0]], call[1])}
     assert missing == {("store", "expire"), ("restored", "nothing")}

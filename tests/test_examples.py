@@ -56,4 +56,4 @@ def read(path: Path) -> Any:
 def outputs(notebook: Any) -> list[dict[str, Any]]:
     """Return what each cell showed, by MIME type."""
     cells = (cell for cell in notebook.cells if cell.cell_type == "code")
-    return [one.data for cell in cells for one in cell.outputs if "data" in one]
+    return [output.data for cell in cells for output in cell.outputs if "data" in output]

@@ -67,9 +67,9 @@ def test_there_is_a_golden_store() -> None:
 def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
     """Written by subtasks; the savepoint's columns are those of then, and it goes on."""
     store = StateStore.open(str(Path(__file__).parent / "golden" / "kept_v1"))
-    assert [(one.name, one.checkpoint_id) for one in store.maintenance.savepoints()] == [
-        ("before upgrade", 1)
-    ]
+    assert [
+        (savepoint.name, savepoint.checkpoint_id) for savepoint in store.maintenance.savepoints()
+    ] == [("before upgrade", 1)]
     for checkpoint, rows in (("before upgrade", totals()), (2, evolved())):
         state = store.restore(checkpoint=checkpoint, parallelism=3).keyed("golden", "totals")
         assert state.entry.state.layout is Layout.RANGED

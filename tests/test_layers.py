@@ -224,7 +224,7 @@ def test_libraries_stay_in_their_homes() -> None:
             return True
         return imported.for_types and lies_in(module.name, FOR_TYPES)
 
-    assert [where(*found) for found in all_imports() if not may_stand(*found)] == []
+    assert [where(*imported) for imported in all_imports() if not may_stand(*imported)] == []
 
 
 def test_pure_parts_need_no_other_library() -> None:
@@ -247,7 +247,9 @@ def test_own_imports_stand_at_the_top() -> None:
 
 
 def test_imports_are_absolute() -> None:
-    assert [where(*found) for found in all_imports() if found[1].name == "(relative)"] == []
+    assert [
+        where(*imported) for imported in all_imports() if imported[1].name == "(relative)"
+    ] == []
 
 
 def test_importing_statestore_does_not_load_spark() -> None:

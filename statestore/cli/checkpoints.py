@@ -346,10 +346,10 @@ def write_placements(
 ) -> None:
     """Write the host of each slot with its local state, by slot sharing group."""
     groups: dict[str, list[OperatorPlacement]] = {}
-    for one in placements:
-        groups.setdefault(one.slot_group, []).append(one)
-    total = size(sum(task.size_bytes for one in plan.operators for task in one.subtasks))
-    local = size(sum(one.local_bytes for one in placements))
+    for placement in placements:
+        groups.setdefault(placement.slot_group, []).append(placement)
+    total = size(sum(task.size_bytes for operator in plan.operators for task in operator.subtasks))
+    local = size(sum(placement.local_bytes for placement in placements))
     for number, (group, members) in enumerate(groups.items()):
         page.line()
         if not number:
@@ -360,10 +360,12 @@ def write_placements(
 
 
 def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
-    uids = [one.uid for one in members]
+    uids = [member.uid for member in members]
     table = table_of("subtask", "host", *uids, right={"subtask", *uids})
-    for number in range(max(len(one.subtasks) for one in members)):
-        here = [one.subtasks[number] if number < len(one.subtasks) else None for one in members]
+    for number in range(max(len(member.subtasks) for member in members)):
+        here = [
+            member.subtasks[number] if number < len(member.subtasks) else None for member in members
+        ]
         host = next(placed.host for placed in here if placed)
         bytes_there = ["-" if one is None else size(one.local_bytes) for one in here]
         table.add_row(*map(cell, (str(number), host, *bytes_there)))

@@ -65,7 +65,10 @@ def key_group_bars(
     ``others`` adds lines with a label and ranges that differ from Flink's even ones. A parallelism
     with too many subtasks for ``width`` is summarized in one segment.
     """
-    cuts = [(f"parallelism {one}", _even(max_parallelism, one)) for one in parallelisms]
+    cuts = [
+        (f"parallelism {parallelism}", _even(max_parallelism, parallelism))
+        for parallelism in parallelisms
+    ]
     cuts += others
     labels = ["key groups", *(label for label, _ in cuts)]
     indent = max(map(len, labels)) + 2

@@ -68,13 +68,13 @@ def matching_document(matching: Matching | None) -> dict[str, Any] | None:
     return {
         "operators": [
             {
-                "name": found.node.name,
-                "operator_id": found.operator_id,
-                "outcome": found.outcome.value,
-                "found_by": found.found_by and found.found_by.value,
-                "stored": found.stored and _stored(found.stored),
+                "name": node.node.name,
+                "operator_id": node.operator_id,
+                "outcome": node.outcome.value,
+                "found_by": node.found_by and node.found_by.value,
+                "stored": node.stored and _stored(node.stored),
             }
-            for found in matching.nodes
+            for node in matching.nodes
         ],
         "dropped": [_stored(stored) for stored in matching.dropped],
         "ignored": [_stored(stored) for stored in matching.ignored],
@@ -131,14 +131,14 @@ def write_matching(page: Page, matching: Matching) -> None:
     """Write the state that each operator of the new job finds, and how to keep the rest."""
     page.line()
     page.line("state of the operators", "bold")
-    width = max(len(found.node.name) for found in matching.nodes) if matching.nodes else 0
-    for found in matching.nodes:
+    width = max(len(node.node.name) for node in matching.nodes) if matching.nodes else 0
+    for node in matching.nodes:
         how = (
             "starts empty"
-            if found.stored is None or found.found_by is None
-            else f"finds {found.stored} by {found.found_by.value}: {_held(found.stored)}"
+            if node.stored is None or node.found_by is None
+            else f"finds {node.stored} by {node.found_by.value}: {_held(node.stored)}"
         )
-        page.line(f"  {found.node.name:<{width}}  {how}")
+        page.line(f"  {node.node.name:<{width}}  {how}")
     for stored in matching.dropped:
         page.line(f"  dropped: {stored}: {_held(stored)}", "bold red")
     for stored in matching.ignored:

@@ -218,8 +218,8 @@ def refuse_hidden_times(entry: Entry) -> None:
     need (Delta protocol, "Timestamp without timezone").
     """
     fields = entry.state.schema.fields
-    seen = [one.name for one in fields if _has_local_times(one.type, in_maps=False)]
-    hidden = [one.name for one in fields if _has_local_times(one.type, in_maps=True)]
+    seen = [field.name for field in fields if _has_local_times(field.type, in_maps=False)]
+    hidden = [field.name for field in fields if _has_local_times(field.type, in_maps=True)]
     if hidden and not seen:
         raise UnsupportedTypeError(
             f"{entry.state}: the column {hidden[0]!r} has times without a zone within a map, which "

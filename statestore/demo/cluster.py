@@ -80,7 +80,7 @@ class Ledger:
     def wrong(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         """Return the customers for which the rows of a state differ from the ledger."""
         found = {row["customer"]: (row["orders"], row["cents"]) for row in rows}
-        booked = {each: (self.orders[each], self.cents[each]) for each in self.orders}
+        booked = {order: (self.orders[order], self.cents[order]) for order in self.orders}
         differing = {each for each in found | booked if found.get(each) != booked.get(each)}
         twice = len(rows) - len(found)
         return sorted(differing) + ["a customer that has two rows"] * twice

@@ -234,9 +234,9 @@ def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
     for subtask in range(parallelism):
         # Union state: every subtask gets all elements, and keeps the elements of its own
         # partitions.
-        for each in source_offsets(restored.operator(SOURCE, "offsets").subtask(subtask)):
-            if subtask_of(each.topic, each.partition, parallelism) == subtask:
-                offsets[each.partition] = each.offset
+        for source_offset in source_offsets(restored.operator(SOURCE, "offsets").subtask(subtask)):
+            if subtask_of(source_offset.topic, source_offset.partition, parallelism) == subtask:
+                offsets[source_offset.partition] = source_offset.offset
         for count in restored.operator(SOURCE, "unkeyed").subtask(subtask):
             if subtask_of(count["topic"], count["partition"], parallelism) == subtask:
                 unkeyed[count["partition"]] = count["flights"]

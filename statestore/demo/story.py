@@ -420,8 +420,8 @@ def _first_half(demo: Demo) -> int:
 def _plan(demo: Demo, checkpoint: int) -> None:
     with demo.teller.step("planning the restore"):
         plan = demo.store().plan(parallelism=NEW_PARALLELISM, checkpoint=checkpoint)
-    subtasks = next(each.subtasks for each in plan.operators if each.uid == AIRCRAFT)
-    demo.facts["plan"] = [asdict(each) for each in subtasks]
+    subtasks = next(operator.subtasks for operator in plan.operators if operator.uid == AIRCRAFT)
+    demo.facts["plan"] = [asdict(subtask) for subtask in subtasks]
     pen = demo.teller.pen
     lines = [
         (s.subtask, range_text(s.key_groups, pen), s.rows, s.size_bytes, s.files) for s in subtasks

@@ -198,10 +198,10 @@ class _LeftError(Exception):
 
 def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
     """Yield key groups; raise _LeftError as soon as they are no longer needed."""
-    for one in groups:
+    for group in groups:
         if is_left():
             raise _LeftError
-        yield one
+        yield group
 
 
 def _placed(

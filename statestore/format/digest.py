@@ -147,10 +147,12 @@ class RescaleProof:
     def together(self) -> RowSet:
         """The rows of all subtasks; with copies, the first one that differs from ``stored``."""
         if self.copies:
-            return next((found for found in self.subtasks if found != self.stored), self.stored)
+            return next(
+                (subtask for subtask in self.subtasks if subtask != self.stored), self.stored
+            )
         return RowSet(
-            sum(found.rows for found in self.subtasks),
-            combine(found.digest for found in self.subtasks),
+            sum(subtask.rows for subtask in self.subtasks),
+            combine(subtask.digest for subtask in self.subtasks),
         )
 
     @property

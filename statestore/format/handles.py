@@ -172,8 +172,8 @@ class FileRanges:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Restore through :func:`file_ranges`, so that each process shares one instance."""
-        firsts = tuple([one.first for one in self.key_groups])
-        return file_ranges, (firsts, tuple([one.last for one in self.key_groups]))
+        firsts = tuple([key_group.first for key_group in self.key_groups])
+        return file_ranges, (firsts, tuple([key_group.last for key_group in self.key_groups]))
 
 
 # A job's states and their layers are cut in only a few different ways.

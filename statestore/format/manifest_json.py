@@ -187,7 +187,7 @@ class _Operator(_Stored, frozen=True, kw_only=True):
         return self.agreeing(entry, "operator", relabelled=relabelled)
 
 
-_STATE_MEMBERS = [one.name for one in fields(KeyedState) if one.name not in ("uid", "ttl")]
+_STATE_MEMBERS = [field.name for field in fields(KeyedState) if field.name not in ("uid", "ttl")]
 
 
 class _Keyed(_Stored, frozen=True, kw_only=True):
@@ -385,7 +385,7 @@ def _what_no_reader_takes(manifest: Manifest) -> str | None:
     subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
     if subtasks > _MOST_SUBTASKS:
         return f"its operators have {subtasks:,} subtasks, and {_MOST_SUBTASKS:,} at most"
-    folders = ((one.state.uid, one.state.name, one.table.path) for one in manifest.entries)
+    folders = ((entry.state.uid, entry.state.name, entry.table.path) for entry in manifest.entries)
     return what_is_twice(folders)
 
 

@@ -51,7 +51,9 @@ class Amount:
 def amount_of(handles: Iterable[_File]) -> Amount:
     """Return the total amount in some data files."""
     files = tuple(handles)
-    return Amount(sum(one.rows for one in files), sum(one.size_bytes for one in files), len(files))
+    return Amount(
+        sum(file.rows for file in files), sum(file.size_bytes for file in files), len(files)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,9 @@ class PhaseTimes:
 
     def items(self) -> tuple[tuple[str, int], ...]:
         """Return the name (``begin``) and ms of each phase, in order, without unknown ones."""
-        known = ((one.name.removesuffix("_ms"), getattr(self, one.name)) for one in fields(self))
+        known = (
+            (field.name.removesuffix("_ms"), getattr(self, field.name)) for field in fields(self)
+        )
         return tuple((name, spent) for name, spent in known if spent is not None)
 
     @property

@@ -479,7 +479,7 @@ def common_type(left: DataType, right: DataType) -> DataType | None:
 
 def _common_decimal(left: DataType, right: DataType) -> DataType | None:
     parts = [decimal_parts(one) if isinstance(one, str) else None for one in (left, right)]
-    known = [one for one in parts if one is not None]
+    known = [part for part in parts if part is not None]
     if len(known) < 2:
         return None
     scale = max(scale for _, scale in known)

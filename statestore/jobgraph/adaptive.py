@@ -89,7 +89,7 @@ class _DistinctCutter:
 
     def __init__(self, combinations: Sequence[tuple[Slice, ...]]) -> None:
         self._combinations = combinations
-        sizes = [_size(one) for one in combinations]
+        sizes = [_size(combination) for combination in combinations]
         self.total, self.smallest = sum(sizes), min(sizes)
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ def cutter_of(sides: Sequence[Sequence[Slice]]) -> Cutter:
     """
     combinations = list(zip(*sides, strict=True))
     if all(len(set(side)) == len(side) for side in sides):
-        return SizeCutter([_size(one) for one in combinations])
+        return SizeCutter([_size(combination) for combination in combinations])
     return _DistinctCutter(combinations)
 
 

@@ -216,13 +216,13 @@ def match(
         raise InvalidArgumentError(f"two stored operators have the id {twice}: pass each once")
     nodes = _look_up(by_id, graph)
     claimants: dict[str, str] = {}
-    for found in nodes:
-        if found.stored is None:
+    for node in nodes:
+        if node.stored is None:
             continue
-        other = claimants.setdefault(found.stored.operator_id, found.node.name)
-        if other != found.node.name:
+        other = claimants.setdefault(node.stored.operator_id, node.node.name)
+        if other != node.node.name:
             raise InvalidArgumentError(
-                f"the operators {other!r} and {found.node.name!r} both claim {found.stored}: "
+                f"the operators {other!r} and {node.node.name!r} both claim {node.stored}: "
                 "remove the uid_hash of one of them, or give it another uid"
             )
     unclaimed = [one for one in stored if one.operator_id not in claimants]
@@ -282,8 +282,8 @@ def _hints(
     old_graph: JobGraph | None,
 ) -> list[Hint]:
     """Return at most one hint per dropped operator and empty node, the best reasons first."""
-    empty = [found.node.name for found in nodes if found.stored is None]
-    ids = {found.operator_id for found in nodes}
+    empty = [node.node.name for node in nodes if node.stored is None]
+    ids = {node.operator_id for node in nodes}
     hints: dict[str, Hint] = {}
     for reason, stored, name in _candidates(dropped, graph, old_graph):
         taken = {hint.node for hint in hints.values()}

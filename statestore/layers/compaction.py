@@ -105,7 +105,7 @@ class Compactor:
             ends = [span.last for span in spans if span.intersect(one)]
             written += self._base_of(entry, one, ends, on_span)
         folded_groups = {group for span in spans for group in span}
-        kept = [one for one in entry.handles if one.key_groups.first not in folded_groups]
+        kept = [handle for handle in entry.handles if handle.key_groups.first not in folded_groups]
         layers = (live_without(layer, joined(spans)) for layer in entry.layers)
         folded = replace(
             entry,

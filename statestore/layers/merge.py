@@ -256,7 +256,7 @@ def _with_columns(
 ) -> tuple[KeyedEntry, ReadSlices]:
     ttl = entry.state.ttl
     names = {*columns, *entry.state.identity, *([ttl.column] if ttl else [])}
-    layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
+    layers = [replace(layer, entry=_narrowed(layer.entry, names)) for layer in reads.layers]
     return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
 
 

@@ -270,7 +270,7 @@ def _origin(manifest: Manifest, wanted: CompactRequest, plans: Sequence[_Plan]) 
                 "uid": plan.entry.state.uid,
                 "state": plan.entry.state.name,
                 "layers": len(plan.entry.layers),
-                "folded": [[one.key_groups.first, one.key_groups.last] for one in plan.spans],
+                "folded": [[span.key_groups.first, span.key_groups.last] for span in plan.spans],
                 "merged": plan.merged,
             }
             for plan in plans

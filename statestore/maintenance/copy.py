@@ -191,9 +191,9 @@ def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
     """
     table = TableRef(table_format, entry.table.path)
     if not isinstance(entry, KeyedEntry):
-        handles = (replace(one, path=names[table.name_of(one)]) for one in entry.handles)
+        handles = (replace(handle, path=names[table.name_of(handle)]) for handle in entry.handles)
         return replace(entry, table=table, handles=tuple(handles))
-    layers = (replace(one, entry=_renamed(one.entry, names)) for one in entry.layers)
+    layers = (replace(layer, entry=_renamed(layer.entry, names)) for layer in entry.layers)
     return replace(_renamed(entry, names), table=table, layers=tuple(layers))
 
 
@@ -209,7 +209,7 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
     Raises InvalidArgumentError if the only copy comes from a different checkpoint with the same id.
     """
     others = []
-    held = {one.checkpoint_id for one in target.holds.savepoints()}
+    held = {savepoint.checkpoint_id for savepoint in target.holds.savepoints()}
     for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
         try:
             origin = target.load_header(number).origin or {}

@@ -53,7 +53,9 @@ class DataFile:
 
 def data_files(manifest: Manifest) -> tuple[DataFile, ...]:
     """Return the data files that a checkpoint names, each once."""
-    found = [DataFile(part.table.path, one) for part in manifest.parts for one in part.handles]
+    found = [
+        DataFile(part.table.path, handle) for part in manifest.parts for handle in part.handles
+    ]
     return tuple({file.name: file for file in found}.values())
 
 

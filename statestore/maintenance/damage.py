@@ -234,7 +234,7 @@ class OlderCheckpoints:
 
     def __init__(self, catalog: Catalog, storage: Storage, below: int) -> None:
         """List their ids. No manifest is read yet."""
-        kept = {one.checkpoint_id for one in catalog.holds.savepoints()}
+        kept = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
         self.ids = sorted(
             (i for i in {*catalog.checkpoint_ids(), *kept} if i < below), reverse=True
         )
@@ -276,13 +276,15 @@ class OlderCheckpoints:
             unknown, unfilled = unknown - missing, unfilled - missing
             room = limit - len(found.keys)
             wanted = unknown | unfilled
-            for one in whole_groups(self._storage, older, wanted, damaged, room):
-                if one.group in unknown:
-                    found.known[one.group] = manifest.checkpoint_id, one.keys
-                    found.keys += one.examples
-                if one.group in unfilled:
-                    source = Source(manifest.checkpoint_id, older, one.handle, one.rows)
-                    found.sources[one.group] = source
+            for whole_group in whole_groups(self._storage, older, wanted, damaged, room):
+                if whole_group.group in unknown:
+                    found.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
+                    found.keys += whole_group.examples
+                if whole_group.group in unfilled:
+                    source = Source(
+                        manifest.checkpoint_id, older, whole_group.handle, whole_group.rows
+                    )
+                    found.sources[whole_group.group] = source
         return found
 
     def elements(self, entry: OperatorEntry) -> FoundElements:

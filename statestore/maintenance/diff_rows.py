@@ -194,9 +194,17 @@ class CheckpointDifference:
     to_pandas, to_polars = as_pandas, as_polars
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
-        for one in self.states:
-            sides = (one.rows_a, one.rows_b, one.only_in)
-            yield one.uid, one.name, one.sort, *sides, one.added, one.removed, one.changed
+        for state in self.states:
+            sides = (state.rows_a, state.rows_b, state.only_in)
+            yield (
+                state.uid,
+                state.name,
+                state.sort,
+                *sides,
+                state.added,
+                state.removed,
+                state.changed,
+            )
 
     def __repr__(self) -> str:
         return f"CheckpointDifference({self._summary()})"
@@ -207,7 +215,7 @@ class CheckpointDifference:
         said = [
             f"{what}: {_none(one.a)} → {_none(one.b)}"
             for what, one in [
-                *((one.what, one) for one in (*self.others, *self.graph)),
+                *((other.what, other) for other in (*self.others, *self.graph)),
                 *(
                     (f"{state.uid} · {state.name}, {o.what}", o)
                     for state in unlike
@@ -216,9 +224,9 @@ class CheckpointDifference:
             ]
         ]
         examples = (
-            (one.change, state.uid, state.name, one.key_group, one.a, one.b)
+            (example.change, state.uid, state.name, example.key_group, example.a, example.b)
             for state in unlike
-            for one in state.examples
+            for example in state.examples
         )
         columns = ("change", "operator", "state", "key_group", "a", "b")
         drawn = [_bar(one) for one in unlike]

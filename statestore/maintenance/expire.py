@@ -173,7 +173,7 @@ class _Named:
         self.sizes[path] = part.handles.file_list.size_bytes
 
     def _add(self, part: Entry, handles: Sequence[Handle]) -> None:
-        self.sizes |= {part.table.name_of(one): one.size_bytes for one in handles}
+        self.sizes |= {part.table.name_of(handle): handle.size_bytes for handle in handles}
 
 
 def tombstone(checkpoint_id: int, release: str, now_ms: int) -> bytes:

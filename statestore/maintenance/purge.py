@@ -146,7 +146,7 @@ def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
 
 def _savepoints(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
     """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
-    there = {one.name: one for one in catalog.holds.savepoints()}
+    there = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
     told = [
         Savepoint(each["name"], old, each["created_at_ms"])
         for each in (new.origin or {})["savepoints"]
@@ -167,7 +167,9 @@ def _move(catalog: Catalog, old: int, new: Manifest) -> None:
                 raise
 
     for moved in _savepoints(catalog, old, new):
-        there = {one.name: one.checkpoint_id for one in catalog.holds.savepoints()}
+        there = {
+            savepoint.name: savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()
+        }
         if there.get(moved.name) == old:
             catalog.holds.delete_savepoint(moved.name)
         if there.get(moved.name, old) == old:  # another process may have moved it at this moment
@@ -343,7 +345,9 @@ class _Seen:
 
     def savepoints_of(self, number: int) -> tuple[Savepoint, ...]:
         """Return the savepoints of a checkpoint."""
-        return tuple(one for one in self.savepoints if one.checkpoint_id == number)
+        return tuple(
+            savepoint for savepoint in self.savepoints if savepoint.checkpoint_id == number
+        )
 
 
 def _resolved(catalog: Catalog, wanted: PurgeRequest) -> int | None:
@@ -356,7 +360,7 @@ def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: RowFi
     savepoints = catalog.holds.savepoints()
     visible = frozenset(catalog.checkpoint_ids())
     kept = {}
-    for number in sorted({*visible, *(each.checkpoint_id for each in savepoints)}):
+    for number in sorted({*visible, *(savepoint.checkpoint_id for savepoint in savepoints)}):
         with _advised(catalog, number, visible, savepoints):
             kept[number] = catalog.manifest(number)
     pending, twice = _pending(catalog, kept, visible, savepoints)
@@ -395,7 +399,7 @@ def _pending(
         if origin.get("command") not in ("purge", "forget") or number not in visible:
             continue
         old = int(origin["checkpoint"])
-        moved = all(one.checkpoint_id != old for one in savepoints)
+        moved = all(savepoint.checkpoint_id != old for savepoint in savepoints)
         if old in visible or not moved or origin.get("expired") or number in moving:
             if old in found:
                 twice.append(found[old].checkpoint_id)
@@ -416,7 +420,7 @@ def _advised(
     except CorruptionError as error:
         store = f"--store {catalog.storage.url}"
         newer = sum(one > number for one in visible)
-        names = [one.name for one in savepoints if one.checkpoint_id == number]
+        names = [savepoint.name for savepoint in savepoints if savepoint.checkpoint_id == number]
         ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
         older = "which expires all older ones too"
         if number in visible and newer:

@@ -123,7 +123,7 @@ class RowFinder:
     def _rows(
         self, part: KeyedEntry, handle: KeyedStateHandle, selections: tuple[Selection, ...]
     ) -> int:
-        by = tuple(one.serialize().to_pybytes() for one in selections)
+        by = tuple(selection.serialize().to_pybytes() for selection in selections)
         place = (part.table.path, handle), by
         if place not in self._known:
             self._known[place] = self._count(part, handle, selections)
@@ -294,7 +294,9 @@ def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -
             return FileRows(0)
         columns = arrow_schema(schema.select(names))
         batches = file.iter_batches(columns=names, use_threads=False)
-        return FileRows(_count_in((one.select(names).cast(columns) for one in batches), selections))
+        return FileRows(
+            _count_in((batch.select(names).cast(columns) for batch in batches), selections)
+        )
 
 
 @lru_cache(maxsize=64)  # the files of a state have the same columns

@@ -96,7 +96,7 @@ def clean_logs(
         CommitConflictError: Another writer is active.
         StorageError: The store cannot be read or written.
     """
-    if all(entry.table.format != "delta" for one in manifests for entry in one.entries):
+    if all(entry.table.format != "delta" for manifest in manifests for entry in manifest.entries):
         return (), ()
     storage = deriver.catalog.storage
     dropped = [] if dry_run else _drop_shown(deriver, subject, kept.values(), but)

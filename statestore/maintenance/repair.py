@@ -190,7 +190,7 @@ def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
 
 def _said(raw: bytes, name: str, choices: Sequence[str]) -> str | None:
     """Return a member from a damaged document if it is one of the choices, or None."""
-    told = [one for one in choices if f'"{name}":"{one}"'.encode() in raw]
+    told = [choice for choice in choices if f'"{name}":"{choice}"'.encode() in raw]
     return told[0] if len(told) == 1 else None
 
 

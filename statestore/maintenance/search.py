@@ -219,7 +219,11 @@ def search_store(
 
 
 def _refuse_unknown(catalog: Catalog, subject: KeySubject, manifests: Sequence[Manifest]) -> None:
-    if any(subject.includes(one, entry.state) for one in manifests for entry in one.keyed):
+    if any(
+        subject.includes(manifest, entry.state)
+        for manifest in manifests
+        for entry in manifest.keyed
+    ):
         return
     wanted = f"keyed state of {subject.operator!r}"
     if subject.name is not None:
@@ -252,11 +256,11 @@ class LogReader:
         """Prepare for all tables of a store."""
         self._storage = storage
         folders = selections_in_folders(subject, manifests)
-        every = [one for selections in folders.values() for one in selections]
+        every = [selection for selections in folders.values() for selection in selections]
         self._subject = subject
         self._by_folder = {folder: ValueSearch(known) for folder, known in folders.items()}
         self._unknown = ValueSearch(every)
-        self._known = {part.table.path for one in manifests for part in one.parts}
+        self._known = {part.table.path for manifest in manifests for part in manifest.parts}
 
     def search_of(self, folder: str) -> ValueSearch | None:
         """Return the search for the log of a table; None if the table cannot have the subject."""
@@ -429,7 +433,7 @@ def _free_text(name: str, document: Any) -> Any:
         members = ("name",)
     elif is_pin(name):
         members = ("holder", "token")
-    return {one: document[one] for one in members if one in document}
+    return {member: document[member] for member in members if member in document}
 
 
 def _names_in(manifests: Sequence[Manifest]) -> frozenset[str]:

@@ -123,7 +123,7 @@ class ValueSearch:
     def _is_said(self, text: str) -> bool:
         if text in self._names:
             return False
-        return any(all(one.is_said(text) for one in columns) for columns in self._selections)
+        return any(all(column.is_said(text) for column in columns) for columns in self._selections)
 
 
 def _matches(

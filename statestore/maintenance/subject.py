@@ -188,7 +188,9 @@ def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
     Without a job graph, a checkpoint knows an operator only by its label. So if the newest
     checkpoint with the label has no graph, all operators that ever had the label are included.
     """
-    with_label = [one for one in manifests if any(e.state.uid == uid for e in one.entries)]
+    with_label = [
+        manifest for manifest in manifests if any(e.state.uid == uid for e in manifest.entries)
+    ]
     if with_label and with_label[-1].graph is not None:
         with_label = with_label[-1:]
     ids = [one.operators.ids_of(uid) for one in with_label]
@@ -201,7 +203,7 @@ def _key_selections(
     """Return the key in each of the state's forms that can have such a key."""
     found: list[Selection] = []
     refused: InvalidArgumentError | None = None
-    distinct = {(str(one.schema.select(one.key)), one.key_types): one for one in forms}
+    distinct = {(str(form.schema.select(form.key)), form.key_types): form for form in forms}
     for state in distinct.values():
         try:
             found.append(key_batch(state, key_of(state)))

@@ -146,11 +146,11 @@ class Comparison:
         """Return the notebook view: the largest subtask at each parallelism, and the choice."""
         drawn = [
             Bar(
-                f"parallelism {one.parallelism}",
-                ((one.largest_bytes, "good" if one.parallelism == self.chosen else "plain"),),
-                f"{size(one.largest_bytes)}, {size(one.moved_bytes)} move",
+                f"parallelism {option.parallelism}",
+                ((option.largest_bytes, "good" if option.parallelism == self.chosen else "plain"),),
+                f"{size(option.largest_bytes)}, {size(option.moved_bytes)} move",
             )
-            for one in self.options
+            for option in self.options
         ]
         why = text(f"bytes of the largest subtask; {self.chosen} has {self.why}")
         return figure(
@@ -158,7 +158,7 @@ class Comparison:
         )
 
     def _summary(self) -> str:
-        others = ", ".join(str(one.parallelism) for one in self.options)
+        others = ", ".join(str(option.parallelism) for option in self.options)
         return (
             f"checkpoint {self.checkpoint_id} from parallelism {self.old_parallelism} to {others}: "
             f"{self.chosen} would be taken"
@@ -211,8 +211,8 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
     options within :data:`NOISE_SECONDS` or :data:`NOISE_BYTES` of it. Among equal options, choose
     the one that moves the fewest bytes (without hosts the current parallelism), then the smallest.
     """
-    fastest = min(_slowness(one) for one in options)
-    if any(one.money is None for one in options):
+    fastest = min(_slowness(option) for option in options)
+    if any(option.money is None for option in options):
         what = (
             "the smallest largest subtask"
             if options[0].seconds is None
@@ -221,7 +221,7 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
         best, alike = _first(options, _slowness, _noise(options[0]))
         return best.parallelism, what + alike
     most = max(SLOWER * fastest, fastest + _noise(options[0]))
-    near = [one for one in options if _slowness(one) <= most]
+    near = [option for option in options if _slowness(option) <= most]
     best, alike = _first(near, lambda one: one.money or 0.0)
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
     return (
@@ -262,7 +262,7 @@ def moved_between_hosts(
 
     InvalidArgumentError if the hosts have fewer slots than subtasks, or the strategy is unknown.
     """
-    stored = {one.stored_uid for one in plan.operators}
+    stored = {operator.stored_uid for operator in plan.operators}
     total = sum(one.size_bytes for one in manifest.keyed if one.state.uid in stored)
     placed = place_operators(manifest, plan.operators, hosts, strategy)
     return max(total - sum(one.local_bytes for one in placed), 0)
@@ -281,13 +281,13 @@ def _compared(
         moved = (
             moved_between_hosts(manifest, plan, hosts, strategy)
             if hosts
-            else sum(moved_between_subtasks(manifest, one) for one in plan.operators)
+            else sum(moved_between_subtasks(manifest, operator) for operator in plan.operators)
         )
     except InvalidArgumentError as error:
         error.add_note(f"while comparing parallelism {parallelism}")
         raise
-    largest = max((one.largest.size_bytes for one in plan.operators), default=0)
-    requests = sum(task.requests for one in plan.operators for task in one.subtasks)
+    largest = max((operator.largest.size_bytes for operator in plan.operators), default=0)
+    requests = sum(task.requests for operator in plan.operators for task in operator.subtasks)
     seconds = None if rate is None else largest / rate
     money = None
     if prices is not None:
@@ -327,7 +327,7 @@ def _first(
 ) -> tuple[Compared, str]:
     """Return the best of the about equal options, and a note if there are several."""
     least = min(map(key, options))
-    alike = [one for one in options if key(one) <= max(ALIKE * least, least + noise)]
+    alike = [option for option in options if key(option) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
     more = f"; of {len(alike)} that are about equal the one that moves fewest bytes"
     return best, more if len(alike) > 1 else ""
@@ -356,7 +356,9 @@ def compare(
             "hosts are chosen for Flink's even ranges; give either hosts or balance"
         )
     plans = {
-        one: plan_target(manifest, RestoreTarget(parallelism=one, balance=balance), local)
-        for one in parallelisms
+        parallelism: plan_target(
+            manifest, RestoreTarget(parallelism=parallelism, balance=balance), local
+        )
+        for parallelism in parallelisms
     }
     return compare_plans(manifest, plans, hosts=hosts, strategy=strategy, rate=rate, prices=prices)

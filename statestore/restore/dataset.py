@@ -239,7 +239,9 @@ class _Scan:
             _FORMAT,
             _NOWHERE,
         )
-        return sorted(int(one.path) for one in pretended.get_fragments(filter=self.wanted))
+        return sorted(
+            int(fragment.path) for fragment in pretended.get_fragments(filter=self.wanted)
+        )
 
 
 def _groups_of(handle: Handle) -> ds.Expression:

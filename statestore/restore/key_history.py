@@ -96,7 +96,7 @@ class KeyStates:
     @property
     def rows(self) -> int:
         """The number of rows in all states."""
-        return sum(len(found.rows) for found in self.states)
+        return sum(len(state.rows) for state in self.states)
 
     def __repr__(self) -> str:
         return f"KeyStates({self._summary()})"
@@ -105,17 +105,17 @@ class KeyStates:
         """Return the notebook view: the number of rows of the key in each state, and the rows."""
         drawn = [
             Bar(
-                f"{found.entry.state.uid} · {found.entry.state.name}",
-                ((len(found.rows), "plain"),),
-                counted(len(found.rows), "row"),
+                f"{state.entry.state.uid} · {state.entry.state.name}",
+                ((len(state.rows), "plain"),),
+                counted(len(state.rows), "row"),
             )
-            for found in self.states
+            for state in self.states
         ]
         tables = (
-            text(str(found.entry.state))
-            + html_table(found.table.schema.names, map(tuple, map(dict.values, shown(found.table))))
-            for found in self.states
-            if found.rows
+            text(str(state.entry.state))
+            + html_table(state.table.schema.names, map(tuple, map(dict.values, shown(state.table))))
+            for state in self.states
+            if state.rows
         )
         return figure(self._summary(), bars(drawn), *tables)
 

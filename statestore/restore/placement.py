@@ -352,7 +352,9 @@ def _one_by_one(
         slots = [Slot(at, on, on, used[on] / hosts[on]) for at, on in free.items()]
         later = {host for other in places[number + 1 :] for host in last[other]}
         preferred = [
-            one for host in last[place] for one in preferred_locations(Location(host, host))
+            location
+            for host in last[place]
+            for location in preferred_locations(Location(host, host))
         ]
         selection = select_slot(
             strategy,

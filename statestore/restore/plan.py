@@ -216,7 +216,7 @@ class RestorePlan:
         known = ", ".join(repr(operator.uid) for operator in self.operators) or "none"
         if self.matching is None:
             raise StateNotFoundError(f"no operator {uid!r} in {where}; it has {known}")
-        labels = [label_of(found.node) for found in self.matching.nodes]
+        labels = [label_of(node.node) for node in self.matching.nodes]
         if uid in labels:
             raise StateNotFoundError(
                 f"operator {uid!r} finds no state in {where}: it starts empty; restored.matching "
@@ -261,20 +261,38 @@ class RestorePlan:
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         for plan in self.operators:
-            for one in plan.subtasks:
-                own = one.key_groups
+            for subtask in plan.subtasks:
+                own = subtask.key_groups
                 ends = (own.first, own.last) if own else (None, None)
-                read = (one.rows, one.size_bytes, one.files, one.requests, one.elements)
-                yield plan.uid, one.subtask, *ends, *read, one.local_bytes, one.changed_rows
+                read = (
+                    subtask.rows,
+                    subtask.size_bytes,
+                    subtask.files,
+                    subtask.requests,
+                    subtask.elements,
+                )
+                yield (
+                    plan.uid,
+                    subtask.subtask,
+                    *ends,
+                    *read,
+                    subtask.local_bytes,
+                    subtask.changed_rows,
+                )
 
     def __repr__(self) -> str:
         return f"RestorePlan({self._summary()})"
 
     def _repr_html_(self) -> str:
         """Return the notebook view: key groups before and now, and the reads per operator."""
-        drawn = (part for one in self.operators[:_MOST_PICTURES] for part in _picture(one))
+        drawn = (
+            part for operator in self.operators[:_MOST_PICTURES] for part in _picture(operator)
+        )
         columns = ("operator", "states", "subtasks", "rows", "size_bytes", "files", "requests")
-        rows = ((one.uid, ", ".join(one.states), *_totals(one.subtasks)) for one in self.operators)
+        rows = (
+            (operator.uid, ", ".join(operator.states), *_totals(operator.subtasks))
+            for operator in self.operators
+        )
         return figure(self._summary(), *drawn, table(columns, rows))
 
     def _summary(self) -> str:
@@ -304,7 +322,9 @@ def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | N
 
 def _totals(subtasks: Sequence[SubtaskPlan]) -> tuple[int, ...]:
     """Return the number of subtasks, and the totals of their reads."""
-    read = ((one.rows, one.size_bytes, one.files, one.requests) for one in subtasks)
+    read = (
+        (subtask.rows, subtask.size_bytes, subtask.files, subtask.requests) for subtask in subtasks
+    )
     return len(subtasks), *map(sum, zip(*read, strict=True))
 
 

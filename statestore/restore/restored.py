@@ -75,7 +75,7 @@ def restore(
         plan.matching.refuse_unclaimed()
     now_ms = clock_ms(now_ms)
     if listeners is not None:
-        stored = {one.stored_uid for one in plan.operators}
+        stored = {operator.stored_uid for operator in plan.operators}
         entries = [entry for entry in manifest.entries if entry.state.uid in stored]
         event = CheckpointRestored(
             store=listeners.url,
@@ -489,7 +489,7 @@ class RestoredOperatorState:
         stored = elements_of(self._catalog.storage, self.entry, verify=self._verify)
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         first = [*accumulate(self.entry.counts, initial=0)]
-        parts = [stored.slice(first[one.subtask] + one.first, one.stop - one.first) for one in runs]
+        parts = [stored.slice(first[run.subtask] + run.first, run.stop - run.first) for run in runs]
         return pa.concat_tables([stored.slice(0, 0), *parts])
 
     def to_pandas(self, subtask: int) -> pd.DataFrame:

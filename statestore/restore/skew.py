@@ -326,9 +326,9 @@ class SkewReport:
     def to_arrow(self) -> pa.Table:
         """Return one row per skewed key group; ``times`` is the multiple of the even share."""
         rows = (
-            (one.uid, group.key_group, group.rows, group.size_bytes, group.share, group.times)
-            for one in self.operators
-            for group in one.skewed
+            (operator.uid, group.key_group, group.rows, group.size_bytes, group.share, group.times)
+            for operator in self.operators
+            for group in operator.skewed
         )
         return table_of(_COLUMNS, rows)
 
@@ -341,25 +341,25 @@ class SkewReport:
         """Return the notebook view: the skewed key groups, and the keys with the most rows."""
         drawn = [
             Bar(
-                f"{one.uid}, key group {group.key_group}",
+                f"{operator.uid}, key group {group.key_group}",
                 ((group.times, "changed"),),
                 f"{group.times:.1f} times the share, {size(group.size_bytes)}",
             )
-            for one in self.operators
-            for group in one.skewed
+            for operator in self.operators
+            for group in operator.skewed
         ]
         keys = (
-            (one.uid, hot.state, _key_text(key.key), key.key_group, key.rows)
-            for one in self.operators
-            for hot in one.hot
+            (operator.uid, hot.state, _key_text(key.key), key.key_group, key.rows)
+            for operator in self.operators
+            for hot in operator.hot
             for key in hot.keys
         )
         columns = ("operator", "state", "key", "key_group", "rows")
         return figure(self._summary(), bars(drawn), table(columns, keys))
 
     def _summary(self) -> str:
-        skewed = sum(len(one.skewed) for one in self.operators)
-        groups = sum(one.key_groups for one in self.operators)
+        skewed = sum(len(operator.skewed) for operator in self.operators)
+        groups = sum(operator.key_groups for operator in self.operators)
         return (
             f"checkpoint {self.checkpoint_id}: {count(skewed)} of {count(groups)} key groups have "
             f"more than {self.factor:g} times the even share of {self.by.value}"

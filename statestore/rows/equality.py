@@ -298,7 +298,7 @@ def _by_bits(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
     for pieces in zip(*chunks, strict=True):
         if pa.types.is_floating(pieces[0].type):
             pieces = tuple(
-                pa.array(double_bits(one), mask=np.asarray(one.is_null())) for one in pieces
+                pa.array(double_bits(piece), mask=np.asarray(piece.is_null())) for piece in pieces
             )
         yield pa.chunked_array(pieces)
 

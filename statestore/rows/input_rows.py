@@ -211,7 +211,7 @@ def settled(rows: Any) -> Any:
         rows = list(rows)
     if isinstance(rows, tuple):
         rows = list(rows)
-    if isinstance(rows, list) and rows and all(isinstance(one, pa.RecordBatch) for one in rows):
+    if isinstance(rows, list) and rows and all(isinstance(row, pa.RecordBatch) for row in rows):
         return _joined(rows)
     return rows.collect() if is_lazy(rows) else rows
 

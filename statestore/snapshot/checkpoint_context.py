@@ -226,7 +226,7 @@ class CheckpointContext:
     def stored_names(self) -> frozenset[tuple[str, str]]:
         """Return (operator uid, state name) of each state in the previous checkpoint."""
         entries = () if self.before is None else self.before.entries
-        return frozenset((one.state.uid, one.state.name) for one in entries)
+        return frozenset((entry.state.uid, entry.state.name) for entry in entries)
 
     def kept_files(self, entries: Iterable[Entry]) -> frozenset[str]:
         """Return the names of the previous checkpoint's files, relative to the store.

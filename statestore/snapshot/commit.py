@@ -178,7 +178,7 @@ class Commit:
 
     def _with_list(self, entry: Entry) -> Entry:
         assert isinstance(entry, KeyedEntry)
-        layers = (replace(one, entry=self._listed(one.entry, True)) for one in entry.layers)
+        layers = (replace(layer, entry=self._listed(layer.entry, True)) for layer in entry.layers)
         return replace(self._listed(entry, False), layers=tuple(layers))
 
     def _listed(self, entry: KeyedEntry, packed: bool) -> KeyedEntry:

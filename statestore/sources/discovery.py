@@ -242,7 +242,7 @@ class Reconciled:
         shortest list, the first one of equal length. Old subtasks without state (None) get no
         offsets, unless no subtask has state. Raises the errors of :attr:`offsets`.
         """
-        left = {(each.topic, each.partition): each for each in self.offsets}
+        left = {(offset.topic, offset.partition): offset for offset in self.offsets}
         lists: list[list[SourceOffset] | None] = [
             None if elements is None else list(_taken(elements, left)) for elements in old
         ]

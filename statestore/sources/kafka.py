@@ -139,7 +139,9 @@ class KafkaCluster:
                 if _code(error) == _NO_GROUP:
                     return ()
                 raise
-            return tuple(f"{each.client_id}@{each.host.lstrip('/')}" for each in found.members)
+            return tuple(
+                f"{member.client_id}@{member.host.lstrip('/')}" for member in found.members
+            )
 
         return self._patiently(f"say who is in group {group!r}", ask)
 
@@ -161,7 +163,10 @@ class KafkaCluster:
         Raises CommitConflictError if the group has members or somebody else commits for it,
         StorageError if Kafka rejects an offset, or as :meth:`topics` does.
         """
-        wanted = {(each.topic, each.partition): each.offset for each in source_offsets(offsets)}
+        wanted = {
+            (source_offset.topic, source_offset.partition): source_offset.offset
+            for source_offset in source_offsets(offsets)
+        }
         self.refuse_live(group)
         before = self.committed(group)
         if not wanted:
@@ -189,7 +194,10 @@ class KafkaCluster:
                 if _code(error) not in (_NO_TOPIC, _NO_NAME):
                     raise
                 continue
-            described[name] = _topic_id(found.topic_id), [each.id for each in found.partitions]
+            described[name] = (
+                _topic_id(found.topic_id),
+                [partition.id for partition in found.partitions],
+            )
         places = [(name, number) for name, (_, found) in described.items() for number in found]
         low = self._ends(places, self._admin.OffsetSpec.earliest(), _until(end))
         high = self._ends(places, self._admin.OffsetSpec.latest(), _until(end))
@@ -216,7 +224,11 @@ class KafkaCluster:
 
         def ask(left: float) -> dict[Partition, str]:
             answers = self._client.alter_consumer_group_offsets(asked, request_timeout=left)
-            refused = [each for each in answers[group].result().topic_partitions if each.error]
+            refused = [
+                topic_partition
+                for topic_partition in answers[group].result().topic_partitions
+                if topic_partition.error
+            ]
             codes = {each.error.name() for each in refused}
             for code in _LIVE_GROUP:
                 if code in codes:

@@ -322,7 +322,9 @@ def write_keyed(
         task = _write(target, owners, is_sorted=False)
         rows = _with_columns(df, names)
         outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state)
-        disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
+        disorder = next(
+            (error for error in outcome.errors if isinstance(error, _OutOfOrderError)), None
+        )
         if disorder is None:
             return _handles(outcome, target)
         _delete(outcome, target, disorder)  # the files are written again, sorted

@@ -73,9 +73,9 @@ def fields_of(name: str, struct: T.StructType) -> list[Column]:
 def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...]:
     """Return a message for each field: that it has no column form."""
     return tuple(
-        f"{one.name} of the {part} is of type {one.dataType.simpleString()}, which has no column "
-        "form"
-        for one in fields
+        f"{field.name} of the {part} is of type {field.dataType.simpleString()}, which has no "
+        "column form"
+        for field in fields
     )
 
 

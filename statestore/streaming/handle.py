@@ -167,7 +167,7 @@ class ListState:
         self._elements, self._added, self._is_cleared = [], [], True
 
     def _checked(self, elements: Iterable[Values]) -> list[Values]:
-        found = [_checked(one, self._variable, "element") for one in elements]
+        found = [_checked(element, self._variable, "element") for element in elements]
         if not found:
             raise InvalidArgumentError(
                 f"{self._variable} is given no elements; clear() removes those there are"
@@ -518,7 +518,7 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
             f"{subject} is {values!r}, which has {len(values)} values for the columns "
             f"({', '.join(struct.names)})"
         )
-    return tuple(_plain(one) for one in values)
+    return tuple(_plain(value) for value in values)
 
 
 def _milliseconds(time: Any) -> int:

@@ -100,7 +100,7 @@ class Processing:
 
     def keys(self, keys: pa.Table) -> pa.Table:
         """Return the events' keys, normalized like the keys of stored rows."""
-        columns = [_one_of_each(one) for one in keys.columns]
+        columns = [_one_of_each(column) for column in keys.columns]
         return pa.Table.from_arrays(columns, schema=keys.schema)
 
     def due(
@@ -196,7 +196,7 @@ class Processing:
             processor=self.processor,
             pandas=self.pandas,
             clock=Clock(self.mode),
-            variables={one.name: one for one in self.variables},
+            variables={variable.name: variable for variable in self.variables},
             states=states_of(self.variables, key, self.uid),
             timers=timers,
             key=key,
@@ -310,7 +310,7 @@ def _struct(ddl: str) -> T.StructType:
 def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     """Return a table's rows in the columns of all tables: other tables' columns are null."""
     names = list(rows.columns)
-    own = dict(zip(names, (F.col(one) for one in numbered(rows).columns), strict=True))
+    own = dict(zip(names, (F.col(column) for column in numbered(rows).columns), strict=True))
     key = [own[name] for name in task.key.names]
     if table < STATES:  # the keys of stored rows are already normalized
         key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]

@@ -125,7 +125,7 @@ def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> Pro
     if variable.ttl_ms is not None:
         values.append(T.StructField(TTL, T.LongType(), nullable=False))
     own = named(((one.name, (at,), False) for at, one in enumerate(values)), (*TAKEN, *keys))
-    kinds = [*(one.dataType for one in key), *_flat(entry), *(one.dataType for one in values)]
+    kinds = [*(one.dataType for one in key), *_flat(entry), *(value.dataType for value in values)]
     columns = [*keys, *(leaf.name for leaf in own)]
     schema = T.StructType(
         [T.StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]

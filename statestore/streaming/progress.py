@@ -65,7 +65,7 @@ class Progress:
         return cls(
             tuple((element["query"], element["batch"]) for element in queries),
             tuple(element["ends_at"] for element in ends),
-            None if files is None else tuple((one["source"], one["digest"]) for one in files),
+            None if files is None else tuple((file["source"], file["digest"]) for file in files),
             indexed[0]["checkpoint"] if indexed else None,
             tuple(element["name"] for element in names),
         )
@@ -93,7 +93,7 @@ class Progress:
 
     def with_done(self, batch: MicroBatch) -> Progress:
         """Return the progress after a micro-batch."""
-        others = tuple(one for one in self.queries if one[0] != batch.query)
+        others = tuple(query for query in self.queries if query[0] != batch.query)
         queries = (*others, (batch.query, batch.number))
         return replace(self, queries=queries, ends=batch.ends, files=batch.files, names=batch.names)
 

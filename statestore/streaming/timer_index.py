@@ -46,7 +46,7 @@ def index_of(timers: ProcessorState) -> ProcessorState:
         T.StructField(minute, T.LongType()),
         T.StructField(key, T.BinaryType()),
         T.StructField(names[-1], T.LongType()),
-        *(T.StructField(one.name, one.dataType) for one in timers.schema.fields[:-1]),
+        *(T.StructField(field.name, field.dataType) for field in timers.schema.fields[:-1]),
     ]
     entry = (key, names[-1])
     schema = T.StructType(columns)

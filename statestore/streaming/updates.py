@@ -154,7 +154,7 @@ class _KeyTask:
     @property
     def marked(self) -> StructType:
         """The columns of the state, and a mark that the row clears its key."""
-        fields = [StructField(one.name, one.dataType) for one in self.state.fields]
+        fields = [StructField(field.name, field.dataType) for field in self.state.fields]
         return StructType([*fields, StructField(_CLEARED, BooleanType())])
 
     @cached_property

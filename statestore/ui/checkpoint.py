@@ -75,7 +75,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
         "entry": entry,
         "uid": own.uid,
         "name": own.name,
-        "columns": [(one.name, type_text(one.type)) for one in own.schema.fields],
+        "columns": [(field.name, type_text(field.type)) for field in own.schema.fields],
         "digest": digest_text(entry.digest),
         "key": (),
         "layers": (),
@@ -103,11 +103,11 @@ def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
         }
         for at, part in enumerate(spans(len(rows), _CELLS))
     ]
-    for one in cells:
-        held = f"{counted(one['rows'], 'row')}, {size(one['bytes'])}"
-        one["text"] = f"key groups {one['groups']}: {held}"
+    for cell in cells:
+        held = f"{counted(cell['rows'], 'row')}, {size(cell['bytes'])}"
+        cell["text"] = f"key groups {cell['groups']}: {held}"
     return tuple(
-        (what, heat([one | {"value": one[what]} for one in cells], what))
+        (what, heat([cell | {"value": cell[what]} for cell in cells], what))
         for what in ("rows", "bytes")
     )
 

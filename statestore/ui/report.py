@@ -56,7 +56,7 @@ def write_report(
         "checkpoint": add(checkpoint(store, which)),
         "states": [add(state(store, which, one.state.uid, one.state.name)) for one in largest],
         "left_out": len(manifest.entries) - len(largest),
-        "restores": [(one, add(rescale(store, which, one))) for one in steps],
+        "restores": [(step, add(rescale(store, which, step))) for step in steps],
         "parallelism": manifest.parallelism,
         "difference": None if against is None else add(compare(store, str(against), str(which))),
         "style": static("ui.css"),

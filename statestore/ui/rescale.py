@@ -61,7 +61,7 @@ def rescale(
         "rate": rate,
         "option": compared.options[0],
         "flows": list(_flows(manifest, plan)),
-        "operators": [(one, one.subtasks[:_SUBTASKS]) for one in plan.operators],
+        "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
         "uneven": store.inspect.balance(parallelism=wanted, checkpoint=which),
         "dealt": list(_dealt(manifest, wanted)),
     }

@@ -60,13 +60,13 @@ def timeline(store: StateStore, before: int | None = None) -> View:
         _line(
             store,
             number,
-            tuple(one.name for one in savepoints if one.checkpoint_id == number),
-            tuple(one.holder for one in pins if one.checkpoint_id == number),
+            tuple(savepoint.name for savepoint in savepoints if savepoint.checkpoint_id == number),
+            tuple(pin.holder for pin in pins if pin.checkpoint_id == number),
         )
         for number in window
     ]
     read = [line for line in found if line is not None]
-    expired = [one for one in savepoints if one.checkpoint_id not in set(ids)]
+    expired = [savepoint for savepoint in savepoints if savepoint.checkpoint_id not in set(ids)]
     facts = {
         "lines": read[::-1],
         "total": len(ids),
@@ -93,7 +93,9 @@ def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
     for line in found:
         manifest, number = line.manifest, line.checkpoint_id
         assert manifest is not None
-        held = [f"savepoint {one}" for one in line.savepoints] + [f"pin {one}" for one in line.pins]
+        held = [f"savepoint {savepoint}" for savepoint in line.savepoints] + [
+            f"pin {pin}" for pin in line.pins
+        ]
         if held:
             marks.append({"checkpoint": number, "text": f"checkpoint {number}: {', '.join(held)}"})
         metrics = manifest.metrics

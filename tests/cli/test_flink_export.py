@@ -48,7 +48,11 @@ def test_examples_work(here: Path, run: Run) -> None:
     assert len(open_savepoint("old").operators) == 6
     assert len(open_savepoint("less").operators) == 4
     (only,) = open_savepoint("some").operators
-    assert [one.name for one in only.states] == ["last", "sums", "_timer_state/event_user-timers"]
+    assert [state.name for state in only.states] == [
+        "last",
+        "sums",
+        "_timer_state/event_user-timers",
+    ]
 
 
 def test_as_json(here: Path, run: Run) -> None:
@@ -60,7 +64,7 @@ def test_as_json(here: Path, run: Run) -> None:
     assert (Path(said["savepoint"]), said["id"], said["dry_run"]) == (here / "to", 1, False)
     (parts,) = said["operators"]
     assert (parts["parallelism"], parts["max_parallelism"]) == (3, 720)
-    (union,) = (one for one in parts["states"] if one["name"] == "union")
+    (union,) = (part for part in parts["states"] if part["name"] == "union")
     assert union == {
         "name": "union",
         "flink_name": "union",
@@ -70,7 +74,7 @@ def test_as_json(here: Path, run: Run) -> None:
         "columns": ["small", "number"],
         "rows": 19,
     }
-    assert [one["subtask"] for one in parts["subtasks"]] == [0, 1, 2]
+    assert [part["subtask"] for part in parts["subtasks"]] == [0, 1, 2]
     assert {one["reason"] for one in said["left_out"]} == {"not asked for"}
 
 

@@ -108,7 +108,7 @@ def test_the_json_output_has_the_records(
 ) -> None:
     said = run(*command, "--store", partial.url, "--output", "json")
     assert (said.exit_code, said.stderr) == (0, "")
-    found = [(one["operator"], one["command"]) for one in records(json.loads(said.stdout))]
+    found = [(record["operator"], record["command"]) for record in records(json.loads(said.stdout))]
     assert found == [("kinds", "flink import"), ("totals", "salvage")]
 
 
@@ -177,7 +177,7 @@ def test_watch_names_the_missing_state(
         Console(width=200).print(screen._drawn())
     said = capsys.readouterr().out
     if form == "json":
-        assert [one["operator"] for one in records(json.loads(said))] == ["kinds", "totals"]
+        assert [record["operator"] for record in records(json.loads(said))] == ["kinds", "totals"]
     else:
         assert "kinds (not read)" in said
         assert "totals/sums:0-3 (9 rows were damaged)" in said

@@ -82,7 +82,9 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
     assert found["options"][1]["moved_bytes"] == 0  # checkpoint 2 was taken at parallelism 4
-    assert [one["seconds"] for one in found["options"]] == [one.seconds for one in known.options]
+    assert [one["seconds"] for one in found["options"]] == [
+        option.seconds for option in known.options
+    ]
     assert (found["chosen"], found["why"]) == (known.chosen, known.why)
     assert found["options"][0]["money"] is None
     done = run(*given)

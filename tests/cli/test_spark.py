@@ -184,13 +184,13 @@ def test_a_query_continues_without_rows_that_are_named(
 ) -> None:
     """Spark starts with no state for the lost keys, and continues with the other ones."""
     records = salvaged.manifest().left_out
-    named = [part for one in records for part in ("--leave-out", one.label)]
+    named = [part for record in records for part in ("--leave-out", record.label)]
     planned = document(run(*EXPORT, *named, "--dry-run", "--output", "json"))
     assert (planned["complete"], len(planned["left_out"])) == (False, len(records))
     done = run(*EXPORT, *named)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("exported part of checkpoint 2 of ")
-    assert all(f"  left out     {one}" in done.stdout for one in records)
+    assert all(f"  left out     {record}" in done.stdout for record in records)
 
     source = orders.parent / "events"
     events(source, 2, 3)

@@ -111,13 +111,13 @@ class Case:
 
 def _files(operator: OperatorState) -> set[str]:
     streams: list[Any] = []
-    for one in operator.subtasks:
-        streams += [] if one.operator is None else [one.operator.stream]
-        if isinstance(one.keyed, KeyGroupsHandle):
-            streams.append(one.keyed.stream)
-        if isinstance(one.keyed, IncrementalHandle):
-            streams += [one.keyed.meta]
-            streams += [stream for _, stream in (*one.keyed.shared, *one.keyed.private)]
+    for subtask in operator.subtasks:
+        streams += [] if subtask.operator is None else [subtask.operator.stream]
+        if isinstance(subtask.keyed, KeyGroupsHandle):
+            streams.append(subtask.keyed.stream)
+        if isinstance(subtask.keyed, IncrementalHandle):
+            streams += [subtask.keyed.meta]
+            streams += [stream for _, stream in (*subtask.keyed.shared, *subtask.keyed.private)]
     return {Path(one.path).name for one in streams if hasattr(one, "path")}
 
 
@@ -163,20 +163,22 @@ def _shown(place: str, moved: dict[str, str]) -> Found:
 def _repacked(place: str, moved: dict[str, str], work: Path) -> Found:
     done = repack_savepoint(place, str(work / "repacked"), max_parallelism=256, moved=moved)
     found: Found = {
-        f"{one.id} {state}": [count]
-        for one in done.operators
-        for state, count in one.entries.items()
+        f"{operator.id} {state}": [count]
+        for operator in done.operators
+        for state, count in operator.entries.items()
     }
     files = sorted((work / "repacked").iterdir())
-    return found | {"files": [[one.name, one.read_bytes()] for one in files]}
+    return found | {"files": [[file.name, file.read_bytes()] for file in files]}
 
 
 def _imported(place: str, moved: dict[str, str], work: Path) -> Found:
     store = StateStore.open(str(work / "store"))
     record = import_savepoint(place, store, moved=moved).record
-    for one in record.operators:
-        if one.problem is not None and _NO_END not in one.problem:
-            raise IncompatibleStateError(f"operator {one.operator} is not read: {one.problem}")
+    for operator in record.operators:
+        if operator.problem is not None and _NO_END not in operator.problem:
+            raise IncompatibleStateError(
+                f"operator {operator.operator} is not read: {operator.problem}"
+            )
     found: Found = {"about": replace(record, operators=(), states=(), digest="")}
     found |= {f"operator {at}": one for at, one in enumerate(record.operators)}
     return found | {f"state {at}": [one.rows, one] for at, one in enumerate(record.states)}

@@ -168,7 +168,7 @@ class TestDeltaTable(StateTableSuite):
         log = spark.read.json(f"{store.url}/{TABLE}/_delta_log/*.json").where("add IS NOT NULL")
         statistics = [json.loads(row.stats) for row in log.select("add.stats").collect()]
         assert statistics
-        assert all(one["minValues"]["user"].startswith("user-") for one in statistics)
+        assert all(statistic["minValues"]["user"].startswith("user-") for statistic in statistics)
 
     def test_a_foreign_commit_in_between_is_tolerated_or_reported(
         self, store: StateStore, users: Any, spark: SparkSession

@@ -60,8 +60,8 @@ def fill(folder: Path) -> None:
     number = store.checkpoints()[-1]
     assert number >= 2
     assert store.checkpoints() == tuple(range(1, number + 1))
-    for each in store.checkpoints():
-        whole(store, each)
+    for checkpoint in store.checkpoints():
+        whole(store, checkpoint)
     with pytest.raises(StorageError):
         store.export(folder / "out")
     assert [path.name for path in folder.iterdir() if any(path.iterdir())] == ["store"]

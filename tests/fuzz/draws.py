@@ -188,7 +188,9 @@ class _Drawing:
 
     def common(self) -> dict[str, Any]:
         parallelism = self.draw.randint(1, 5)
-        elements = {one.name: self.lists(one, parallelism) for one in self.shape.operators}
+        elements = {
+            operator.name: self.lists(operator, parallelism) for operator in self.shape.operators
+        }
         return {
             "parallelism": parallelism,
             "look": self.look(),

@@ -161,7 +161,7 @@ class Model:
         """Return upserts, deletes and cleared keys. An upserted row is not among the deletes."""
         upserts = self.rows(step.upserts, self.columns)
         width = self.width(step)
-        come = {one[:width] for one in upserts}
+        come = {upsert[:width] for upsert in upserts}
         deletes = self.prefixes(step.deletes, width)
         kept = {one: row for one, row in deletes.items() if one not in come}
         return upserts, kept, self.prefixes(step.cleared, len(self.shape.key))

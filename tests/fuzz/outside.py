@@ -28,7 +28,7 @@ def plain_files(world: World, number: int) -> list[str]:
     entry = _entry(world, number)
     if entry.layers or world.shape.ttl_ms is not None:
         return []
-    return [f"{world.store.url}/{entry.table.path}/{one.path}" for one in entry.handles]
+    return [f"{world.store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
 
 
 def by_duckdb(world: World, number: int, draw: Random) -> None:

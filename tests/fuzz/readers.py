@@ -269,7 +269,7 @@ def elements(world: World, number: int, draw: Random) -> None:
             stored = [_elements(of, operator.columns) for of in state.per_old_subtask()]
             assert stored == [_elements(of, operator.columns) for of in lists], who
         dealt = [_elements(state.subtask(i), operator.columns) for i in range(parallelism)]
-        joined = [one for of in lists for one in _elements(of, operator.columns)]
+        joined = [element for of in lists for element in _elements(of, operator.columns)]
         if operator.mode != "split":
             assert dealt == [joined] * parallelism, who
             continue

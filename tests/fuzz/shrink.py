@@ -75,7 +75,7 @@ def simpler(history: History) -> Iterator[History]:
 
 def _simpler_steps(history: History) -> Iterator[History]:
     for at, step in enumerate(history.steps):
-        for name in (one.name for one in fields(step)):
+        for name in (field.name for field in fields(step)):
             for value in _simpler_value(getattr(step, name), name):
                 changed = replace(step, **{name: value})
                 steps = (*history.steps[:at], changed, *history.steps[at + 1 :])

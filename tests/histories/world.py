@@ -153,7 +153,9 @@ class World:
         for token, (number, until_ms) in reference.pins.items():
             firm |= {number} if until_ms > self.now_ms and token not in may.unpin else set()
         assert not gone & firm, f"{gone & firm} were held"
-        saved = {one.name: one.checkpoint_id for one in catalog.holds.savepoints()}
+        saved = {
+            savepoint.name: savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()
+        }
         for name in saved.keys() | reference.savepoints.keys():
             was, now = reference.savepoints.get(name), saved.get(name)
             allowed = {was, *([None] if name in may.let_go else [])}

@@ -288,10 +288,12 @@ def test_key_groups_are_decided_as_one_keyed_input(
     options = Options(bytes_per_task=per_task, min_parallelism=least, max_parallelism=least + more)
     flink = decide([ConsumedInput((tuple(row),))], options)
     assert got.parallelism == flink.parallelism == len(got.byte_ranges)
-    assert [((0, 0), (one.first, one.last)) for one in got.byte_ranges] == [
+    assert [((0, 0), (byte_range.first, byte_range.last)) for byte_range in got.byte_ranges] == [
         groups[0] for groups in flink.inputs[0]
     ]
-    assert [group for one in got.byte_ranges for group in one] == list(range(len(row)))
+    assert [group for byte_range in got.byte_ranges for group in byte_range] == list(
+        range(len(row))
+    )
     assert sum(got.byte_range_bytes) == sum(got.even_range_bytes) == got.total_bytes == sum(row)
     even = KeyGroupAssignment(max_parallelism=len(row), parallelism=got.parallelism)
     assert len(got.even_range_bytes) == len(even.ranges())

@@ -75,8 +75,8 @@ def test_an_operator_is_found_by_its_generated_id() -> None:
     """The job is the same, and the operator's name differs."""
     stored = snapshot(line("src", "a"))
     matching = match(stored, line("x", "y"))
-    assert [found.found_by for found in matching.nodes] == [FoundBy.GENERATED] * 2
-    assert [found.stored for found in matching.nodes] == list(stored)
+    assert [node.found_by for node in matching.nodes] == [FoundBy.GENERATED] * 2
+    assert [node.stored for node in matching.nodes] == list(stored)
 
 
 def test_a_uid_hash_is_looked_up_first() -> None:
@@ -265,9 +265,9 @@ def test_hints_recover_the_named_state_and_lose_nothing(
         assert matching.node(hint.node).stored is None
         assert better.node(hint.node).stored == hint.stored
         assert hint.stored in matching.dropped
-    for found in matching.nodes:
-        if found.stored is not None:
-            assert better.node(found.node.name).stored == found.stored
+    for node in matching.nodes:
+        if node.stored is not None:
+            assert better.node(node.node.name).stored == node.stored
     assert len(better.dropped) <= len(matching.dropped) - len(matching.hints)
 
 
@@ -276,14 +276,14 @@ def test_every_stored_operator_is_found_or_dropped(before: Any, after: Any) -> N
     """Each one is either found or dropped, and no two operators find the same."""
     stored = snapshot(_job(before))
     matching = match(stored, _job(after))
-    found = [one.stored for one in matching.nodes if one.stored is not None]
+    found = [node.stored for node in matching.nodes if node.stored is not None]
     assert sorted(found + list(matching.dropped), key=str) == sorted(stored, key=str)
 
 
 @given(nodes)
 def test_a_job_finds_all_its_own_state(drawn: Any) -> None:
     matching = match(snapshot(_job(drawn)), _job(drawn))
-    assert {found.outcome for found in matching.nodes} == {Outcome.FOUND}
+    assert {node.outcome for node in matching.nodes} == {Outcome.FOUND}
     matching.refuse_unclaimed()
 
 

@@ -99,7 +99,7 @@ def test_only_own_files_that_no_kept_checkpoint_uses_are_deleted_and_once(
     assert len(gone) == len(set(gone))
     # Files of the restored history are deleted only if they were released before the restore.
     assert {handle for handle in created if created[handle] > unclaimed} <= set(gone)
-    last_use = {h: max(one for one in uses if h in uses[one]) for h in created}
+    last_use = {h: max(use for use in uses if h in uses[use]) for h in created}
     assert all(last_use[h] < unclaimed for h in gone if created[h] <= unclaimed)
 
 

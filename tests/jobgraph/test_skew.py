@@ -112,9 +112,14 @@ def test_a_range_counts_repeated_reads_once() -> None:
 
 def test_aligned_slices_are_whole_partitions_or_parts_of_one() -> None:
     table = [[1, 2, 4], [8, 16, 32], [64, 128, 256]]
-    assert [one.size for one in aligned_slices(table, 2)] == [7, 8 + 16 + 32 + 64 + 128 + 256]
-    assert [one.size for one in aligned_slices(table, 4)] == [7, 56, 64, 384]
-    assert [one.size for one in aligned_slices(table, 9)] == [2**power for power in range(9)]
+    assert [aligned_slice.size for aligned_slice in aligned_slices(table, 2)] == [
+        7,
+        8 + 16 + 32 + 64 + 128 + 256,
+    ]
+    assert [aligned_slice.size for aligned_slice in aligned_slices(table, 4)] == [7, 56, 64, 384]
+    assert [aligned_slice.size for aligned_slice in aligned_slices(table, 9)] == [
+        2**power for power in range(9)
+    ]
 
 
 def test_groups_are_few_and_know_their_input() -> None:

@@ -66,7 +66,9 @@ def test_a_full_cache_makes_each_subtask_read_the_layer(layered: Checkpoints) ->
 
 def test_a_damaged_layer_is_refused_by_each_subtask(layered: Checkpoints) -> None:
     entry = layered.store.manifest().keyed[0]
-    [name] = [entry.layers[0].entry.table.name_of(one) for one in entry.layers[0].entry.handles]
+    [name] = [
+        entry.layers[0].entry.table.name_of(handle) for handle in entry.layers[0].entry.handles
+    ]
     cache = LayerCache()
     path = Path(layered.storage.url) / name
     path.write_bytes(path.read_bytes()[:-1])

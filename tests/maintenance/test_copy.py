@@ -214,7 +214,9 @@ def test_a_savepoint_is_also_a_savepoint_in_the_target(source: StateStore, tmp_p
     source.maintenance.savepoint("before", 1)
     assert source.maintenance.copy("before", target).savepoint == "before"
     assert source.maintenance.copy("before", target, as_savepoint="january").found
-    found = {one.name: one.checkpoint_id for one in target.maintenance.savepoints()}
+    found = {
+        savepoint.name: savepoint.checkpoint_id for savepoint in target.maintenance.savepoints()
+    }
     assert found == {"before": 1, "january": 1}
     assert target.restore(checkpoint="before").checkpoint_id == 1
     with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
@@ -396,7 +398,9 @@ def test_a_copy_that_failed_at_any_call_can_be_run_again(
         store = opened(target)
         assert store.checkpoints() == (1, done.new_id)
         assert store.maintenance.verify("all", deep=True).is_intact
-        assert [one.checkpoint_id for one in store.maintenance.savepoints()] == [done.new_id]
+        assert [savepoint.checkpoint_id for savepoint in store.maintenance.savepoints()] == [
+            done.new_id
+        ]
     assert struck or side == "source"
 
 

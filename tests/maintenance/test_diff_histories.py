@@ -36,7 +36,9 @@ def expected(a: Entries, b: Entries) -> tuple[set[object], set[object], set[obje
 
 def named(found: StateDifference, change: str) -> set[object]:
     return {
-        (one.identity["k"], one.identity["m"]) for one in found.examples if one.change == change
+        (example.identity["k"], example.identity["m"])
+        for example in found.examples
+        if example.change == change
     }
 
 

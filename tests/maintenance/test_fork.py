@@ -191,7 +191,7 @@ def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path)
     done = source.maintenance.fork(str(tmp_path / "fork"), "before")
     fork = opened(tmp_path / "fork")
     assert (done.savepoint, done.copied_files) == ("before", 0)
-    assert [one.name for one in fork.maintenance.savepoints()] == ["before"]
+    assert [savepoint.name for savepoint in fork.maintenance.savepoints()] == ["before"]
     assert held(fork, "before") == {f"k{i}": i for i in range(60)}
 
 

@@ -100,7 +100,9 @@ def is_purged(store: StateStore) -> None:
     for one in ids:
         assert users_of(store, one) == sorted(USERS)
         assert users_of(store, one, "routes") == sorted(USERS * 2)
-    assert {one.name: one.checkpoint_id for one in store.maintenance.savepoints()} == {
+    assert {
+        savepoint.name: savepoint.checkpoint_id for savepoint in store.maintenance.savepoints()
+    } == {
         "two": ids[1],
         "three": ids[2],
     }
@@ -281,7 +283,7 @@ def test_unreadable_rows_are_named_with_a_remedy(
         store.maintenance.delete_savepoint("three")
     store.maintenance.expire(retain=2 if number == 2 else 1)
     store.maintenance.purge("users", KEY)
-    assert all(KEY not in users_of(store, one) for one in store.checkpoints())
+    assert all(KEY not in users_of(store, checkpoint) for checkpoint in store.checkpoints())
 
 
 def test_invalid_arguments(store: StateStore) -> None:
@@ -500,7 +502,7 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
                 )
         left = opened(copy)
         assert number_of(left, "latest") == 4
-        seen = [number_of(left, one) for one in left.checkpoints()]
+        seen = [number_of(left, checkpoint) for checkpoint in left.checkpoints()]
         assert set(seen) == {1, 2, 3, 4}
         assert left.maintenance.verify("all", deep=True).is_intact
         left.maintenance.purge("users", KEY)

@@ -246,10 +246,10 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     report = store.maintenance.salvage(2)
     (state,) = report.states
     records = store.manifest().left_out
-    assert [(one.operator, one.state, one.first, one.last) for one in records] == [
+    assert [(record.operator, record.state, record.first, record.last) for record in records] == [
         ("users", "totals", part.first, part.last) for part in state.lost
     ]
-    assert {one.command for one in records} == {"salvage"}
+    assert {record.command for record in records} == {"salvage"}
     new = [{"user": "u0100", "n": 1, "s": "x"}]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("users", "totals", new)

@@ -122,7 +122,7 @@ def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
     if "latecomer" not in kinds:
         return State(actors, old=old, ages=ages)
     late = Actor("writer", "put", 1, 0, 1, frozenset({"late"}), frozenset({1}), frozenset({"late"}))
-    actors = tuple(late if one.kind == "latecomer" else one for one in actors)
+    actors = tuple(late if actor.kind == "latecomer" else actor for actor in actors)
     second = Made(2, 1, frozenset({"second"}), frozenset({1, 2}))
     return State(
         actors,
@@ -154,9 +154,9 @@ def _tidied(state: State, faults: frozenset[str]) -> State:
     """
     if faults & SHARING:  # a refused writer deletes files that others may name
         return state
-    actors = [one.ended() if _refused(state, one, faults) else one for one in state.actors]
+    actors = [actor.ended() if _refused(state, actor, faults) else actor for actor in state.actors]
     used = state.files_of(state.numbers).union(
-        *(one.files | one.wrote for one in actors if one.kind in ("writer", "copier"))
+        *(actor.files | actor.wrote for actor in actors if actor.kind in ("writer", "copier"))
     )
     for place, one in enumerate(actors):
         if one.kind == "collector" and one.files:
@@ -177,7 +177,7 @@ def _refused(state: State, me: Actor, faults: frozenset[str]) -> bool:
 
 def _aged(state: State) -> State:
     actors = tuple(
-        one.ended() if one.at in ("write", "check", "put") else one for one in state.actors
+        actor.ended() if actor.at in ("write", "check", "put") else actor for actor in state.actors
     )
     return state._replace(
         actors=actors,

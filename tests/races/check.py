@@ -137,7 +137,7 @@ def _order(
     tries: Sequence[Try], manifests: dict[int, Manifest], claims: Sequence[Claim]
 ) -> Iterator[str]:
     """Check that ids grow with time and generation, and that every generation was claimed."""
-    generations = [manifests[each].writer.generation for each in sorted(manifests)]
+    generations = [manifests[manifest].writer.generation for manifest in sorted(manifests)]
     if generations != sorted(generations):
         yield f"generations go down along the ids: {generations}"
     if set(generations) - {claim.generation for claim in claims}:

@@ -92,10 +92,12 @@ def pretended_sizes() -> Iterator[None]:
 
 
 def _keyed(entry: KeyedEntry) -> KeyedEntry:
-    handles = [replace(one, size_bytes=one.rows * ROW_BYTES, host="") for one in entry.handles]
+    handles = [
+        replace(handle, size_bytes=handle.rows * ROW_BYTES, host="") for handle in entry.handles
+    ]
     return replace(entry, handles=tuple(handles))
 
 
 def _operator(entry: OperatorEntry) -> OperatorEntry:
-    handles = [replace(one, size_bytes=one.rows * ELEMENT_BYTES) for one in entry.handles]
+    handles = [replace(handle, size_bytes=handle.rows * ELEMENT_BYTES) for handle in entry.handles]
     return replace(entry, handles=tuple(handles))

@@ -230,10 +230,10 @@ def test_placement_uses_the_ranges_of_the_plan(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", local_cache=cache)
     take(store, 2, {"u": ranges}, layout="partitioned")
     (host,) = {handle.host for handle in store.manifest().keyed[0].handles}
-    sizes = [one.size_bytes for one in store.plan().operators[0].subtasks]
+    sizes = [subtask.size_bytes for subtask in store.plan().operators[0].subtasks]
     for strategy in ("locality", "default"):
         (placed,) = store.inspect.placement({host: 2}, strategy=strategy)
-        assert sorted(one.local_bytes for one in placed.subtasks) == sorted(sizes)
+        assert sorted(subtask.local_bytes for subtask in placed.subtasks) == sorted(sizes)
 
 
 def _n(row: Any) -> int:

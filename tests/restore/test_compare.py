@@ -26,15 +26,17 @@ def made(folder: Path, cache: Path | None = None) -> StateStore:
 def test_each_option_has_the_numbers_of_its_plan(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
     found = store.inspect.compare([8, 2, 4, 4], rate=1000.0, prices=Prices(per_1000_requests=1.0))
-    assert [one.parallelism for one in found.options] == [2, 4, 8]
-    for one in found.options:
-        plan = store.plan(parallelism=one.parallelism)
-        assert (one.size_bytes, one.files) == (plan.size_bytes, plan.files)
-        assert one.largest_bytes == max(each.largest.size_bytes for each in plan.operators)
-        assert one.seconds == one.largest_bytes / 1000
-        requests = sum(task.requests for each in plan.operators for task in each.subtasks)
-        assert (one.requests, one.money) == (requests, requests / 1000)
-    assert [one.moved_bytes for one in found.options][1] == 0
+    assert [option.parallelism for option in found.options] == [2, 4, 8]
+    for option in found.options:
+        plan = store.plan(parallelism=option.parallelism)
+        assert (option.size_bytes, option.files) == (plan.size_bytes, plan.files)
+        assert option.largest_bytes == max(
+            operator.largest.size_bytes for operator in plan.operators
+        )
+        assert option.seconds == option.largest_bytes / 1000
+        requests = sum(task.requests for operator in plan.operators for task in operator.subtasks)
+        assert (option.requests, option.money) == (requests, requests / 1000)
+    assert [option.moved_bytes for option in found.options][1] == 0
     assert found.options[0].moved_bytes > 0
 
 
@@ -50,7 +52,7 @@ def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
     here = socket.gethostname()
     found = store.inspect.compare([2, 8], hosts={here: 8})
     assert found.hosts == (here,)
-    assert [one.moved_bytes for one in found.options] == [0, 0]
+    assert [option.moved_bytes for option in found.options] == [0, 0]
     other = store.inspect.compare([2], hosts={f"not-{here}": 2}).options[0]
     keyed = store.manifest().keyed_entry("u", "s")
     assert other.moved_bytes == keyed.size_bytes

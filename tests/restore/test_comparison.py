@@ -31,7 +31,7 @@ EVEN = tuple(handle(group) for group in range(8))  # 100 bytes each
 
 
 def plans(found: Manifest, *parallelisms: int) -> dict[int, RestorePlan]:
-    return {one: plan_restore(found, one) for one in parallelisms}
+    return {parallelism: plan_restore(found, parallelism) for parallelism in parallelisms}
 
 
 def moved(found: Manifest, parallelism: int) -> int:

@@ -58,15 +58,15 @@ def test_every_subtask_runs_where_its_state_is(
     """With enough slots, all bytes stay local with every strategy."""
     placed = place(manifest, parallelism, strategy=strategy)
     half = parallelism // 2
-    assert [one.host for one in placed.subtasks] == ["b"] * half + ["a"] * half
+    assert [subtask.host for subtask in placed.subtasks] == ["b"] * half + ["a"] * half
     assert placed.local_bytes == manifest.keyed[0].size_bytes
-    assert [one.subtask for one in placed.subtasks] == list(range(parallelism))
+    assert [subtask.subtask for subtask in placed.subtasks] == list(range(parallelism))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_host_gets_more_than_its_slots(manifest: Manifest, strategy: str) -> None:
     placed = place(manifest, 3, hosts={"a": 1, "b": 1, "c": 1}, strategy=strategy)
-    assert sorted(one.host for one in placed.subtasks) == ["a", "b", "c"]
+    assert sorted(subtask.host for subtask in placed.subtasks) == ["a", "b", "c"]
     assert 0 < placed.local_bytes < manifest.keyed[0].size_bytes
 
 
@@ -74,9 +74,9 @@ def test_a_subtask_leaves_the_slot_to_the_one_with_local_state(manifest: Manifes
     """The strategy reserves slots that others need; otherwise the first subtask takes one."""
     hosts = {"a": 1, "c": 1}  # b, which has the state of subtask 0, is lost
     kept = place(manifest, 2, hosts=hosts, strategy="previous-default")
-    assert [one.host for one in kept.subtasks] == ["c", "a"]
+    assert [subtask.host for subtask in kept.subtasks] == ["c", "a"]
     taken = place(manifest, 2, hosts=hosts, strategy="default")
-    assert [one.host for one in taken.subtasks] == ["a", "c"]
+    assert [subtask.host for subtask in taken.subtasks] == ["a", "c"]
     assert kept.local_bytes > taken.local_bytes == 0
 
 
@@ -88,15 +88,18 @@ def test_evenly_spreads_subtasks_without_a_preference(manifest: Manifest) -> Non
             for e in manifest.keyed
         ),
     )
-    assert [one.host for one in place(bare, 4, strategy="evenly").subtasks] == ["a", "b"] * 2
-    assert [one.host for one in place(bare, 4, strategy="default").subtasks] == [*"aabb"]
-    assert [one.host for one in place(bare, 4).subtasks] == [*"aabb"]
+    assert [subtask.host for subtask in place(bare, 4, strategy="evenly").subtasks] == [
+        "a",
+        "b",
+    ] * 2
+    assert [subtask.host for subtask in place(bare, 4, strategy="default").subtasks] == [*"aabb"]
+    assert [subtask.host for subtask in place(bare, 4).subtasks] == [*"aabb"]
 
 
 def test_an_operator_without_keyed_state_takes_slots_in_order(manifest: Manifest) -> None:
     (plan,) = (p for p in plan_restore(manifest, 3).operators if p.uid == "source")
     (placed,) = place_operators(manifest, [plan], HOSTS)
-    assert [one.host for one in placed.subtasks] == ["a", "a", "b"]
+    assert [subtask.host for subtask in placed.subtasks] == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -163,8 +166,8 @@ def test_chained_operators_stay_together(
     hosts = {"a": 1 + spare, "b": 1, "c": max(needed - 2, 1)}
     plan = plan_target(manifest, RestoreTarget(graph=graph))
     placed = {
-        one.uid: one
-        for one in place_operators(manifest, plan.operators, hosts, strategy, graph=graph)
+        operator.uid: operator
+        for operator in place_operators(manifest, plan.operators, hosts, strategy, graph=graph)
     }
     slots: dict[tuple[str, int], str] = {}
     for one in placed.values():
@@ -211,4 +214,7 @@ def test_placement_uses_the_uneven_ranges_of_the_plan() -> None:
     plan = plan_target(found, RestoreTarget())
     for strategy in STRATEGIES:
         (placed,) = place_operators(found, plan.operators, {"b": 1, "a": 1}, strategy)
-        assert [(one.host, one.local_bytes) for one in placed.subtasks] == [("a", 100), ("b", 700)]
+        assert [(subtask.host, subtask.local_bytes) for subtask in placed.subtasks] == [
+            ("a", 100),
+            ("b", 700),
+        ]

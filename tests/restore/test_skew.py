@@ -49,11 +49,11 @@ def test_hot_keys_have_the_most_rows(tmp_path: Path, layout: str, seed: int) -> 
         (hot,) = operator.hot
         assert hot.is_exact
         assert hot.rows == len(rows)
-        assert [one.rows for one in hot.keys] == sorted(counts.values(), reverse=True)[:keys]
-        for one in hot.keys:
-            assert one.rows == counts[one.key["k"]]
-            assert one.key_group == key_group_of(one.key["k"], max_parallelism=GROUPS)
-        assert len({one.key["k"] for one in hot.keys}) == len(hot.keys)
+        assert [key.rows for key in hot.keys] == sorted(counts.values(), reverse=True)[:keys]
+        for key in hot.keys:
+            assert key.rows == counts[key.key["k"]]
+            assert key.key_group == key_group_of(key.key["k"], max_parallelism=GROUPS)
+        assert len({key.key["k"] for key in hot.keys}) == len(hot.keys)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -71,10 +71,10 @@ def test_few_key_groups_are_read_and_only_exact_results_are_marked_exact(
         assert list(hot.read) == [group for group, _ in groups.most_common(len(hot.read))]
         unread = {k: n for k, n in counts.items() if key_group_of_(k) not in hot.read}
         if hot.is_exact:
-            assert [one.rows for one in hot.keys] == [n for _, n in counts.most_common(keys)]
+            assert [key.rows for key in hot.keys] == [n for _, n in counts.most_common(keys)]
         else:
             assert len(hot.keys) < keys or max(groups_left(groups, hot.read)) > hot.keys[-1].rows
-        assert all(one.key["k"] not in unread for one in hot.keys)
+        assert all(key.key["k"] not in unread for key in hot.keys)
 
 
 def key_group_of_(key: str) -> int:
@@ -97,7 +97,7 @@ def test_changes_are_merged_with_the_base(tmp_path: Path, layout: str) -> None:
         checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)
     (hot,) = store.inspect.skew("u", "m", keys=4, read_groups=GROUPS).operators[0].hot
-    assert [one.rows for one in hot.keys] == [n for _, n in counts.most_common(4)]
+    assert [key.rows for key in hot.keys] == [n for _, n in counts.most_common(4)]
     assert hot.keys[0].key == {"k": "k7"}
 
 
@@ -136,7 +136,7 @@ def test_several_key_columns_and_an_empty_state(tmp_path: Path) -> None:
     report = store.inspect.skew(keys=2, read_groups=4)
     two, none = report.operators
     assert two.hot[0].keys[0].key == {"a": 0, "b": "0"}
-    assert [one.rows for one in two.hot[0].keys] == [5, 4]
+    assert [key.rows for key in two.hot[0].keys] == [5, 4]
     assert (none.skewed, none.hot[0].keys, none.hot[0].is_exact) == ((), (), True)
 
 

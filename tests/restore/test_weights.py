@@ -59,7 +59,11 @@ def test_skew_is_more_than_a_multiple_of_the_even_share() -> None:
         SkewedGroup(5, 7, 700, 7 / 16, 3.5),
         SkewedGroup(2, 5, 500, 5 / 16, 2.5),
     )
-    assert [one.key_group for one in skewed_groups([entry], factor=1)] == [5, 2, 0]
+    assert [skewed_group.key_group for skewed_group in skewed_groups([entry], factor=1)] == [
+        5,
+        2,
+        0,
+    ]
     assert skewed_groups([entry], factor=4) == ()
 
 

@@ -62,7 +62,7 @@ def compared(path: Path) -> list[Any]:
         counted,
         sorted(beside.column("change").to_pylist()),
         [(one.checkpoint_id, one.rows, one.is_changed) for one in history],
-        [(one.key, one.rows) for one in inspect.skew("u", "s", keys=3).operators[0].hot[0].keys],
+        [(key.key, key.rows) for key in inspect.skew("u", "s", keys=3).operators[0].hot[0].keys],
     ]
 
 

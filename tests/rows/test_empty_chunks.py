@@ -31,7 +31,7 @@ def test_empty_batches_add_no_rows(kind: Kind, data: st.DataObject, cuts: list[i
     rows = as_table(stream)
     assert repr(rows.to_pylist()) == repr(sliced.to_pylist())
     assert repr(rows.combine_chunks().to_pylist()) == repr(sliced.to_pylist())
-    assert rows_digest(rows) == combine(rows_digest(one) for one in sliced.to_batches())
+    assert rows_digest(rows) == combine(rows_digest(batch) for batch in sliced.to_batches())
     found = key_groups([rows.column("n")], max_parallelism=128)
     assert found.tolist() == key_groups([sliced.column("n")], max_parallelism=128).tolist()
 

@@ -72,7 +72,9 @@ def main() -> int:
             kafka_broker(Path(name) / "kafka") as kafka,
             spark_cluster(Path(name) / "spark", environment=s3_environment(s3)) as cluster,
         ):
-            workers = ", ".join(f"{each['host']}:{each['port']}" for each in _workers(cluster))
+            workers = ", ".join(
+                f"{worker['host']}:{worker['port']}" for worker in _workers(cluster)
+            )
             print(f"S3 server  {s3.endpoint}")
             print(f"Kafka      {kafka.bootstrap}")
             print(f"Spark      {cluster.master}, workers {workers}")

@@ -98,7 +98,7 @@ class Flink:
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
         """Run jobs in turn, as ``Main.java`` describes; return the paths of their snapshots."""
-        words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
+        words = [" ".join(f"{name}={value}" for name, value in step.items()) for step in steps]
         lines = self.java(self.main, words).splitlines()
         kinds = ("savepoint ", "checkpoint ")
         return [line.split()[-1].removeprefix("file:") for line in lines if line.startswith(kinds)]
@@ -119,7 +119,9 @@ class Flink:
         sources = sorted(SOURCES.glob("*.java"))
         if self.connector is not None:
             sources += sorted((SOURCES / self.connector).glob("*.java"))
-        digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
+        digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[
+            :16
+        ]
         folder = self.folder / f"classes-{digest}"
         if not (folder / "complete").exists():
             folder.mkdir(parents=True, exist_ok=True)

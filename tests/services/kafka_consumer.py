@@ -29,7 +29,9 @@ class Reader:
                 "auto.offset.reset": "error",
             }
         )
-        self._elements = {(each["topic"], each["partition"]): dict(each) for each in offsets}
+        self._elements = {
+            (offset["topic"], offset["partition"]): dict(offset) for offset in offsets
+        }
         self._at_end: set[tuple[str, int]] = set()
         self._seen: Counter[str] = Counter()
         self._consumer.assign(

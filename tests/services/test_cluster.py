@@ -173,8 +173,8 @@ def until(done: Any, process: subprocess.Popen[bytes], what: str) -> None:
 
 def expected_rows(ledger: Ledger) -> list[dict[str, Any]]:
     return [
-        {"customer": each, "orders": ledger.orders[each], "cents": ledger.cents[each]}
-        for each in sorted(ledger.orders)
+        {"customer": order, "orders": ledger.orders[order], "cents": ledger.cents[order]}
+        for order in sorted(ledger.orders)
     ]
 
 
@@ -267,8 +267,8 @@ def check_rows(ledger: Ledger, rows: list[dict[str, Any]]) -> None:
 
 
 def check_offsets(offsets: list[dict[str, Any]]) -> None:
-    assert sorted(each["partition"] for each in offsets) == list(range(6))
-    assert sum(each["offset"] for each in offsets) == ORDERS
+    assert sorted(offset["partition"] for offset in offsets) == list(range(6))
+    assert sum(offset["offset"] for offset in offsets) == ORDERS
 
 
 @pytest.mark.long

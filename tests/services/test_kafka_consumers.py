@@ -70,11 +70,11 @@ class Job:
 
     def checkpoint(self, subtasks: list[dict[str, Any]]) -> None:
         """Store the offsets, and the restored counts plus the records read since then."""
-        seen = sum((Counter(each["seen"]) for each in subtasks), self._seen)
+        seen = sum((Counter(subtask["seen"]) for subtask in subtasks), self._seen)
         rows = [{"id": number, "times": times} for number, times in sorted(seen.items())]
         with self.store.snapshot(parallelism=len(subtasks)) as checkpoint:
             offsets = checkpoint.union if self.mode == "union" else checkpoint.split
-            offsets(UID, "offsets", [each["offsets"] for each in subtasks])
+            offsets(UID, "offsets", [subtask["offsets"] for subtask in subtasks])
             if rows:
                 checkpoint.keyed(UID, "seen", rows, key="id", max_parallelism=16)
 
@@ -104,7 +104,7 @@ class Job:
         assert main(["--conf-file", str(self.folder / "empty.toml"), *words]) == 0
         subtasks = json.loads(assigned.read_text())["subtasks"]
         assert len(subtasks) == parallelism
-        group = Group(self.topics.bootstrap, [each["offsets"] for each in subtasks])
+        group = Group(self.topics.bootstrap, [subtask["offsets"] for subtask in subtasks])
         try:
             yield group
         finally:

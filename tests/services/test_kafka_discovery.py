@@ -31,8 +31,8 @@ FAIL: dict[str, Any] = {"new_partitions": "fail"}
 def offsets(topics: Topics, name: str, stored: list[Any], **policies: Any) -> list[int]:
     """Return the reconciled next offsets of a topic; IncompatibleStateError if a policy refuses."""
     found = reconcile(stored, topics.cluster.topics([name]), Policies(**policies))
-    assert all(each.topic_id for each in found.offsets)
-    return [each.offset for each in found.offsets]
+    assert all(offset.topic_id for offset in found.offsets)
+    return [offset.offset for offset in found.offsets]
 
 
 @pytest.fixture

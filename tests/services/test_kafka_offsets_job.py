@@ -119,7 +119,7 @@ def test_files_and_the_group_get_every_live_partition(
     subtasks = json.loads((tmp_path / "all.json").read_text())["subtasks"]
     of = topics.elements(name, [3, 10, 6, 0])
     # The new partition joined the shorter list, which belongs to the second subtask.
-    assert [each["offsets"] for each in subtasks] == [of[:2], of[2:]]
+    assert [subtask["offsets"] for subtask in subtasks] == [of[:2], of[2:]]
     committed = {(name, number): offset for number, offset in expected.items()}
     assert topics.cluster.committed(group) == committed
     # A second run changes nothing, and returns the previous offsets.
@@ -153,7 +153,7 @@ def test_additional_topics_are_read(run: Run, name: str, topics: Topics) -> None
     code, out, _ = run({"gap": "earliest", "topics": [other]}, "--output", "json")
     assert code == 0
     offsets = [each for subtask in json.loads(out)["subtasks"] for each in subtask["offsets"]]
-    assert sorted(each["topic"] for each in offsets) == sorted([name] * 4 + [other] * 2)
+    assert sorted(offset["topic"] for offset in offsets) == sorted([name] * 4 + [other] * 2)
     assert "commit" not in json.loads(out)
 
 
@@ -171,6 +171,6 @@ def test_missing_topics_and_brokers(run: Run, name: str) -> None:
     assert "has no topic 'no-such-topic', which kafka.topics names" in err
     port = free_ports(1)[0]
     settings = ("kafka.seconds=0.5", f"kafka.bootstrap=127.0.0.1:{port}")
-    code, out, err = run({}, *(word for each in settings for word in ("--set", each)))
+    code, out, err = run({}, *(word for setting in settings for word in ("--set", setting)))
     assert (code, out, err.count("\n")) == (15, "", 1)
     assert f"error: Kafka at 127.0.0.1:{port} does not say what topics hold" in err

@@ -49,8 +49,8 @@ def rows(place: str, s3: S3Server | None, moved: dict[str, str] | None = None) -
     savepoint = open_savepoint(place, options=options, moved=moved)
     found: Counter[str] = Counter()
     for name in SOME:
-        for one in savepoint.operator(name).rows():
-            found[f"{name} {one.state.name} {one.key_group}"] += len(one)
+        for row in savepoint.operator(name).rows():
+            found[f"{name} {row.state.name} {row.key_group}"] += len(row)
     return found
 
 
@@ -109,7 +109,7 @@ def test_a_missing_or_truncated_object_is_named(s3: S3Server, url: str, local: P
     files = S3Storage(url, s3.options)
     path = max(local.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)
     files.delete(path.name)
-    found = (one.problem for one in open_savepoint(place, options=s3.options).operators)
+    found = (operator.problem for operator in open_savepoint(place, options=s3.options).operators)
     (problem,) = (one for one in found if one is not None)
     assert problem.startswith(f"{url}/{path.name} is not there, which the savepoint names")
     files.put_if_absent(path.name, path.read_bytes()[:-1])

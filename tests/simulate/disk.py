@@ -109,7 +109,7 @@ class Disk:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             entries = os.scandir(f"/proc/self/fd/{descriptor}")
-            self._folders[status.st_ino] = {one.name: one.inode() for one in entries}
+            self._folders[status.st_ino] = {entry.name: entry.inode() for entry in entries}
         else:
             self._files[status.st_ino] = os.pread(descriptor, status.st_size, 0)
 

@@ -313,7 +313,7 @@ def _which(run: Run, actor: Actor) -> int | str:
 
 def _others(run: Run, actor: Actor, *verbs: str) -> bool:
     """Return True if another actor has one of these verbs."""
-    doings = [one.doing for one in run.world.scheduler.tasks if one.name != actor.name]
+    doings = [task.doing for task in run.world.scheduler.tasks if task.name != actor.name]
     return any(doing.startswith(f"{verb} ") for doing in doings for verb in verbs)
 
 

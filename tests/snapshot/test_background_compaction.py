@@ -257,7 +257,7 @@ def test_a_failure_is_logged_and_the_compaction_is_retried(
     assert "the disk is full" in caplog.text
     assert dead(store, tmp_path) == set()
     assert len(change(store, {"u2": 200}).layers) == 2
-    assert [one.checkpoint_id for one in change(store, {"u3": 300}).layers] == [4]
+    assert [layer.checkpoint_id for layer in change(store, {"u3": 300}).layers] == [4]
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
 
 
@@ -272,7 +272,7 @@ def test_a_result_with_missing_files_is_not_adopted(
     assert len(change(store, {"u2": 200}).layers) == 2
     assert "is not used" in caplog.text
     # compacted again
-    assert [one.checkpoint_id for one in change(store, {"u3": 300}).layers] == [4]
+    assert [layer.checkpoint_id for layer in change(store, {"u3": 300}).layers] == [4]
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}
 
 

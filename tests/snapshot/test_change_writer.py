@@ -369,7 +369,7 @@ def test_a_layer_is_read_once_for_all_folded_key_groups(tmp_path: Path) -> None:
     change(counting, table({"u1": 101}))
     assert len(counting.manifest().keyed[0].layers) == 1
     assert len(counting.manifest().keyed[0].handles) > 3
-    assert [read[f"{layer.table.path}/{one.path}"] for one in layer.handles] == [1]
+    assert [read[f"{layer.table.path}/{handle.path}"] for handle in layer.handles] == [1]
     assert content(store) == dict.fromkeys(ROWS, 100) | {"u1": 101}
 
 

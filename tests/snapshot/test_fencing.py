@@ -86,7 +86,9 @@ def test_a_command_announces_which_writer_it_replaces(
     assert caplog.messages == []
     run(opened(url), False)
     told = f"{url} is taken over from {claim}: a job that is still at work there commits no more"
-    assert [one.startswith(told) for one in caplog.messages] == [True] * (whose in "far alive")
+    assert [message.startswith(told) for message in caplog.messages] == [True] * (
+        whose in "far alive"
+    )
     with opened(url).snapshot(parallelism=1) as checkpoint:
         checkpoint.carry_rest()
     assert len(caplog.messages) == (whose in "far alive")

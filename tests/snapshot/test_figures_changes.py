@@ -81,7 +81,7 @@ def test_placement_includes_files_of_changes(state: Checkpoints) -> None:
     layer = replace(first, entry=replace(first.entry, handles=at_b))
     held = with_entry(manifest, replace(entry, layers=(layer, *rest)))
     (placed,) = place_operators(held, plan_restore(held, 2).operators, {"a": 2, "b": 2})
-    assert [one.host for one in placed.subtasks] == ["b", "b"]
+    assert [subtask.host for subtask in placed.subtasks] == ["b", "b"]
     assert placed.local_bytes == pytest.approx(layer.entry.size_bytes, abs=4)
 
 

@@ -341,7 +341,9 @@ def test_a_plan_of_one_state_does_not_wait_for_the_list_of_another(store: StateS
     storage = Meeting(store.url)
     plan = over(storage).plan(parallelism=3)
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda operator: [one.rows for one in operator.subtasks], plan.operators)
+        found = pool.map(
+            lambda operator: [subtask.rows for subtask in operator.subtasks], plan.operators
+        )
         assert [sum(rows) for rows in found] == [20, 20]
     assert sum(name.startswith("files/") for name in storage.names) == 2
 
@@ -350,5 +352,7 @@ def test_a_plan_of_all_operators_reads_lists_concurrently(store: StateStore) -> 
     """On an object store each list costs one request or more."""
     storage = Meeting(store.url)
     plan = over(storage).plan(parallelism=3)
-    assert plan.files == sum(one.files for operator in plan.operators for one in operator.subtasks)
+    assert plan.files == sum(
+        subtask.files for operator in plan.operators for subtask in operator.subtasks
+    )
     assert sum(name.startswith("files/") for name in storage.names) == 2

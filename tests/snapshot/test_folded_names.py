@@ -111,6 +111,6 @@ def test_one_of_two_savepoints_that_differ_in_case_is_created(
         store.maintenance.delete_savepoint(name)
     with pytest.raises(CheckpointNotFoundError):
         store.restore(checkpoint=name)
-    assert [one.name for one in store.maintenance.savepoints()] == [kept]
+    assert [savepoint.name for savepoint in store.maintenance.savepoints()] == [kept]
     assert store.maintenance.delete_savepoint(kept) is not None
     assert store.maintenance.savepoint(name, 2).name == name

@@ -97,7 +97,7 @@ def test_the_new_job_finds_its_state_by_operator_id(store: StateStore) -> None:
     assert restored.operator("source", "offsets").subtask(1) == [{"p": 0, "o": 5}, {"p": 1, "o": 6}]
     assert restored.operator("clean", "pending").subtask(0) == [{"x": 1}, {"x": 2}]
     assert restored.matching is not None
-    assert {found.outcome for found in restored.matching.nodes} == {"found"}
+    assert {node.outcome for node in restored.matching.nodes} == {"found"}
 
 
 GONE = JOB.replace('uid = "totals"\n', 'uid = "sums"\n')

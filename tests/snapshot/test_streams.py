@@ -195,4 +195,6 @@ def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(tmp_path: Pat
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.union("u", "e", [elements])
     state = store.restore().operator("u", "e")
-    assert len(state.subtask(0, where={"p": iter([1])})) == sum(one["p"] == 1 for one in elements)
+    assert len(state.subtask(0, where={"p": iter([1])})) == sum(
+        element["p"] == 1 for element in elements
+    )

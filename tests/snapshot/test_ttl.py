@@ -87,7 +87,7 @@ def test_every_read_hides_expired_rows(store: StateStore) -> None:
     full(store, ROWS, ttl=TTL)
     for now, there in ((99, ROWS[:1]), (100, [])):
         assert store.restore(now_ms=now).keyed("u", "n").get("a") == there
-        assert [list(one.rows) for one in store.inspect.key("a", now_ms=now).states] == [there]
+        assert [list(state.rows) for state in store.inspect.key("a", now_ms=now).states] == [there]
         asked = store.query("SELECT k, v, \"at\" FROM n WHERE k = 'a'", now_ms=now)
         assert asked.read_all().to_pylist() == there
 
@@ -99,7 +99,7 @@ def test_the_default_clock_is_the_machines(store: StateStore) -> None:
         checkpoint.changes("u", "n", [{"k": "b"}])
     restored = store.restore(parallelism=1)
     assert keys(restored.keyed("u", "n").to_arrow(0).read_all().to_pylist()) == ["b"]
-    assert [len(one.rows) for key in "ab" for one in store.inspect.key(key).states] == [0, 1]
+    assert [len(state.rows) for key in "ab" for state in store.inspect.key(key).states] == [0, 1]
     assert store.query("SELECT k FROM n").read_all().to_pylist() == [{"k": "b"}]
 
 

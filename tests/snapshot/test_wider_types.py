@@ -153,10 +153,10 @@ def test_rows_are_compared_by_value(
         assert state.state.schema.names == ("k", "v")
         for a, b in ((2, 3), (3, 2)):
             (found,) = store.inspect.diff(a, b, keys=100).states
-            assert {one.identity["k"] for one in found.examples} == wanted
+            assert {example.identity["k"] for example in found.examples} == wanted
             assert (found.added, found.removed, found.changed) == (0, 0, len(wanted))
             if not has_new:
-                groups = {one.key_group for one in found.key_groups}
+                groups = {key_group.key_group for key_group in found.key_groups}
                 assert found.key_groups_differing == len(groups)
             joined = store.inspect.as_of(a, b, "u", "s").read_all()
             changes = dict(zip(joined["k"].to_pylist(), joined["change"].to_pylist(), strict=True))

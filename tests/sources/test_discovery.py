@@ -243,7 +243,7 @@ def test_reconciling_twice_changes_nothing(
     once = reconcile(stored, live, LAX).offsets
     again = reconcile(once, live)
     assert {each.decision for each in again.report} <= {Decision.KEPT}
-    assert [asdict(each) for each in again.offsets] == [asdict(each) for each in once]
+    assert [asdict(offset) for offset in again.offsets] == [asdict(each) for each in once]
 
 
 @given(

@@ -210,7 +210,7 @@ def test_equal_offsets_give_equal_text(
     text = starting_offsets_json(orders[0])
     assert text == starting_offsets_json(orders[1])
     assert {(t, int(p), o) for t, ps in json.loads(text).items() for p, o in ps.items()} == {
-        (each.topic, each.partition, each.offset) for each in orders[0]
+        (order.topic, order.partition, order.offset) for order in orders[0]
     }
 
 

@@ -39,11 +39,11 @@ class Base(StatefulProcessor):
 
     def each(self, rows: Iterable[Any]) -> Iterator[Any]:
         """Yield the events."""
-        for one in rows:
+        for row in rows:
             if self.pandas:
-                yield from one.itertuples(index=False)
+                yield from row.itertuples(index=False)
             else:
-                yield one
+                yield row
 
     def out(self, key: Any, what: object, n: int = 0) -> Iterator[Any]:
         """Return an output row in the chosen form."""

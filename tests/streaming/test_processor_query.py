@@ -327,7 +327,7 @@ def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
     query.process(world.frame(), at(1, 62_000, 1000))
     assert [row["user"] for row in rows(world, "timers")] == sorted(f"u{n}" for n in range(1, 40))
     files = (re.search(r"keyed/(\w+)/key_group=(\d+)/", name) for name in storage.opened.elements())
-    read = sorted((found[1], int(found[2])) for found in files if found is not None)
+    read = sorted((file[1], int(file[2])) for file in files if file is not None)
     passed = key_groups([pa.array([-1, 0, 1])], max_parallelism=128, hash_scheme="flink-sql")
     of_minutes = {*passed.tolist()} & {*minutes.column("key_group").to_pylist()}
     (of_due,) = (row["key_group"] for row in users.to_pylist() if row["user"] == "u0")

@@ -302,7 +302,9 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
         world.run(world.query(update=of_one(lambda events, state: [])))
     with pytest.raises(StreamingQueryException, match="SchemaMismatchError"):
         world.run(world.query(update=of_one(lambda events, state: totals(events, state).drop("n"))))
-    lines = [one.getMessage() for one in caplog.records if one.name == StatefulQuery.__module__]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == StatefulQuery.__module__
+    ]
     told = [line.partition(" is not committed: ")[::2] for line in lines]
     batch = "micro-batch 2 of operator 'totals'"
     assert [(where, what.partition(":")[0]) for where, what in told] == [
@@ -433,7 +435,7 @@ def test_a_schema_change_does_not_hide_lost_rows(
     assert world.state() == {"a": (2, 2), "b": (1, 1)}
     assert world.store.manifest().left_out == (lost,)
     query.process(world.frame("a"), MicroBatch("q", 2))
-    warned = [one.message for one in caplog.records if "goes on without" in one.message]
+    warned = [record.message for record in caplog.records if "goes on without" in record.message]
     assert warned == [
         (
             "operator 'totals' goes on without rows that checkpoint 2 lacks of its source: "

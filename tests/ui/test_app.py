@@ -180,9 +180,9 @@ def test_a_page_reads_only_the_manifests_that_it_shows(store: StateStore) -> Non
     for number in range(4, SHOWN + 3):
         take(store, number)
     first = timeline(store)
-    assert [one.checkpoint_id for one in first.facts["lines"]] == [*range(SHOWN + 2, 2, -1)]
+    assert [fact.checkpoint_id for fact in first.facts["lines"]] == [*range(SHOWN + 2, 2, -1)]
     older = timeline(store, before=first.facts["older"])
-    assert [one.checkpoint_id for one in older.facts["lines"]] == [2, 1]
+    assert [fact.checkpoint_id for fact in older.facts["lines"]] == [2, 1]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

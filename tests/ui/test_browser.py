@@ -101,8 +101,13 @@ def test_the_page_lists_the_checkpoints_of_the_store(
     rows = cells(page, "#checkpoints")
     manifests = [store.manifest(number) for number in reversed(store.checkpoints())]
     assert [[row[0], row[5], row[6], row[7]] for row in rows] == [
-        [str(one.checkpoint_id), count(one.rows), size(one.size_bytes), count(one.files)]
-        for one in manifests
+        [
+            str(manifest.checkpoint_id),
+            count(manifest.rows),
+            size(manifest.size_bytes),
+            count(manifest.files),
+        ]
+        for manifest in manifests
     ]
     assert [row[10] for row in rows] == ["", "", "savepoint before"]
     marks = page.find_elements(By.CSS_SELECTOR, "figure svg [role=graphics-symbol]")
@@ -143,7 +148,7 @@ def test_a_checkpoint_its_graph_and_its_states(
         f"Totals by user: uid totals, parallelism 3 of 128, 2 states, {size(sizes)}"
     )
     arrows = page.find_elements(By.CSS_SELECTOR, ".graph .arrow")
-    assert [one.get_attribute("aria-label") for one in arrows] == ["hash", "chained, forward"]
+    assert [arrow.get_attribute("aria-label") for arrow in arrows] == ["hash", "chained, forward"]
     assert [row[:4] for row in cells(page, "#states")] == [
         [one.state.uid, one.state.name, row[2], count(one.rows)]
         for one, row in zip(manifest.entries, cells(page, "#states"), strict=True)
@@ -170,13 +175,17 @@ def test_the_slider_computes_a_new_plan(
         assert moves.get_attribute("data-bytes") == str(option.moved_bytes)
         plan = store.plan(parallelism=wanted, checkpoint=3).operator("totals")
         assert [row[:3] for row in cells(page, ".subtasks") if row[5] == "0"] == [
-            [str(one.subtask), f"{one.key_groups.first}–{one.key_groups.last}", count(one.rows)]
-            for one in plan.subtasks
-            if one.key_groups is not None
+            [
+                str(subtask.subtask),
+                f"{subtask.key_groups.first}–{subtask.key_groups.last}",
+                count(subtask.rows),
+            ]
+            for subtask in plan.subtasks
+            if subtask.key_groups is not None
         ]
     assert page.current_url.endswith("parallelism=6&balance=&rate=100")
     bands = page.find_elements(By.CSS_SELECTOR, "figure svg [role=graphics-symbol]")
-    assert any("subtask 0 to subtask 1" in str(one.get_attribute("aria-label")) for one in bands)
+    assert any("subtask 0 to subtask 1" in str(band.get_attribute("aria-label")) for band in bands)
 
 
 def test_a_key_and_its_history(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
@@ -217,8 +226,8 @@ def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore
     until(page, lambda _: page.find_elements(By.ID, "verdict"))
     found = store.inspect.diff(2, 3)
     assert [row[:5] for row in cells(page, "#differences")] == [
-        [one.uid, one.name, count(one.added), count(one.removed), count(one.changed)]
-        for one in found.states
+        [state.uid, state.name, count(state.added), count(state.removed), count(state.changed)]
+        for state in found.states
     ]
 
 

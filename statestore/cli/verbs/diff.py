@@ -98,7 +98,7 @@ class Differed(Result):
             "a": _side(found.a),
             "b": _side(found.b),
             "differs": found.differs,
-            "others": [asdict(one) for one in found.others],
+            "others": [asdict(other) for other in found.others],
             "graph": [asdict(one) for one in found.graph],
             "states": [_state(state) for state in found.states],
         }
@@ -147,19 +147,19 @@ def _state(state: StateDifference) -> dict[str, Any]:
         "changed": state.changed,
         "not_compared": state.not_compared,
         "compared_columns": None if columns is None else list(columns),
-        "others": [asdict(one) for one in state.others],
+        "others": [asdict(other) for other in state.others],
         "key_groups_differing": state.key_groups_differing,
         "key_groups_read": state.key_groups_read,
         "key_groups": [asdict(group) for group in state.key_groups],
         "examples": [
             {
-                "change": one.change,
-                "key_group": one.key_group,
-                "identity": json_value(dict(one.identity)),
-                "a": one.a and json_value(dict(one.a)),
-                "b": one.b and json_value(dict(one.b)),
+                "change": example.change,
+                "key_group": example.key_group,
+                "identity": json_value(dict(example.identity)),
+                "a": example.a and json_value(dict(example.a)),
+                "b": example.b and json_value(dict(example.b)),
             }
-            for one in state.examples
+            for example in state.examples
         ],
     }
 
@@ -171,7 +171,7 @@ def _named(side: Side) -> str:
 
 def _row(state: StateDifference) -> tuple[str, ...]:
     changes = (state.added, state.removed, state.changed)
-    counts = ("?",) * 3 if state.not_compared else (count(one) for one in changes)
+    counts = ("?",) * 3 if state.not_compared else (count(change) for change in changes)
     groups = state.key_groups_differing
     rows = ("?" if one is None else count(one) for one in (state.rows_a, state.rows_b))
     return (state.uid, state.name, *rows, *counts, "" if groups is None else count(groups))
@@ -201,5 +201,5 @@ def _example(example: Example) -> str:
 
 
 def _write_others(others: Iterable[Other], page: Page) -> None:
-    for one in others:
-        page.line(f"  {one.what}: {one.a or 'none'} → {one.b or 'none'}")
+    for other in others:
+        page.line(f"  {other.what}: {other.a or 'none'} → {other.b or 'none'}")

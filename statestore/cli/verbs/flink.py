@@ -210,7 +210,7 @@ class ShownState(Result):
             "savepoint": self.shown.place,
             "version": self.shown.version,
             "checkpoint": self.shown.checkpoint_id,
-            "operators": [_operator(one) for one in self.shown.operators],
+            "operators": [_operator(operator) for operator in self.shown.operators],
         }
 
     def write(self, page: Page) -> None:
@@ -343,21 +343,21 @@ class RepackedSavepoint(Result):
             "source": done.source,
             "savepoint": done.target,
             "max_parallelism": done.max_parallelism,
-            "complete": not any(one.left_out for one in done.operators),
+            "complete": not any(operator.left_out for operator in done.operators),
             "left_out": [
-                {"operator": one.title, "id": one.id, "state": part, "why": reason}
-                for one in done.operators
-                for part, reason in one.left_out.items()
+                {"operator": operator.title, "id": operator.id, "state": part, "why": reason}
+                for operator in done.operators
+                for part, reason in operator.left_out.items()
             ],
             "operators": [
                 {
-                    "id": one.id,
-                    "operator": one.title,
-                    "parallelism": one.parallelism,
-                    "max_parallelism_before": one.was,
-                    "entries": dict(one.entries),
+                    "id": operator.id,
+                    "operator": operator.title,
+                    "parallelism": operator.parallelism,
+                    "max_parallelism_before": operator.was,
+                    "entries": dict(operator.entries),
                 }
-                for one in done.operators
+                for operator in done.operators
             ],
         }
 
@@ -366,13 +366,18 @@ class RepackedSavepoint(Result):
         done = self.repacked
         page.line(f"repacked {done.source} to {done.target}", "bold")
         page.line(f"  key groups   {done.max_parallelism}")
-        for one in done.operators:
-            for part, reason in one.left_out.items():
-                page.line(f"  left out     {one.title}/{part} ({reason})")
+        for operator in done.operators:
+            for part, reason in operator.left_out.items():
+                page.line(f"  left out     {operator.title}/{part} ({reason})")
         page.line()
         numbers = ("states", "entries", "subtasks", "key groups before")
         table = table_of("operator", *numbers, right=set(numbers))
-        for one in done.operators:
-            sums = (len(one.entries), sum(one.entries.values()), one.parallelism, one.was)
-            table.add_row(*map(cell, (one.title, *map(count, sums))))
+        for operator in done.operators:
+            sums = (
+                len(operator.entries),
+                sum(operator.entries.values()),
+                operator.parallelism,
+                operator.was,
+            )
+            table.add_row(*map(cell, (operator.title, *map(count, sums))))
         page.table(table)

@@ -160,19 +160,21 @@ class Exported(Result):
             "dry_run": done.dry_run,
             "operators": [
                 {
-                    "uid": one.uid,
-                    "id": one.id,
-                    "parallelism": one.parallelism,
-                    "max_parallelism": one.max_parallelism,
-                    "states": [vars(state) | {"columns": [*state.columns]} for state in one.states],
+                    "uid": operator.uid,
+                    "id": operator.id,
+                    "parallelism": operator.parallelism,
+                    "max_parallelism": operator.max_parallelism,
+                    "states": [
+                        vars(state) | {"columns": [*state.columns]} for state in operator.states
+                    ],
                     "subtasks": [
                         {"subtask": number, "rows": rows, "size_bytes": size_bytes}
                         for number, (rows, size_bytes) in enumerate(
-                            zip(one.rows, one.size_bytes, strict=True)
+                            zip(operator.rows, operator.size_bytes, strict=True)
                         )
                     ],
                 }
-                for one in done.operators
+                for operator in done.operators
             ],
             "complete": done.is_complete,
             "carried": list(done.carried),

@@ -204,15 +204,15 @@ class Imported(Result):
             "incremental": done.is_incremental,
             "states": [
                 {
-                    "operator": one.operator,
-                    "state": one.state,
-                    "sort": one.sort,
-                    "kind": one.kind or None,
-                    "rows": one.rows,
-                    "key": list(one.names.get("key", ())),
-                    "kept_as_bytes": one.why,
+                    "operator": state.operator,
+                    "state": state.state,
+                    "sort": state.sort,
+                    "kind": state.kind or None,
+                    "rows": state.rows,
+                    "key": list(state.names.get("key", ())),
+                    "kept_as_bytes": state.why,
                 }
-                for one in done.record.states
+                for state in done.record.states
             ],
             "complete": not done.left_out,
             "left_out": [

@@ -133,12 +133,12 @@ class KeyFound(Result):
         found = self.found
         states = [
             {
-                "operator": one.entry.state.uid,
-                "state": one.entry.state.name,
-                "kind": one.entry.state.kind.value,
-                "rows": [json_value(row) for row in one.rows],
+                "operator": state.entry.state.uid,
+                "state": state.entry.state.name,
+                "kind": state.entry.state.kind.value,
+                "rows": [json_value(row) for row in state.rows],
             }
-            for one in found.states
+            for state in found.states
         ]
         skipped = [
             {"operator": one.entry.state.uid, "state": one.entry.state.name, "why": one.reason}

@@ -206,13 +206,13 @@ def _holds_document(result: CheckpointList) -> dict[str, Any]:
     visible = {row.checkpoint_id for row in result.rows}
     savepoints = [
         {
-            "name": one.name,
-            "id": one.checkpoint_id,
-            "created_at_ms": one.created_at_ms,
-            "age_ms": result.now_ms - one.created_at_ms,
-            "expired": one.checkpoint_id not in visible,
+            "name": savepoint.name,
+            "id": savepoint.checkpoint_id,
+            "created_at_ms": savepoint.created_at_ms,
+            "age_ms": result.now_ms - savepoint.created_at_ms,
+            "expired": savepoint.checkpoint_id not in visible,
         }
-        for one in result.savepoints
+        for savepoint in result.savepoints
     ]
     pins = [pin_document(pin) | {"over": pin.until_ms <= result.now_ms} for pin in result.pins]
     return {"savepoints": savepoints, "pins": pins}
@@ -224,10 +224,16 @@ def _write_holds(result: CheckpointList, page: Page) -> None:
     if result.savepoints:
         page.line()
         table = table_of("savepoint", "id", "made", "age", "", right={"id", "age"})
-        for one in result.savepoints:
-            note = "" if one.checkpoint_id in visible else "has expired; kept by this alone"
-            age = duration(result.now_ms - one.created_at_ms)
-            row = (one.name, str(one.checkpoint_id), when(one.created_at_ms), age, note)
+        for savepoint in result.savepoints:
+            note = "" if savepoint.checkpoint_id in visible else "has expired; kept by this alone"
+            age = duration(result.now_ms - savepoint.created_at_ms)
+            row = (
+                savepoint.name,
+                str(savepoint.checkpoint_id),
+                when(savepoint.created_at_ms),
+                age,
+                note,
+            )
             table.add_row(*(cell(text) for text in row))
         page.table(table)
     if result.pins:

@@ -340,7 +340,7 @@ class ComparedPlans(Result):
             "bytes_per_second": found.rate,
             "measured_at_ms": self.measured and self.measured.at_ms,
             "prices": found.prices and asdict(found.prices),
-            "options": [asdict(one) for one in found.options],
+            "options": [asdict(option) for option in found.options],
             "chosen": found.chosen,
             "why": found.why,
         }
@@ -367,9 +367,9 @@ def _table(found: Comparison) -> Any:
     columns += ["seconds"] if found.rate is not None else []
     columns += [f"money {prices.currency}".strip()] if prices is not None else []
     table = table_of(*columns, right={*columns[1:]})
-    for one in found.options:
-        mark = "->" if one.parallelism == found.chosen else ""
-        table.add_row(*(cell(text) for text in [mark, *_row(one)]))
+    for option in found.options:
+        mark = "->" if option.parallelism == found.chosen else ""
+        table.add_row(*(cell(text) for text in [mark, *_row(option)]))
     return table
 
 

@@ -173,7 +173,7 @@ def _exported(state: ExportedState) -> dict[str, Any]:
         "files": state.files,
         "proof": {
             "stored": _row_set(proof.stored),
-            "subtasks": [_row_set(found) for found in proof.subtasks],
+            "subtasks": [_row_set(subtask) for subtask in proof.subtasks],
             "copies": proof.copies,
         },
     }

@@ -167,7 +167,11 @@ def _part(part: LostPart) -> tuple[str, ...]:
     if part.first is not None:
         groups = str(KeyGroupRange(part.first, part.last or part.first))
     numbers = part.known_in, part.keys, part.filled_from
-    return (groups, count(part.rows), *("" if one is None else count(one) for one in numbers))
+    return (
+        groups,
+        count(part.rows),
+        *("" if number is None else count(number) for number in numbers),
+    )
 
 
 @click.command(

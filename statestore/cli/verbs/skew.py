@@ -145,12 +145,12 @@ def _hot(hot: HotKeys) -> dict[str, Any]:
         "rows": hot.rows,
         "keys": [
             {
-                "key": json_value(one.key),
-                "key_group": one.key_group,
-                "rows": one.rows,
-                "share": one.rows / hot.rows,
+                "key": json_value(key.key),
+                "key_group": key.key_group,
+                "rows": key.rows,
+                "share": key.rows / hot.rows,
             }
-            for one in hot.keys
+            for key in hot.keys
         ],
         "read": list(hot.read),
         "exact": hot.is_exact,
@@ -191,9 +191,9 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
     page.line(f"state {hot.state}: the keys with most rows, of {read}; {sure}")
     table = table_of("key", "key group", "rows", "share", "", right={"key group", "rows", "share"})
     most = hot.keys[0].rows
-    for one in hot.keys:
-        text = value_text(key_value(tuple(one.key.values())))
-        drawn = bar(one.rows, most, width=BAR, pen=page.pen)
-        cells = (text, str(one.key_group), count(one.rows), f"{one.rows / hot.rows:.2%}", drawn)
+    for key in hot.keys:
+        text = value_text(key_value(tuple(key.key.values())))
+        drawn = bar(key.rows, most, width=BAR, pen=page.pen)
+        cells = (text, str(key.key_group), count(key.rows), f"{key.rows / hot.rows:.2%}", drawn)
         table.add_row(*map(cell, cells))
     page.table(table)

@@ -353,20 +353,22 @@ def _write_store(page: Page, store: ShownStore) -> None:
         page.line(f"    value  {store.value}")
     for note in store.notes:
         page.line(f"    kept as bytes: {note}")
-    for one in store.variables:
-        ttl = ", with a time to live" if one.has_ttl else ""
-        what = one.form if one.form == one.name else f"{one.form} {one.name}"
-        page.line(f"    {what}{ttl}: {counted(sum(one.rows), 'row')}")
-        page.line(f"      key    {one.key}")
-        page.line(f"      value  {one.value}")
-        for note in one.notes:
+    for variable in store.variables:
+        ttl = ", with a time to live" if variable.has_ttl else ""
+        what = (
+            variable.form if variable.form == variable.name else f"{variable.form} {variable.name}"
+        )
+        page.line(f"    {what}{ttl}: {counted(sum(variable.rows), 'row')}")
+        page.line(f"      key    {variable.key}")
+        page.line(f"      value  {variable.value}")
+        for note in variable.notes:
             page.line(f"      no columns: {note}")
-    variables = [one.name for one in store.variables]
+    variables = [variable.name for variable in store.variables]
     numbers = ("partition", "rows", "file bytes", *variables)
     table = table_of(*numbers, right=set(numbers))
     for number, size_bytes in enumerate(store.file_bytes):
         in_it = "?" if store.rows is None else count(store.rows[number])
-        of_each = (count(one.rows[number]) for one in store.variables)
+        of_each = (count(variable.rows[number]) for variable in store.variables)
         table.add_row(*map(cell, (str(number), in_it, size(size_bytes), *of_each)))
     page.table(table)
 
@@ -383,7 +385,7 @@ def _operator(operator: ShownOperator) -> dict[str, Any]:
                 "key": store.key,
                 "value": store.value,
                 "kept_as_bytes": list(store.notes),
-                "variables": [_variable(one) for one in store.variables],
+                "variables": [_variable(variable) for variable in store.variables],
                 "rows": None if store.rows is None else sum(store.rows),
                 "partitions": [
                     {
@@ -439,14 +441,14 @@ class Imported(Result):
             "incremental": done.is_incremental,
             "states": [
                 {
-                    "operator": one.uid,
-                    "state": one.state,
-                    "rows": one.contents.rows,
-                    "key": one.columns.key_columns,
-                    "entry": one.columns.entry_columns,
-                    "kept_as_bytes": list(one.columns.problems),
+                    "operator": store.uid,
+                    "state": store.state,
+                    "rows": store.contents.rows,
+                    "key": store.columns.key_columns,
+                    "entry": store.columns.entry_columns,
+                    "kept_as_bytes": list(store.columns.problems),
                 }
-                for one in done.record.stores
+                for store in done.record.stores
             ],
         }
 
@@ -461,14 +463,17 @@ class Imported(Result):
             how = ", what changed since the one before" if done.is_incremental else ""
             page.line(f"imported {what} as {where}{how}", "bold")
         table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
-        for one in done.record.stores:
-            key, entry = ", ".join(one.columns.key_columns), ", ".join(one.columns.entry_columns)
-            row = (one.uid, one.state, count(one.contents.rows), key, entry)
+        for store in done.record.stores:
+            key, entry = (
+                ", ".join(store.columns.key_columns),
+                ", ".join(store.columns.entry_columns),
+            )
+            row = (store.uid, store.state, count(store.contents.rows), key, entry)
             table.add_row(*map(cell, row))
         page.table(table)
-        for one in done.record.stores:
-            for note in one.columns.problems:
-                page.line(f"{one.state} of {one.uid} is kept as bytes: {note}")
+        for store in done.record.stores:
+            for note in store.columns.problems:
+                page.line(f"{store.state} of {store.uid} is kept as bytes: {note}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -493,16 +498,16 @@ class Exported(Result):
             "left_out": left_out_to_json(done.left_out),
             "stores": [
                 {
-                    "operator": one.operator,
-                    "store": one.store,
+                    "operator": store.operator,
+                    "store": store.store,
                     "partitions": [
                         {"partition": number, "rows": rows, "size_bytes": size_bytes}
                         for number, (rows, size_bytes) in enumerate(
-                            zip(one.rows, one.size_bytes, strict=True)
+                            zip(store.rows, store.size_bytes, strict=True)
                         )
                     ],
                 }
-                for one in done.stores
+                for store in done.stores
             ],
         }
 
@@ -553,9 +558,17 @@ class ProgressMade(Result):
 def _exported_table(stores: Sequence[ExportedStore]) -> Any:
     names = ("operator", "store", "rows", "bytes", "fullest partition")
     table = table_of(*names, right={"rows", "bytes"})
-    for one in stores:
-        fullest = max(range(len(one.rows)), key=lambda at: one.rows[at])
-        most = f"{fullest}: {counted(one.rows[fullest], 'row')}, {size(one.size_bytes[fullest])}"
-        row = (one.operator, one.store, count(sum(one.rows)), size(sum(one.size_bytes)), most)
+    for store in stores:
+        fullest = max(range(len(store.rows)), key=lambda at: store.rows[at])
+        most = (
+            f"{fullest}: {counted(store.rows[fullest], 'row')}, {size(store.size_bytes[fullest])}"
+        )
+        row = (
+            store.operator,
+            store.store,
+            count(sum(store.rows)),
+            size(sum(store.size_bytes)),
+            most,
+        )
         table.add_row(*map(cell, row))
     return table

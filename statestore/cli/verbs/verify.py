@@ -93,8 +93,8 @@ class Verified(Result):
         amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
         page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
         for number, records in report.left_out.items():
-            for one in records:
-                page.line(f"  checkpoint {number} lacks {one}")
+            for record in records:
+                page.line(f"  checkpoint {number} lacks {record}")
         if broken:
             page.line()
             page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))

@@ -168,7 +168,7 @@ def export_checkpoint(
     target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
-        stores = tuple(_planned(one, partitions, told) for one in states)
+        stores = tuple(_planned(state, partitions, told) for state in states)
     else:
         stores = _write(spark, target, record, states, (partitions, chosen), told)
     return ExportedCheckpoint(
@@ -192,7 +192,7 @@ def _left_out(
 
     Raises the errors of :func:`export_checkpoint`.
     """
-    own = {(one.uid, one.state) for one in record.stores}
+    own = {(store.uid, store.state) for store in record.stores}
     others = (
         LeftOutState(
             operator=entry.state.uid,

@@ -65,7 +65,7 @@ class ImportedStore(Part):
         """Return the part that an element describes."""
         form, columns = Form(element["form"]), _columns(element)
         contents = RowSet(element["rows"], int(element["digest"], 16))
-        plain = {one.name: element[one.name] for one in fields(Part) if one.name != "form"}
+        plain = {field.name: element[field.name] for field in fields(Part) if field.name != "form"}
         return cls(**plain, form=form, columns=columns, contents=contents)
 
 
@@ -99,7 +99,7 @@ class QueryRecord:
         """Write the record into a checkpoint with this parallelism."""
         Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, QUERY, parallelism)
         checkpoint.broadcast(QUERY, _ORIGIN, [{"location": self.location}])
-        checkpoint.broadcast(QUERY, _STORES, [one.to_element() for one in self.stores])
+        checkpoint.broadcast(QUERY, _STORES, [store.to_element() for store in self.stores])
         logs = [{"name": name, "content": content} for name, content in self.logs]
         checkpoint.broadcast(QUERY, _LOGS, logs)
 
@@ -143,7 +143,9 @@ class QueryRecord:
                 f"has no state {_STORES!r} of operator {QUERY!r}. Make one with 'statestore "
                 "spark import'"
             ) from None
-        logs = tuple((one["name"], one["content"]) for one in _elements(restored, _LOGS))
+        logs = tuple(
+            (element["name"], element["content"]) for element in _elements(restored, _LOGS)
+        )
         progress = Progress.of(restored, QUERY)
         query, batch = progress.queries[-1]
         # A record of an older release has no positions; then the positions in its logs apply.

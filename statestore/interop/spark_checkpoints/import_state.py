@@ -206,8 +206,8 @@ def _refuse_other_plan(
     before: QueryRecord, sources: tuple[_Source, ...], location: CheckpointLocation
 ) -> None:
     """Refuse operators or columns that differ from the previous micro-batch."""
-    old = {(one.uid, one.state): one.columns for one in before.stores}
-    new = {(one.part.uid, one.part.state): one.columns for one in sources}
+    old = {(store.uid, store.state): store.columns for store in before.stores}
+    new = {(source.part.uid, source.part.state): source.columns for source in sources}
     for uid, name in sorted(old.keys() ^ new.keys()):
         raise SchemaMismatchError(
             f"the query of {location.url} has {'no longer' if (uid, name) in old else 'now'} the "

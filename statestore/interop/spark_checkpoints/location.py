@@ -388,8 +388,10 @@ class CheckpointLocation:
             name, (found.operatorPropertiesJson or "{}").encode(), _Properties
         )
         variables = tuple(
-            VariableInfo(one.stateName, one.stateVariableType, one.ttlEnabled)
-            for one in properties.stateVariables
+            VariableInfo(
+                stateVariable.stateName, stateVariable.stateVariableType, stateVariable.ttlEnabled
+            )
+            for stateVariable in properties.stateVariables
         )
         return Operator(info.operatorId, info.operatorName, stores, variables, name)
 

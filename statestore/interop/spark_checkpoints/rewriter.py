@@ -133,7 +133,10 @@ def check_spark(spark: SparkSession) -> None:
             f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a newer "
             "Spark"
         ) from error
-    found = [tuple(one.getName() for one in each.getParameterTypes()) for each in constructors]
+    found = [
+        tuple(getParameterType.getName() for getParameterType in constructor.getParameterTypes())
+        for constructor in constructors
+    ]
     if _PARAMETERS not in found:
         takes = " or ".join(f"({', '.join(types)})" for types in found)
         raise MissingDependencyError(
@@ -200,7 +203,7 @@ def _run(
             return None
         by_operator = jvm.scala.jdk.javaapi.CollectionConverters.asJava(ids.get())
         return {
-            int(operator): [[str(one) for one in stores] for stores in by_operator[operator]]
+            int(operator): [[str(store) for store in stores] for stores in by_operator[operator]]
             for operator in by_operator
         }
     except _ERRORS as error:

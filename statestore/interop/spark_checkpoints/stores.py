@@ -73,7 +73,7 @@ def stores_of(
             rebuilt.
     """
     return tuple(
-        _store(restored, record, one, provider) for one in record.stores if not one.is_view
+        _store(restored, record, store, provider) for store in record.stores if not store.is_view
     )
 
 
@@ -87,7 +87,7 @@ def is_rewritten(record: QueryRecord, provider: Provider) -> bool:
         return False
     if record.commit_version != "1":
         return True
-    kinds = ((one.operator_name, kind_of(one.operator_name)) for one in record.stores)
+    kinds = ((store.operator_name, kind_of(store.operator_name)) for store in record.stores)
     return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
 
 

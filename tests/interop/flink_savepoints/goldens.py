@@ -58,8 +58,8 @@ def few(goldens: Iterable[Golden], names: Iterable[str] = _FEW) -> list[Any]:
     """
     alone, in_each_run = (pytest.mark.flink, pytest.mark.long), set(names)
     return [
-        pytest.param(one, id=one.name, marks=() if one.name in in_each_run else alone)
-        for one in goldens
+        pytest.param(golden, id=golden.name, marks=() if golden.name in in_each_run else alone)
+        for golden in goldens
     ]
 
 

@@ -46,7 +46,7 @@ def as_text(value: Any) -> str:
 def _plain(kind: pa.DataType) -> pa.DataType:
     """Return a type without dates and times, because Python cannot represent all of them."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind.fields])
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind.fields])
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     if pa.types.is_list(kind):
@@ -88,7 +88,9 @@ def _value(value: Any, kind: FlinkType) -> Any:
             inners = (one.value for one in kind.others if one.class_name == name)
             whose = next(inners, kind)
             assert isinstance(whose, PojoType)
-            fields_of = {one.name: _value(value[one.name], one.value) for one in whose.fields}
+            fields_of = {
+                field.name: _value(value[field.name], field.value) for field in whose.fields
+            }
             return {"class": name, "fields": fields_of}
         case _:
             return value

@@ -114,7 +114,7 @@ def read(data: bytes, *, is_compressed: bool = False, block: int = BLOCK_BYTES) 
 
 
 def entries_of(window: Window, state: int) -> list[tuple[bytes, bytes]]:
-    return [pair for one in read_entries(window, state, 5, 1) for pair in pairs(one)]
+    return [pair for entry in read_entries(window, state, 5, 1) for pair in pairs(entry)]
 
 
 @given(groups, st.booleans(), st.integers(1, 40) | st.just(BLOCK_BYTES))

@@ -48,15 +48,15 @@ def metadata_of(place: Path | str) -> SavepointMetadata:
 
 
 def operator_of(place: Path | str, number: str = KINDS) -> OperatorState:
-    (found,) = (one for one in metadata_of(place).operators if one.id == number)
+    (found,) = (operator for operator in metadata_of(place).operators if operator.id == number)
     return found
 
 
 def streams(operator: OperatorState) -> list[StreamHandle]:
     """Return the handles of all bytes of an operator, in order."""
     found: list[StreamHandle] = []
-    for one in operator.subtasks:
-        for handle in (one.operator, one.raw_operator, one.keyed, one.raw_keyed):
+    for subtask in operator.subtasks:
+        for handle in (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed):
             if isinstance(handle, IncrementalHandle):
                 found.append(handle.meta)
                 found += [file for _, file in (*handle.shared, *handle.private)]
@@ -68,7 +68,7 @@ def streams(operator: OperatorState) -> list[StreamHandle]:
 def contents(operator: OperatorState, place: Path | str, moved: dict[str, str]) -> list[bytes]:
     """Return the bytes of each handle."""
     places = Places(open_storage(str(place)), None, moved)
-    sources = (source_of(one, places, "test") for one in streams(operator))
+    sources = (source_of(stream, places, "test") for stream in streams(operator))
     return [one.read(0, one.size) for one in sources]
 
 
@@ -77,16 +77,16 @@ def unplaced(operator: OperatorState) -> OperatorState:
     not have.
     """
     subtasks = []
-    for one in operator.subtasks:
-        keyed = one.keyed
+    for subtask in operator.subtasks:
+        keyed = subtask.keyed
         if isinstance(keyed, KeyGroupsHandle):
             keyed = replace(keyed, stream=None)
         elif isinstance(keyed, IncrementalHandle):
             keyed = replace(keyed, meta=None, shared=(), private=())
-        operator_handle = one.operator
+        operator_handle = subtask.operator
         if operator_handle is not None:
             operator_handle = replace(operator_handle, stream=None)
-        subtasks.append(replace(one, keyed=keyed, operator=operator_handle))
+        subtasks.append(replace(subtask, keyed=keyed, operator=operator_handle))
     return replace(operator, name=None, uid=None, subtasks=tuple(subtasks))
 
 
@@ -125,8 +125,8 @@ def test_an_operator_is_copied_with_its_entry(
     assert len(contents(after, tmp_path / "to", {})) == 4
     # Sinks compare Flink's checkpoint id with the ids in their state.
     assert metadata_of(tmp_path / "to").checkpoint_id == metadata_of(source).checkpoint_id == 2
-    ids = {one.id for one in metadata_of(tmp_path / "to").operators}
-    assert ids == {one.id for one in metadata_of(source).operators}
+    ids = {operator.id for operator in metadata_of(tmp_path / "to").operators}
+    assert ids == {operator.id for operator in metadata_of(source).operators}
 
 
 def test_a_carried_operator_survives_the_next_import(store: StateStore, tmp_path: Path) -> None:
@@ -154,15 +154,15 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     )
     assert done.carried == ("kinds",)
     before, after = operator_of(source), operator_of(tmp_path / "to")
-    assert any(isinstance(one.keyed, IncrementalHandle) for one in after.subtasks)
-    assert any(isinstance(one, FileHandle) for one in streams(before))
-    assert not any(isinstance(one, FileHandle) for one in streams(after))
+    assert any(isinstance(subtask.keyed, IncrementalHandle) for subtask in after.subtasks)
+    assert any(isinstance(stream, FileHandle) for stream in streams(before))
+    assert not any(isinstance(stream, FileHandle) for stream in streams(after))
     assert unplaced(after) == unplaced(before)
     expected = contents(before, source, moved)
     (tmp_path / "from").rename(tmp_path / "gone")
     assert contents(after, tmp_path / "to", {}) == expected
     copied = open_savepoint(str(tmp_path / "to")).operator("kinds")
-    assert sum(len(one.keys) for one in copied.entries()) > 0
+    assert sum(len(entry.keys) for entry in copied.entries()) > 0
 
 
 def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
     (source / "merged").write_bytes(b"0123456789" * 9)
     segment = SegmentHandle(10, 30, 0, str(source / "merged"), "id")
     metadata = metadata_of(source)
-    (kinds,) = (one for one in metadata.operators if one.id == KINDS)
+    (kinds,) = (operator for operator in metadata.operators if operator.id == KINDS)
     first, *rest = kinds.subtasks
     raw = KeyGroupsHandle(0, (3, 4), segment, is_savepoint=False, handle_id="one")
     crafted = replace(
@@ -180,7 +180,7 @@ def test_raw_state_and_shared_files_are_copied_once(tmp_path: Path) -> None:
         raw_operator=OperatorHandle(first.operator.parts, segment),  # type: ignore[union-attr]
     )
     changed = replace(kinds, subtasks=(crafted, *rest))
-    operators = tuple(changed if one is kinds else one for one in metadata.operators)
+    operators = tuple(changed if operator is kinds else operator for operator in metadata.operators)
     (source / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 7, operators)))
     store = imported(source, tmp_path)
     export_savepoint(store, str(tmp_path / "to"), carry=["kinds"])

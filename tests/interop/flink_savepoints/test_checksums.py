@@ -72,7 +72,7 @@ def test_crc32c_is_castagnoli(pieces: list[bytes]) -> None:
                 crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
         return crc ^ 0xFFFFFFFF
 
-    assert crc32c(pieces) == [slowly(one) for one in pieces]
+    assert crc32c(pieces) == [slowly(piece) for piece in pieces]
     many = [*pieces, bytes(4000)]
     assert crc32c(many) == [slowly(one) for one in many]
 

@@ -104,7 +104,7 @@ def test_a_missing_file_hides_only_its_operator(tmp_path: Path) -> None:
     path = max(folder.iterdir(), key=lambda one: one.stat().st_size if "_" not in one.name else 0)
     path.unlink()
     found = open_savepoint(str(folder))
-    (hidden,) = (one for one in found.operators if one.problem is not None)
+    (hidden,) = (operator for operator in found.operators if operator.problem is not None)
     assert hidden.problem is not None
     assert f"{path.name} is not there" in hidden.problem
     assert len(found.operators) == len(whole.operators)
@@ -144,7 +144,7 @@ def written(
     """Write a savepoint of real Flink again, with one operator changed."""
     golden = Golden("2.3_heap_canonical").unpack(folder)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
-    (one,) = (one for one in found.operators if one.uid == "by_long")
+    (one,) = (operator for operator in found.operators if operator.uid == "by_long")
     data = metadata_v3(SavepointMetadata(3, 1, (change(one),)))
     (golden / "_metadata").write_bytes(data)
     return open_savepoint(str(golden), allow=allow)
@@ -177,7 +177,7 @@ def test_a_key_in_the_wrong_key_group_is_found(tmp_path: Path) -> None:
         data = handle.stream.data
         header = read_header(data, "h")
         entry = (b"\0\7" + i64(1) + b"\0", i64(5))
-        names = [one.name for one in header.states]
+        names = [state.name for state in header.states]
         whole = header_bytes(header) + key_group_bytes([(names.index("last"), [entry])])
         stream = InlineHandle("s", whole)
         return in_one_group(operator, 7, header.length, stream)
@@ -339,7 +339,7 @@ def test_a_file_system_that_does_not_respond_is_named(tmp_path: Path) -> None:
 def test_a_text_for_a_null_key_is_damage(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical").unpack(tmp_path)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
-    (one,) = (one for one in found.operators if one.uid == "sums")
+    (one,) = (operator for operator in found.operators if operator.uid == "sums")
     handle = keyed(one)
     assert isinstance(handle.stream, InlineHandle)
     header = read_header(handle.stream.data, "h")

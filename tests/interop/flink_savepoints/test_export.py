@@ -83,7 +83,7 @@ def test_all_rows_are_where_flink_reads_them(golden: StateStore, tmp_path: Path,
             handle: Any = subtask.operator
             sizes[subtask.index] += 0 if handle is None else len(handle.stream.data)
         assert tuple(sizes) == said.size_bytes
-        rows = sum(len(one) for one in operator.rows())  # also compares each row's key group
+        rows = sum(len(row) for row in operator.rows())  # also compares each row's key group
         assert rows <= sum(said.rows)
 
 
@@ -213,7 +213,7 @@ def test_selected_operators_and_states(golden: StateStore, tmp_path: Path) -> No
     done = export_savepoint(
         golden, str(tmp_path / "to"), operators=["by_long"], leave_out=[("by_long", "texts")]
     )
-    assert [one.uid for one in done.operators] == ["by_long"]
+    assert [operator.uid for operator in done.operators] == ["by_long"]
     reasons = {one.state: one.reason for one in done.left_out if one.operator == "by_long"}
     assert reasons == {"texts": "it was to be left out"}
     assert {one.reason for one in done.left_out if one.operator != "by_long"} == {"not asked for"}
@@ -395,7 +395,7 @@ def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> Non
     assert "state 'offsets' of operator 'source' has offsets of Kafka" in str(error)
     left = [("uid", "a"), ("timers", "c"), ("source", "offsets")]
     done = export_savepoint(store, str(tmp_path / "to"), leave_out=left)
-    assert [one.uid for one in done.operators] == ["timers", "uid"]
+    assert [operator.uid for operator in done.operators] == ["timers", "uid"]
 
 
 def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> None:
@@ -465,11 +465,11 @@ def test_rows_that_differ_from_the_stored_ones_are_not_written(
 def entries_in(place: str) -> Counter[tuple[str, bytes, bytes]]:
     """Return all entries of keyed state in a savepoint."""
     return Counter(
-        (f"{operator.title}/{one.state.name}", key, value)
+        (f"{operator.title}/{entry.state.name}", key, value)
         for operator in open_savepoint(place).operators
-        for one in operator.entries()
+        for entry in operator.entries()
         for key, value in zip(
-            one.keys.arrow().to_pylist(), one.values.arrow().to_pylist(), strict=True
+            entry.keys.arrow().to_pylist(), entry.values.arrow().to_pylist(), strict=True
         )
     )
 
@@ -492,6 +492,8 @@ def test_the_size_of_pieces_does_not_matter(
     )
     assert done.operators == whole.operators
     assert entries_in(done.savepoint) == entries_in(whole.savepoint)
-    states = [state for one in done.operators for state in one.states]
+    states = [state for operator in done.operators for state in operator.states]
     copies = sum(one.rows for one in states if one.kind == "broadcast") * 2
-    assert sum(sum(one.rows) for one in done.operators) == copies + sum(one.rows for one in states)
+    assert sum(sum(operator.rows) for operator in done.operators) == copies + sum(
+        one.rows for one in states
+    )

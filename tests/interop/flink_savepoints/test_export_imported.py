@@ -31,12 +31,12 @@ def entries(operator: FlinkOperator, *, with_groups: bool = True) -> Counter[Ent
     """Return the entries of an operator, without the bytes after a null in a map."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     found: Counter[Entry] = Counter()
-    for one in operator.entries():
-        group = one.key_group if with_groups else None
-        values = one.values.arrow().to_pylist()
-        for key, value in zip(one.keys.arrow().to_pylist(), values, strict=True):
-            is_null = one.state.kind == "map" and value[:1] == b"\1"
-            found[one.state.name, group, key[prefix:], b"\1" if is_null else value] += 1
+    for entry in operator.entries():
+        group = entry.key_group if with_groups else None
+        values = entry.values.arrow().to_pylist()
+        for key, value in zip(entry.keys.arrow().to_pylist(), values, strict=True):
+            is_null = entry.state.kind == "map" and value[:1] == b"\1"
+            found[entry.state.name, group, key[prefix:], b"\1" if is_null else value] += 1
     return found
 
 
@@ -97,9 +97,9 @@ def test_at_another_number_of_key_groups(tmp_path: Path) -> None:
 def test_selected_operators(tmp_path: Path) -> None:
     """The import records the savepoint's other operators, and the export does not require them."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])
-    assert [one.uid for one in done.operators] == ["kinds"]
+    assert [operator.uid for operator in done.operators] == ["kinds"]
     assert {one.reason for one in done.left_out} == {"not asked for"}
-    assert [one.metadata.id for one in open_savepoint(done.savepoint).operators] == [
+    assert [operator.metadata.id for operator in open_savepoint(done.savepoint).operators] == [
         done.operators[0].id
     ]
 

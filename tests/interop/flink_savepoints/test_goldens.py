@@ -162,9 +162,11 @@ def test_metadata_is_written_as_version_3_and_read_again(golden: Golden, tmp_pat
     data = (golden.unpack(tmp_path) / "_metadata").read_bytes()
     found = read_metadata(data, "m")
     again = read_metadata(metadata_v3(found), "m")
-    assert [one.subtasks for one in again.operators] == [one.subtasks for one in found.operators]
-    assert [one.coordinator for one in again.operators] == [
-        one.coordinator for one in found.operators
+    assert [operator.subtasks for operator in again.operators] == [
+        operator.subtasks for operator in found.operators
+    ]
+    assert [operator.coordinator for operator in again.operators] == [
+        operator.coordinator for operator in found.operators
     ]
 
 
@@ -176,10 +178,10 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
         assert operator.problem is None
         for state in operator.states:
             stored = stored_bytes(operator, state.name)
-            for found in operator.rows(state.name):
-                rows += len(found)
-                if found.value is not None and state.kind != "map":
-                    assert encoded(found.value, state.value).equals(stored[found.key_group])
+            for row in operator.rows(state.name):
+                rows += len(row)
+                if row.value is not None and state.kind != "map":
+                    assert encoded(row.value, state.value).equals(stored[row.key_group])
     assert rows > 100
 
 
@@ -224,7 +226,7 @@ def test_offsets_of_kafka_are_read(tmp_path: Path) -> None:
     operator = opened(Golden("2.3_kafka"), tmp_path).operator("kafka")
     found = [kafka_splits(one.values(), one.raw.name) for one in operator.operator_state()]
     splits = sorted((one for part in found for one in part), key=lambda one: one.partition)
-    assert [(one.topic, one.partition, one.offset) for one in splits] == [
+    assert [(split.topic, split.partition, split.offset) for split in splits] == [
         ("orders", 0, 50),
         ("orders", 1, 30),
         ("orders", 2, -2),

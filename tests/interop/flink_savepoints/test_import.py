@@ -51,7 +51,7 @@ def imported(
     """Import a golden, with the uids of its operators, into a store."""
     place = golden.unpack(folder / golden.name)
     store = store or StateStore.open(str(folder / "store"), table_format="parquet")
-    known = {one.metadata.id for one in open_savepoint(str(place)).operators}
+    known = {operator.metadata.id for operator in open_savepoint(str(place)).operators}
     uids = {operator_id(uid): uid for uid in UIDS if operator_id(uid) in known}
     moved = {golden.about["written_at"]: str(folder / golden.name)}
     done = import_savepoint(str(place), store, uids=uids, moved=moved, **options)
@@ -93,21 +93,21 @@ def test_every_row_of_keyed_state_is_in_the_store(golden: Golden, tmp_path: Path
     left_out = {one.operator for one in record.operators if one.problem is not None}
     assert left_out == ({"kinds"} if "heap_native" in golden.name else set())
     as_bytes = set()
-    for one in record.states:
-        if not one.is_keyed or one.name == "merging-window-set":
+    for state in record.states:
+        if not state.is_keyed or state.name == "merging-window-set":
             continue
         found: Counter[str] = Counter()
-        if one.form is Form.COLUMNS:
-            found = rows_in_words(restored, record, one)
+        if state.form is Form.COLUMNS:
+            found = rows_in_words(restored, record, state)
         else:
-            as_bytes.add(one.name)
-        timer = "event" if "event" in one.name else "processing"
-        name = timer if one.kind == "timers" else one.name
-        rows = wanted.pop((one.operator, name), Counter())
-        if one.form is Form.COLUMNS:
-            assert found == rows, one.name
+            as_bytes.add(state.name)
+        timer = "event" if "event" in state.name else "processing"
+        name = timer if state.kind == "timers" else state.name
+        rows = wanted.pop((state.operator, name), Counter())
+        if state.form is Form.COLUMNS:
+            assert found == rows, state.name
         else:
-            assert one.rows == sum(rows.values())
+            assert state.rows == sum(rows.values())
     assert {operator for operator, _ in wanted} == left_out
     assert as_bytes <= {"opaque", "person", "list_person"}
 
@@ -187,24 +187,24 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     savepoint = open_savepoint(done.place, moved=moved)
     ids = {one.operator: one.id for one in done.record.operators}
     in_bytes = []
-    for one in done.record.states:
-        if not one.is_keyed:
+    for state in done.record.states:
+        if not state.is_keyed:
             continue
-        operator = savepoint.operator(ids[one.operator])
-        if one.form is not Form.COLUMNS:
-            in_bytes.append(one.name)
+        operator = savepoint.operator(ids[state.operator])
+        if state.form is not Form.COLUMNS:
+            in_bytes.append(state.name)
             continue
         wanted = Counter(
             as_text((rows.key_group, row))
-            for rows in operator.rows(one.name)
+            for rows in operator.rows(state.name)
             for row in plain(rows)
         )
         found = Counter(
             as_text((rows.key_group, row))
-            for rows in rows_by_group(restored, done.record, one)
+            for rows in rows_by_group(restored, done.record, state)
             for row in plain(rows)
         )
-        assert found == wanted, one.name
+        assert found == wanted, state.name
     assert in_bytes == ["accState"] * len(in_bytes)
     assert len(in_bytes) <= 2
     assert store.maintenance.verify(deep=True).is_intact
@@ -212,7 +212,7 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
 
 def plain(rows: StateRows) -> list[Any]:
     columns = [rows.key, rows.namespace, rows.map_key, rows.value, rows.time]
-    some = [one.to_pylist() for one in columns if one is not None]
+    some = [column.to_pylist() for column in columns if column is not None]
     return [str(row) for row in zip(*some, strict=True)]
 
 
@@ -223,7 +223,7 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
     splits = restored.operator(one.operator, one.state).per_old_subtask()
     offsets = restored.operator(one.operator, "offsets").subtask(0)
     assert sum(map(len, splits)) == 3
-    found = {(each["topic"], each["partition"], each["offset"]) for each in offsets}
+    found = {(offset["topic"], offset["partition"], offset["offset"]) for offset in offsets}
     # The third partition was not read yet, and its split contains "earliest".
     assert found == {("orders", 0, 50), ("orders", 1, 30)}
     (operator,) = (each for each in done.record.operators if each.operator == one.operator)
@@ -301,7 +301,7 @@ def test_strict_refuses_bytes_before_anything_is_written(tmp_path: Path) -> None
         imported(CANONICAL, tmp_path, strict=True)
     assert not (tmp_path / "store").exists()
     _, done = imported(CANONICAL, tmp_path, strict=True, operators=["by_long", "by_tuple"])
-    assert {one.operator for one in done.record.states} == {"by_long", "by_tuple"}
+    assert {state.operator for state in done.record.states} == {"by_long", "by_tuple"}
 
 
 def test_strict_refuses_values_found_to_be_bytes_while_reading(tmp_path: Path) -> None:
@@ -317,9 +317,13 @@ def test_strict_refuses_values_found_to_be_bytes_while_reading(tmp_path: Path) -
 def test_an_unreadable_operator_is_an_error_if_it_is_requested(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_native")
     _, done = imported(golden, tmp_path)
-    problems = {one.operator: one.problem for one in done.record.operators if one.problem}
+    problems = {
+        operator.operator: operator.problem
+        for operator in done.record.operators
+        if operator.problem
+    }
     assert "does not say where it ends" in problems["kinds"]
-    assert not any(one.operator == "kinds" for one in done.record.states)
+    assert not any(state.operator == "kinds" for state in done.record.states)
     with pytest.raises(UnsupportedTypeError, match="operator kinds is not read"):
         imported(golden, tmp_path / "other", operators=["kinds"])
 
@@ -345,13 +349,13 @@ def test_a_savepoint_is_recognized_and_a_later_one_is_imported_as_changes(
     assert (done.checkpoint_id, done.found, done.is_incremental) == (2, False, True)
     assert store.maintenance.verify(deep=True).is_intact
     fresh, alone = imported(later, tmp_path / "fresh", operators=operators)
-    forms = {one.state: one.form for one in alone.record.states}
-    for one in done.record.states:
-        if one.is_keyed and one.form == forms[one.state]:  # "person" did not change
+    forms = {state.state: state.form for state in alone.record.states}
+    for state in done.record.states:
+        if state.is_keyed and state.form == forms[state.state]:  # "person" did not change
             digests = {
-                each.restore().keyed(one.operator, one.state).digest for each in (store, fresh)
+                each.restore().keyed(state.operator, state.state).digest for each in (store, fresh)
             }
-            assert digests == {one.digest}
+            assert digests == {state.digest}
     differing = store.inspect.diff(1, 2)
     assert differing.differs
     with pytest.raises(InvalidArgumentError, match="later than"):
@@ -361,7 +365,7 @@ def test_a_savepoint_is_recognized_and_a_later_one_is_imported_as_changes(
 def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
     """Flink's planner gives it a max parallelism of 1. All other operators accept a new one."""
     store, done = imported(Golden("2.3_sql"), tmp_path)
-    most = {one.operator: one.max_parallelism for one in done.record.operators}
+    most = {operator.operator: operator.max_parallelism for operator in done.record.operators}
     keyed = {one.operator for one in done.record.states if one.is_keyed}
     restored = store.restore(parallelism=3)
     assert {restored.parallelism_of(one) for one in keyed if most[one] == 1} == {1}
@@ -372,7 +376,7 @@ def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
             subtasks = range(restored.parallelism_of(one.operator))
             assert sum(len(state.to_arrow(at).read_all()) for at in subtasks) == one.rows
     plan = store.plan(parallelism="auto", bytes_per_task=1000)
-    assert max(len(one.subtasks) for one in plan.operators) > 1
+    assert max(len(operator.subtasks) for operator in plan.operators) > 1
 
 
 def test_a_store_with_other_content_is_refused(tmp_path: Path) -> None:
@@ -438,13 +442,13 @@ def test_the_record_contains_the_headers(tmp_path: Path) -> None:
     store, done = imported(CANONICAL, tmp_path)
     record = SavepointRecord.of(store.restore())
     savepoint = open_savepoint(done.place)
-    for one in record.states:
-        if not one.is_keyed:
+    for state in record.states:
+        if not state.is_keyed:
             continue
-        operator = savepoint.operator(one.operator)
+        operator = savepoint.operator(state.operator)
         infos = [info for part in operator.parts for info in part.header.states]
-        assert one.info in infos
-        assert one.key == operator.parts[0].header.key
+        assert state.info in infos
+        assert state.key == operator.parts[0].header.key
     operators = {one.operator: one for one in record.operators}
     assert operators["numbers"].coordinator is not None
     assert operators["by_long"].max_parallelism == 300

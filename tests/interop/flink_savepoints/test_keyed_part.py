@@ -57,7 +57,7 @@ def test_no_state_reads_the_bytes_of_others_again(
     list(operator.entries(first))
     once = sum(read)
     read.clear()
-    found = [one for other in others for one in operator.entries(other)]
+    found = [entry for other in others for entry in operator.entries(other)]
     assert len({one.state.name for one in found}) >= len(others) - 1
     assert 0 < sum(read) < once
 
@@ -83,13 +83,15 @@ def test_a_range_reads_no_other_key_groups(
     by_range, bytes_of = [], list[set[tuple[str, int]]]()
     for key_groups in KeyGroupAssignment(max_parallelism=most, parallelism=7).ranges():
         read.clear()
-        found = [one for one in operator.entries("last", key_groups=key_groups) if len(one.keys)]
+        found = [
+            entry for entry in operator.entries("last", key_groups=key_groups) if len(entry.keys)
+        ]
         assert {one.key_group for one in found} <= {*key_groups}
         by_range += [(one.key_group, one.keys.arrow(), one.values.arrow()) for one in found]
         for others in bytes_of:
             assert not others & read
         bytes_of.append({*read})
-    wanted = [one for one in operator.entries("last") if len(one.keys)]
+    wanted = [entry for entry in operator.entries("last") if len(entry.keys)]
     assert by_range == [(one.key_group, one.keys.arrow(), one.values.arrow()) for one in wanted]
     assert all(bytes_of)
 
@@ -117,11 +119,13 @@ def test_a_range_reads_no_files_of_other_subtasks(
     assert len(operator.parts) > 1
     for part in operator.parts:
         read.clear()
-        rows += sum(len(one.keys) for one in operator.entries("last", key_groups=part.key_groups))
+        rows += sum(
+            len(entry.keys) for entry in operator.entries("last", key_groups=part.key_groups)
+        )
         assert read
         assert all(others.isdisjoint(read) for others in files)
         files.append({*read})
-    assert rows == sum(len(one.keys) for one in operator.entries("last"))
+    assert rows == sum(len(entry.keys) for entry in operator.entries("last"))
 
 
 def test_only_the_needed_chunks_of_a_compressed_key_group_are_read() -> None:
@@ -169,8 +173,10 @@ def canonical(state: KeyedState, data: bytes) -> list[tuple[bytes, bytes]]:
     reader.end("the entries")
     return [
         pair
-        for one in entries
-        for pair in zip(one.keys.arrow().to_pylist(), one.values.arrow().to_pylist(), strict=True)
+        for entry in entries
+        for pair in zip(
+            entry.keys.arrow().to_pylist(), entry.values.arrow().to_pylist(), strict=True
+        )
     ]
 
 
@@ -238,7 +244,7 @@ def test_timers_of_the_hashmap_backend_become_canonical(
     timers = list(map(b"".join, zip(*parts, strict=True)))
     state = heap("timers", TimerType(STRING, STRING))
     found = canonical(state, i32(len(rows)) + b"".join(timers))
-    assert found == [(b"\0\7" + one, b"") for one in timers]
+    assert found == [(b"\0\7" + timer, b"") for timer in timers]
 
 
 def test_a_count_of_entries_that_is_too_large_is_damage() -> None:

@@ -35,7 +35,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("imported")
     store = StateStore.open(str(folder / "store"))
     done = import_savepoint(str(Golden("2.3_heap_native").unpack(folder / "from")), store)
-    titles = [one.title for one in open_savepoint(str(folder / "from")).operators]
+    titles = [operator.title for operator in open_savepoint(str(folder / "from")).operators]
     assert "kinds" in titles or operator_id("kinds") in titles
     (left,) = done.left_out
     assert (left.operator, left.state, left.id) == ("kinds", None, operator_id("kinds"))
@@ -68,8 +68,8 @@ def test_an_export_succeeds_if_the_missing_operator_is_named(
     done = export_savepoint(partial, str(tmp_path / "to"), leave_out=[name])
     assert not done.is_complete
     assert ("kinds", "") in {(one.operator, one.state) for one in done.left_out}
-    ids = {one.metadata.id for one in open_savepoint(done.savepoint).operators}
-    before = {one.metadata.id for one in open_savepoint(str(tmp_path / "from")).operators}
+    ids = {operator.metadata.id for operator in open_savepoint(done.savepoint).operators}
+    before = {operator.metadata.id for operator in open_savepoint(str(tmp_path / "from")).operators}
     assert before - ids == {operator_id("kinds")}
 
 
@@ -82,7 +82,7 @@ def test_an_unknown_name_is_refused_with_the_missing_ones(
 
 def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Path) -> None:
     done = export_savepoint(partial, str(tmp_path / "to"), operators=["by_long"])
-    assert [one.uid for one in done.operators] == ["by_long"]
+    assert [operator.uid for operator in done.operators] == ["by_long"]
     assert not done.is_complete
 
 
@@ -146,7 +146,7 @@ def test_an_import_of_an_older_release_is_compared_with_its_operators(partial: S
 def test_the_state_of_a_jobs_hook_is_recorded(tmp_path: Path) -> None:
     place = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
     found = read_metadata((place / "_metadata").read_bytes(), "m")
-    operators = tuple(one for one in found.operators if one.uid == "by_long")
+    operators = tuple(operator for operator in found.operators if operator.uid == "by_long")
     hook = MasterState("hook", 1, b"x")
     (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 2, operators, (hook,))))
     store = StateStore.open(str(tmp_path / "store"))

@@ -86,9 +86,9 @@ def test_long_numbers_survive_a_round_trip_through_a_store(tmp_path: Path, kind:
     assert not import_savepoint(str(source), store).not_read
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=64)
     found: dict[int, str] = {}
-    for one in open_savepoint(done.savepoint).operator("big").rows("count"):
-        assert one.value is not None
-        found |= dict(zip(one.key.to_pylist(), one.value.to_pylist(), strict=True))
+    for row in open_savepoint(done.savepoint).operator("big").rows("count"):
+        assert row.value is not None
+        found |= dict(zip(row.key.to_pylist(), row.value.to_pylist(), strict=True))
     assert found == dict(enumerate(texts))
 
 
@@ -100,8 +100,8 @@ def test_long_numbers_are_keys(tmp_path: Path) -> None:
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=64)
     keys = [
         key
-        for one in open_savepoint(done.savepoint).operator("big").rows("count")
-        for key in one.key.to_pylist()
+        for row in open_savepoint(done.savepoint).operator("big").rows("count")
+        for key in row.key.to_pylist()
     ]
     assert sorted(keys) == sorted(texts)
 

@@ -100,10 +100,10 @@ def entries(savepoint: Savepoint) -> Rows:
     found: Rows = Counter()
     for operator in savepoint.operators:
         prefix = 1 if operator.metadata.max_parallelism <= GROUPS else 2
-        for one in operator.entries():
-            keys, values = one.keys.arrow().to_pylist(), one.values.arrow().to_pylist()
+        for entry in operator.entries():
+            keys, values = entry.keys.arrow().to_pylist(), entry.values.arrow().to_pylist()
             found.update(
-                (operator.metadata.id, one.state.name, key[prefix:], value)
+                (operator.metadata.id, entry.state.name, key[prefix:], value)
                 for key, value in zip(keys, values, strict=True)
             )
     return found

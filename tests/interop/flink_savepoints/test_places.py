@@ -53,7 +53,7 @@ def named(place: Path, name: str, size: int | None = None) -> None:
 
 
 def rows(found: Savepoint) -> int:
-    return sum(len(one) for operator in found.operators for one in operator.rows())
+    return sum(len(row) for operator in found.operators for row in operator.rows())
 
 
 def test_a_file_elsewhere_is_read_only_with_permission(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_an_incremental_checkpoint_at_its_original_location_needs_no_option(tmp_
     place = golden.unpack(tmp_path)
     written_at = str(golden.about["written_at"])
     before = read_metadata((place / "_metadata").read_bytes(), "m")
-    operators = [one for one in before.operators if one.uid == "by_long"]
+    operators = [operator for operator in before.operators if operator.uid == "by_long"]
 
     def here(handle: StreamHandle) -> StreamHandle:
         if not isinstance(handle, FileHandle):
@@ -195,7 +195,10 @@ def test_an_incremental_checkpoint_at_its_original_location_needs_no_option(tmp_
         made = replace(keyed, meta=here(keyed.meta), shared=shared, private=private)
         return Subtask(subtask.index, keyed=made)
 
-    made = tuple(replace(one, subtasks=tuple(map(subtask_here, one.subtasks))) for one in operators)
+    made = tuple(
+        replace(operator, subtasks=tuple(map(subtask_here, operator.subtasks)))
+        for operator in operators
+    )
     (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 1, made)))
     assert rows(open_savepoint(str(place))) > 0
 

@@ -161,9 +161,9 @@ def test_columns_equal_the_jobs_output(store: StateStore, operator: str) -> None
         if name == "pickled":
             continue
         found = held(store, operator, name)
-        wanted = {json.dumps(one["key"]): one["states"][name] for one in lines}
+        wanted = {json.dumps(line["key"]): line["states"][name] for line in lines}
         if operator == "by_row":
-            wanted = {json.dumps(one["key"]["row"]): one["states"][name] for one in lines}
+            wanted = {json.dumps(line["key"]["row"]): line["states"][name] for line in lines}
         if name.startswith("map_") or name in ("map", "ttl_map"):
             found = {key: sorted(value, key=str) for key, value in found.items()}
         assert found == wanted, name
@@ -171,7 +171,7 @@ def test_columns_equal_the_jobs_output(store: StateStore, operator: str) -> None
 
 def test_each_state_has_columns_and_pyflinks_key_hash(store: StateStore) -> None:
     states = [one for one in states_of(store) if one.operator in OPERATORS]
-    assert {one.form for one in states} == {Form.COLUMNS}
+    assert {state.form for state in states} == {Form.COLUMNS}
     assert len(states) == len(OPERATORS) * (len(DECLARED) + 2)  # and timers
     manifest = store.manifest()
     schemes = {one.state.hash_scheme for one in manifest.keyed}
@@ -208,10 +208,10 @@ def test_undeclared_types_are_bytes_and_survive_a_round_trip(
     tables = {PREFIX + "long": TABLES[PREFIX + "long"]}
     store, done = imported(savepoint, tmp_path, tables, operators=["by_long"])
     states = done.record.states
-    forms = {one.name: one.form for one in states if one.name.startswith(PREFIX)}
+    forms = {state.name: state.form for state in states if state.name.startswith(PREFIX)}
     assert forms.pop(PREFIX + "long") is Form.COLUMNS
     assert set(forms.values()) == {Form.VALUE_BYTES}
-    assert {one.why for one in states if one.form is Form.VALUE_BYTES} == {
+    assert {state.why for state in states if state.form is Form.VALUE_BYTES} == {
         "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
     }
     others = ["by_tuple", "by_string", "by_decimal", "by_row", "by_bytes"]

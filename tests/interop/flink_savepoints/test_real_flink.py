@@ -29,7 +29,7 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720, parallelism=4)
-    assert {one.title: one.parallelism for one in done.operators}["kinds"] == 4
+    assert {operator.title: operator.parallelism for operator in done.operators}["kinds"] == 4
     found = dumped(Flink(NEWEST), tmp_path, done.target, ROCKSDB, parallelism=3, most=720)
     assert comparable(found) == comparable(golden.rows())
 
@@ -52,7 +52,7 @@ def test_flink_restores_a_generated_savepoint(
     (written,) = open_savepoint(str(tmp_path / "to")).operators
     assert sum(map(len, written.rows("last"))) == len(found)
     rows = dumped(Flink(version), tmp_path, str(tmp_path / "to"), backend, parallelism=2, most=most)
-    keyed = [one for one in rows if one["operator"] == "by_long"]
+    keyed = [row for row in rows if row["operator"] == "by_long"]
     wanted = list(made.rows(found, most))
     for one in (*keyed, *wanted):
         if one.get("state") == "sums":
@@ -172,7 +172,7 @@ def read(rows: Path) -> list[dict[str, Any]]:
 
 def said(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return how often each row occurs in a result."""
-    return Counter({json.dumps(one["result"]): one["times"] for one in rows})
+    return Counter({json.dumps(row["result"]): row["times"] for row in rows})
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -184,7 +184,7 @@ def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
         kept = {name: value for name, value in row.items() if name not in ("group", "subtask")}
         if row.get("mode") == "split":
             elements = [kept | {"values": one} for one in row["values"]]
-            found.update(json.dumps(one, sort_keys=True) for one in elements)
+            found.update(json.dumps(element, sort_keys=True) for element in elements)
         elif "mode" in row:
             found[json.dumps(kept, sort_keys=True)] = 1
         else:

@@ -40,7 +40,7 @@ def test_timers_on_the_heap_with_rocksdb(tmp_path: Path) -> None:
     """A native savepoint loses these timers, and a checkpoint contains them as raw state."""
     step = {"do": "savepoint", "to": str(tmp_path / "s"), "format": "NATIVE"}
     (place,) = Flink(NEWEST).run([STEP | step | HEAP_TIMERS])
-    shown = {one.uid: one for one in show_savepoint(place).operators}
+    shown = {operator.uid: operator for operator in show_savepoint(place).operators}
     for uid in ("sums", "lists", "sessions"):
         assert shown[uid].warnings[0].startswith("its windows have no timers, which were on")
     for uid in ("kinds", "by_long", "by_tuple"):

@@ -64,7 +64,7 @@ def test_a_kafka_partition_is_read_again_from_its_rewound_offset(tmp_path: Path)
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_kafka").unpack(tmp_path / "from")), store)
     offsets = store.restore().operator("kafka", "offsets").subtask(0)
-    moved = [one | {"offset": 20} if one["partition"] == 1 else one for one in offsets]
+    moved = [offset | {"offset": 20} if offset["partition"] == 1 else offset for offset in offsets]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.union("kafka", "offsets", [moved])
         checkpoint.carry_rest()

@@ -66,8 +66,8 @@ def written(folder: Path, change: Callable[[OperatorState], OperatorState]) -> s
     """
     golden = Golden("2.3_heap_canonical").unpack(folder)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
-    (one,) = (one for one in found.operators if one.uid == "by_long")
-    others = tuple(one for one in found.operators if one.uid == "by_tuple")
+    (one,) = (operator for operator in found.operators if operator.uid == "by_long")
+    others = tuple(operator for operator in found.operators if operator.uid == "by_tuple")
     data = metadata_v3(SavepointMetadata(3, 1, (change(one), *others)))
     (golden / "_metadata").write_bytes(data)
     return str(golden)
@@ -78,14 +78,14 @@ def with_header(
 ) -> OperatorState:
     """Return an operator with other headers of the same length."""
     subtasks = []
-    for one in operator.subtasks:
-        handle = one.keyed
+    for subtask in operator.subtasks:
+        handle = subtask.keyed
         assert isinstance(handle, KeyGroupsHandle)
         assert isinstance(handle.stream, InlineHandle)
         data = handle.stream.data
         header = read_header(data, "h")
         stream = InlineHandle("s", header_bytes(change(header)) + data[header.length :])
-        subtasks.append(replace(one, keyed=replace(handle, stream=stream)))
+        subtasks.append(replace(subtask, keyed=replace(handle, stream=stream)))
     return replace(operator, subtasks=tuple(subtasks))
 
 
@@ -94,8 +94,8 @@ def made_asynchronous(operator: OperatorState) -> OperatorState:
         return replace(
             header,
             states=tuple(
-                replace(one, kind="asynchronous") if one.name == "texts" else one
-                for one in header.states
+                replace(state, kind="asynchronous") if state.name == "texts" else state
+                for state in header.states
             ),
         )
 
@@ -190,7 +190,7 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     with pytest.raises(UnsupportedTypeError, match=r"\(--drop async\)"):
         import_savepoint(place, store, operators=[number])
     done = import_savepoint(place, store, drop=["async"], operators=[number])
-    states = {one.state: one.rows for one in done.record.states}
+    states = {state.state: state.rows for state in done.record.states}
     assert set(states) == {"last", "sums", *TIMERS}
     assert states["last"] == 109
     dropped = [one for one in store.manifest().left_out if one.operator == number]
@@ -201,10 +201,10 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
         export_savepoint(store, str(tmp_path / "no"), operators=[number])
     named = [f"{number}/texts"]
     exported = export_savepoint(store, str(tmp_path / "yes"), operators=[number], leave_out=named)
-    assert {one.name for one in exported.operators[0].states} == {"last", "sums", *TIMERS}
+    assert {state.name for state in exported.operators[0].states} == {"last", "sums", *TIMERS}
     made = str(tmp_path / "to")
     repack_savepoint(place, made, max_parallelism=720, drop=["async"])
-    entries = {one.name for one in open_savepoint(made).operators[0].states}
+    entries = {state.name for state in open_savepoint(made).operators[0].states}
     assert entries == {"last", "sums", *TIMERS}
 
 
@@ -228,12 +228,16 @@ def test_transactions_are_refused_and_the_rest_read_after_a_drop(
     with pytest.raises(UnsupportedTypeError, match=said):
         import_savepoint(place, store, operators=[number])
     left = import_savepoint(place, store).record
-    problems = {one.id: str(one.problem) for one in left.operators if one.problem is not None}
+    problems = {
+        operator.id: str(operator.problem)
+        for operator in left.operators
+        if operator.problem is not None
+    }
     assert list(problems) == [number]
     assert "(--drop transactions)" in problems[number]
     other = StateStore.open(str(tmp_path / "other"), table_format="parquet")
     done = import_savepoint(place, other, drop=["transactions"]).record
-    names = {one.state for one in done.states if one.operator == number}
+    names = {state.state for state in done.states if state.operator == number}
     assert names == {"last", "texts", "sums", *TIMERS}
 
 
@@ -247,8 +251,8 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
 def without_timers(operator: OperatorState) -> OperatorState:
     """Return an operator whose state is an empty RocksDB, without timers."""
     subtasks = []
-    for one in operator.subtasks:
-        handle = one.keyed
+    for subtask in operator.subtasks:
+        handle = subtask.keyed
         assert isinstance(handle, KeyGroupsHandle)
         assert isinstance(handle.stream, InlineHandle)
         header = read_header(handle.stream.data, "h")
@@ -256,7 +260,7 @@ def without_timers(operator: OperatorState) -> OperatorState:
         meta = InlineHandle("h", header_bytes(replace(header, states=states)))
         count = len(handle.offsets)
         keyed = IncrementalHandle(1, "b", handle.first, count, meta, (), ())
-        subtasks.append(replace(one, keyed=keyed))
+        subtasks.append(replace(subtask, keyed=keyed))
     return replace(operator, subtasks=tuple(subtasks))
 
 
@@ -284,7 +288,7 @@ def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path:
         )
         sums = savepoint.operator("sums")
         assert lost_timers(savepoint, sums) is None
-        kept = tuple(one for one in sums.states if one.kind != "timers")
+        kept = tuple(state for state in sums.states if state.kind != "timers")
         said = lost_timers(savepoint, replace(sums, states=kept))
         assert (said is not None) == is_lost
         assert not is_lost or "its windows have no timers, which were on the heap" in str(said)
@@ -295,7 +299,9 @@ def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         golden = Golden("2.3_heap_canonical").unpack(folder)
         found = read_metadata((golden / "_metadata").read_bytes(), "m")
-        some = tuple(one for one in found.operators if one.uid in ("by_long", "by_tuple"))
+        some = tuple(
+            operator for operator in found.operators if operator.uid in ("by_long", "by_tuple")
+        )
         data = metadata_v3(SavepointMetadata(3, number, some))
         (golden / "_metadata").write_bytes(data)
         return str(golden)

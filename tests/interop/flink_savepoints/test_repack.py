@@ -40,10 +40,10 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
     for operator in open_savepoint(str(place)).operators:
         prefix = prefix_of[operator.metadata.id]
         found[operator.metadata.id] = Counter(
-            (one.state.name, key[prefix:], value)
-            for one in operator.entries()
+            (entry.state.name, key[prefix:], value)
+            for entry in operator.entries()
             for key, value in zip(
-                one.keys.arrow().to_pylist(), one.values.arrow().to_pylist(), strict=True
+                entry.keys.arrow().to_pylist(), entry.values.arrow().to_pylist(), strict=True
             )
         )
     return found
@@ -59,8 +59,8 @@ def test_all_rows_are_in_the_key_groups_of_their_keys(golden: Golden, tmp_path: 
     for operator, said in zip(made.operators, done.operators, strict=True):
         assert operator.metadata.max_parallelism == 720
         rows: Counter[str] = Counter()
-        for one in operator.rows(as_bytes=["opaque", "person", "list_person", "nested_list"]):
-            rows[one.state.name] += len(one)  # this also compares the key group of each row
+        for row in operator.rows(as_bytes=["opaque", "person", "list_person", "nested_list"]):
+            rows[row.state.name] += len(row)  # this also compares the key group of each row
         assert rows == Counter({name: count for name, count in said.entries.items() if count})
         shares = KeyGroupAssignment(max_parallelism=720, parallelism=said.parallelism).ranges()
         for subtask in operator.metadata.subtasks:
@@ -80,7 +80,7 @@ def test_a_round_trip_gives_the_same_savepoint(name: str, tmp_path: Path) -> Non
     source = golden.unpack(tmp_path / "from")
     there = repack_savepoint(str(source), str(tmp_path / "there"), max_parallelism=32768)
     back = repack_savepoint(there.target, str(tmp_path / "back"), max_parallelism=128)
-    width = {one.id: 1 if one.was <= 128 else 2 for one in there.operators}
+    width = {operator.id: 1 if operator.was <= 128 else 2 for operator in there.operators}
     assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
 
 
@@ -89,8 +89,8 @@ def test_a_non_parallel_operator_keeps_its_key_group(tmp_path: Path) -> None:
     done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target).operators
     most = {one.metadata.id: one.metadata.max_parallelism for one in made}
-    assert most == {one.id: 1 if one.was == 1 else 720 for one in done.operators}
-    (alone,) = (one for one in done.operators if one.was == 1 and one.entries)
+    assert most == {operator.id: 1 if operator.was == 1 else 720 for operator in done.operators}
+    (alone,) = (operator for operator in done.operators if operator.was == 1 and operator.entries)
     assert (alone.title, alone.parallelism) == ("GroupAggregate[29]", 1)
 
 

@@ -120,7 +120,9 @@ def table(
     properties = [(b"rocksdb.column.family.name", b"state"), *more]
     meta = [(b"rocksdb.properties", add(block(sorted(properties))))]
     if tombstones:
-        meta.append((b"rocksdb.range_del", add(block([internal(one) for one in tombstones]))))
+        meta.append(
+            (b"rocksdb.range_del", add(block([internal(tombstone) for tombstone in tombstones])))
+        )
     handles = add(block(sorted(meta)))
     handles += add(block(index))
     footer = bytes([checksum]) + handles.ljust(40, b"\0")

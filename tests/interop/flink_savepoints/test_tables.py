@@ -68,9 +68,11 @@ def rows(store: StateStore, operator: str, state: str) -> list[dict[str, Any]]:
 
 
 def test_no_operator_is_hidden(savepoint: str, store: StateStore) -> None:
-    assert [one.problem for one in open_savepoint(savepoint).operators if one.problem] == []
+    assert [
+        operator.problem for operator in open_savepoint(savepoint).operators if operator.problem
+    ] == []
     states = SavepointRecord.of(store.restore()).states
-    reasons = Counter(one.why for one in states if one.form is not Form.COLUMNS)
+    reasons = Counter(state.why for state in states if state.form is not Form.COLUMNS)
     assert reasons == {
         "keys without columns lie in a key group that is not known": 4,
         "values of DecimalData are read as bytes alone": 4,

@@ -105,7 +105,7 @@ def test_changed_bytes_give_a_valid_column_or_a_typed_error(
 
 
 def has_half_pair(value: object) -> bool:
-    return any(0xD800 <= ord(one) < 0xE000 for one in json.dumps(value, ensure_ascii=False))
+    return any(0xD800 <= ord(dump) < 0xE000 for dump in json.dumps(value, ensure_ascii=False))
 
 
 def whole(case: dict[str, Any]) -> list[tuple[bytes, Any]]:
@@ -214,7 +214,7 @@ def test_a_text_length_is_encoded_in_the_fewest_bytes(length: int) -> None:
 def test_lists_of_texts_are_read_and_written(values: list[list[str]]) -> None:
     array = pa.array(values, pa.list_(pa.string()))
     joined = encoded_list(array, Scalar("String"))
-    assert joined.to_pylist() == [b",".join(map(string_value, one)) for one in values]
+    assert joined.to_pylist() == [b",".join(map(string_value, value)) for value in values]
     assert decoded_list(Scalar("String"), Spans.of(joined.to_pylist(), "l")).to_pylist() == values
     kind = ListType(Scalar("String"))
     assert decoded(kind, Spans.of(encoded(array, kind).to_pylist(), "l")).to_pylist() == values

@@ -96,7 +96,7 @@ def test_a_query_continues_at_another_parallelism(
     moves.run("first")
     first = moves.take("first")
     moves.give("second", 2)
-    assert [one.state for one in first.record.stores] == STATES[name]
+    assert [store.state for store in first.record.stores] == STATES[name]
     assert moves.rows("second") == moves.rows("first")
     moves.is_described("second", 2)
 
@@ -333,14 +333,17 @@ def test_the_location_is_shown(taken: Taken) -> None:
     imported = {one.state: one for one in taken.second.record.stores}
     assert operator.problem is None
     assert (store.name, store.key) == ("default", "struct<k:string>")
-    assert [(one.name, one.form, one.has_ttl) for one in store.variables] == [
+    assert [(variable.name, variable.form, variable.has_ttl) for variable in store.variables] == [
         ("timers", "timers", False),
         ("byId", "map", True),
         ("n", "value", True),
         ("seen", "list", True),
     ]
     assert store.rows is not None
-    counts = {store.name: store.rows, **{one.name: one.rows for one in store.variables}}
+    counts = {
+        store.name: store.rows,
+        **{variable.name: variable.rows for variable in store.variables},
+    }
     assert {len(rows) for rows in counts.values()} == {2}
     rows = {name: one.contents.rows for name, one in imported.items()}
     assert {name: sum(each) for name, each in counts.items()} == rows

@@ -91,14 +91,14 @@ class ExportedKeyed:
         Spilled files are deleted when ``stack`` is closed.
         """
         plans = self._plan.keyed
-        if not any(one.is_bytes or one.state.max_parallelism != self._most for one in plans):
+        if not any(plan.is_bytes or plan.state.max_parallelism != self._most for plan in plans):
             return self._runs_in_place()
         sort = stack.enter_context(EntrySort(self._most, self._memory_bytes))
         for place, one in enumerate(plans):
             every = KeyGroupRange.every(one.state.max_parallelism)
-            for found in self._entries(place, every):
-                self._take(found)
-                sort.add(found.entries, found.groups, place)
+            for entry in self._entries(place, every):
+                self._take(entry)
+                sort.add(entry.entries, entry.groups, place)
         return sort.runs()
 
     def done(self) -> tuple[RowSet, ...]:
@@ -124,13 +124,15 @@ class ExportedKeyed:
 
     def _runs_in_place(self) -> Iterator[Run]:
         """Yield the runs of rows that stay in their key groups."""
-        size = _PARQUET * sum(one.entry.size_bytes for one in self._states)
+        size = _PARQUET * sum(state.entry.size_bytes for state in self._states)
         width = max(1, CHUNK_BYTES * self._most // max(size, 1))
         for first in range(0, self._most, width):
             yield from self._runs_of(KeyGroupRange(first, min(first + width, self._most) - 1))
 
     def _runs_of(self, chunk: KeyGroupRange) -> Iterator[Run]:
-        every = (one for place in range(len(self._states)) for one in self._entries(place, chunk))
+        every = (
+            entry for place in range(len(self._states)) for entry in self._entries(place, chunk)
+        )
         if len(chunk) == 1:
             for found in every:
                 self._take(found)

@@ -90,7 +90,7 @@ def _with_offsets(
 
     A partition without any read records has no offset, and its split does not change.
     """
-    wanted = {(each["topic"], each["partition"]): each["offset"] for each in offsets}
+    wanted = {(offset["topic"], offset["partition"]): offset["offset"] for offset in offsets}
     (column,) = one.value.names
     moved = []
     for elements in old:
@@ -159,7 +159,7 @@ def written_subtask(
     Raises:
         UnsupportedTypeError: for an element that Flink cannot represent.
     """
-    found = [(one.plan, _elements(one.plan, one.lists[subtask])) for one in states]
+    found = [(state.plan, _elements(state.plan, state.lists[subtask])) for state in states]
     found = [(plan, elements) for plan, elements in found if elements]
     if not found:
         return None

@@ -105,7 +105,7 @@ def plan_export(
         InvalidArgumentError: if no state is left to write.
         ParallelismError: for an invalid parallelism.
     """
-    known = {(one.state.uid, one.state.name) for one in manifest.entries}
+    known = {(entry.state.uid, entry.state.name) for entry in manifest.entries}
     known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, tuples)
@@ -146,7 +146,7 @@ def plan_export(
         if names:
             asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
             made = _operator(manifest, uid, asked, parallelism, max_parallelism)
-            offsets = next((one.state for one in views if one.operator == uid), None)
+            offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(made, offsets=offsets))
     if not plans:
         raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
@@ -159,13 +159,13 @@ def _carried(
 ) -> tuple[LeftOutState, ...]:
     """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
     for name in names:
-        if not any(one.is_named(name) for one in operators):
+        if not any(operator.is_named(name) for operator in operators):
             raise StateNotFoundError(
                 f"no operator {name!r} can be carried unchanged from an imported savepoint; those "
                 f"that checkpoint {checkpoint_id} lacks as a whole: "
                 f"{left_out_text(operators) or 'none'}"
             )
-    return tuple(one for one in operators if any(map(one.is_named, names)))
+    return tuple(operator for operator in operators if any(map(operator.is_named, names)))
 
 
 def _unwanted(
@@ -199,8 +199,8 @@ def _unwanted(
 
 def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
     """Return the offset states that an import added; their offsets are written to the splits."""
-    splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
-    imported = {(one.operator, one.state) for one in record.states}
+    splits = {state.operator for state in record.states if state.name == SOURCE_READER_STATE}
+    imported = {(state.operator, state.state) for state in record.states}
     return [
         LeftOut(
             uid,

@@ -83,10 +83,10 @@ def _batches(
     """Yield key groups, keys and values of entries in large batches."""
     some: list[StateEntries] = []
     rows = size = 0
-    for one in entries:
-        some.append(one)
-        rows += len(one.keys)
-        size += len(one.keys.data)
+    for entry in entries:
+        some.append(entry)
+        rows += len(entry.keys)
+        size += len(entry.keys.data)
         if rows >= _ROWS or size >= PIECE_BYTES:
             yield _batch(some)
             some, rows, size = [], 0, 0
@@ -103,7 +103,7 @@ def _batch(
 
 
 def _together(pieces: list[Spans]) -> Spans:
-    whole = pa.concat_arrays([one.arrow().cast(pa.large_binary()) for one in pieces])
+    whole = pa.concat_arrays([piece.arrow().cast(pa.large_binary()) for piece in pieces])
     _, offsets, content = whole.buffers()
     edges = np.frombuffer(offsets, np.int64, len(whole) + 1)
     data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)

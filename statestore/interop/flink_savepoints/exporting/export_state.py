@@ -208,8 +208,10 @@ def export_savepoint(
     told = _Told(on_progress, restored, plan)
     try:
         memory_bytes = store.parts.parquet.memory_bytes
-        written = [_write(restored, one, writer, memory_bytes, told) for one in plan.operators]
-        others = (_stateless(one, max_parallelism) for one in plan.others)
+        written = [
+            _write(restored, operator, writer, memory_bytes, told) for operator in plan.operators
+        ]
+        others = (_stateless(other, max_parallelism) for other in plan.others)
         copied = () if carried is None else carried.write(writer)
         made = (*(one.metadata for one in written), *others, *copied)
         number = restored.checkpoint_id if carried is None else carried.checkpoint
@@ -245,7 +247,7 @@ class _Told:
         self, tell: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
     ) -> None:
         self._tell, self._done = tell, 0
-        states = [(one, state) for one in plan.operators for state in one.keyed]
+        states = [(operator, state) for operator in plan.operators for state in operator.keyed]
         self._total = sum(
             restored.keyed(one.uid, state.state.name).entry.rows for one, state in states
         )
@@ -291,7 +293,7 @@ def _write(
         found = keyed.done()
     known = plan.imported
     if known is not None and known.parallelism == plan.share.parallelism:
-        there = {one.index for one in subtasks}
+        there = {subtask.index for subtask in subtasks}
         gone = [at for at in known.finished_subtasks if at not in there]
         subtasks = sorted(
             [*subtasks, *(Subtask(at, is_finished=True) for at in gone)], key=lambda one: one.index

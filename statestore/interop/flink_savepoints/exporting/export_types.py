@@ -251,7 +251,9 @@ class ExportPlan:
     @property
     def others(self) -> tuple[ImportedOperator, ...]:
         """Operators of the imported savepoint that have no state with rows."""
-        known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
+        known = {operator.uid for operator in self.operators} | {
+            one.operator for one in self.left_out
+        }
         every = () if self.record is None else self.record.operators
         return tuple(one for one in every if one.is_imported and one.operator not in known)
 

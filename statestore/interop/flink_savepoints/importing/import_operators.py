@@ -190,7 +190,7 @@ def _imported(
         namespace_serializer=None,
         value_serializer=raw["VALUE_SERIALIZER"],
         rows=sum(entry.counts),
-        digest=combine(one.digest for one in entry.handles),
+        digest=combine(handle.digest for handle in entry.handles),
     )
 
 
@@ -203,9 +203,9 @@ def _kafka(
 ) -> None:
     """Write the offsets of a Kafka source; splits of other sources cannot be decoded."""
     rows = []
-    for one in parts:
+    for part in parts:
         try:
-            splits = kafka_splits(one.values(), f"{name} of {operator.title}")
+            splits = kafka_splits(part.values(), f"{name} of {operator.title}")
         except UnsupportedTypeError:
             return
         rows += [
@@ -213,7 +213,7 @@ def _kafka(
                 "topic": split.topic,
                 "partition": split.partition,
                 "offset": split.offset,
-                "subtask": one.subtask,
+                "subtask": part.subtask,
             }
             for split in splits
             if split.offset >= 0  # a negative number is a starting position, such as the earliest

@@ -139,7 +139,7 @@ def plan_import(
 
 def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
     """Refuse to lose the store's state of an operator that is still in the savepoint."""
-    stored = {one.operator for one in before.states}
+    stored = {state.operator for state in before.states}
     left = [
         f"{one.name} (not read: {one.problem})" if one.is_wanted else one.name
         for one in planned
@@ -164,8 +164,10 @@ def _transactions(
     except UnsupportedTypeError as error:
         if _IN_TWO_PHASES not in str(error):
             return (), str(error)
-        handles = (one.operator for one in operator.metadata.subtasks)
-        names = tuple({part.name for one in handles if one is not None for part in one.parts})
+        handles = (subtask.operator for subtask in operator.metadata.subtasks)
+        names = tuple(
+            {part.name for handle in handles if handle is not None for part in handle.parts}
+        )
     if names and Refused.TRANSACTIONS not in drop:
         return (), transactions_said(f"operator state {', '.join(map(repr, names))}")
     return names, None
@@ -173,15 +175,15 @@ def _transactions(
 
 def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
     """Return the operators' names in the store, by operator id."""
-    known = {one.metadata.id for one in savepoint.operators}
+    known = {operator.metadata.id for operator in savepoint.operators}
     for number, uid in uids.items():
         if number not in known:
             raise InvalidArgumentError(
                 f"{savepoint.url} has no operator of id {number}, which is to have the uid {uid!r}"
             )
     wanted = {}
-    for one in savepoint.operators:
-        data = one.metadata
+    for operator in savepoint.operators:
+        data = operator.metadata
         name = data.name if data.name and len(data.name.encode()) <= _LONGEST_NAME else None
         wanted[data.id] = uids.get(data.id) or data.uid or name or data.id
     counts = Counter(name.lower() for name in wanted.values())

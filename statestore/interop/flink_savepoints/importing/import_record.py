@@ -190,17 +190,17 @@ class SavepointRecord:
         """Write the record into a checkpoint."""
         savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
         _broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
-        operators = [vars(one) for one in self.operators]
+        operators = [vars(operator) for operator in self.operators]
         _broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
         states = [
-            vars(one)
+            vars(state)
             | {
-                "form": one.form.value,
-                "names": json.dumps(one.names),
-                "options": json.dumps(one.options),
-                "digest": f"{one.digest:x}",
+                "form": state.form.value,
+                "names": json.dumps(state.names),
+                "options": json.dumps(state.options),
+                "digest": f"{state.digest:x}",
             }
-            for one in self.states
+            for state in self.states
         ]
         _broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
 
@@ -240,7 +240,7 @@ def _state(element: dict[str, Any]) -> ImportedState:
 
 
 def _own(kind: Any) -> Any:
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     return lambda element: {name: element[name] for name in names if name in element}
 
 

@@ -195,7 +195,9 @@ def import_savepoint(
             left_out = checkpoint_left_out(restored.manifest, before)
             newest = restored.checkpoint_id
             return ImportedSavepoint(*places, newest, True, False, before, warnings, left_out)
-        _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
+        _refuse_other(
+            before, {operator.metadata.id for operator in savepoint.operators}, number, store
+        )
     planned = plan_import(
         savepoint,
         operators=operators,
@@ -232,10 +234,10 @@ def import_savepoint(
 
 def _warnings(savepoint: Savepoint) -> Iterator[str]:
     """Yield warnings about state that the savepoint itself may have lost, by operator."""
-    for one in savepoint.operators:
-        said = lost_timers(savepoint, one)
+    for operator in savepoint.operators:
+        said = lost_timers(savepoint, operator)
         if said is not None:
-            yield f"{one.title}: {said}"
+            yield f"{operator.title}: {said}"
 
 
 def _stored(store: StateStore) -> RestoredCheckpoint | None:
@@ -250,7 +252,7 @@ def _refuse_other(
     before: SavepointRecord, operators: Collection[str], number: int, store: StateStore
 ) -> None:
     """Refuse a store whose newest checkpoint is from another job or from a later savepoint."""
-    if not {one.id for one in before.operators} & set(operators):
+    if not {operator.id for operator in before.operators} & set(operators):
         raise InvalidArgumentError(
             f"{store.url} has the savepoint {before.place}, of which no operator is in this one: "
             "import another job into a store of its own"
@@ -271,9 +273,9 @@ def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> 
     known = {
         name
         for operator in planned
-        for one in operator.states
-        if any(form.last_access for form in one.forms)
-        for name in (one.info.name, f"{operator.name}/{one.info.name}")
+        for state in operator.states
+        if any(form.last_access for form in state.forms)
+        for name in (state.info.name, f"{operator.name}/{state.info.name}")
     }
     for name in ttl:
         if name not in known:
@@ -290,10 +292,10 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
         if one.is_wanted and one.problem is not None
     ]
     found += [
-        f"state {one.info.name!r} of operator {operator.name}: {one.why}"
+        f"state {state.info.name!r} of operator {operator.name}: {state.why}"
         for operator in planned
-        for one in operator.states
-        if one.forms[0].form is not Form.COLUMNS
+        for state in operator.states
+        if state.forms[0].form is not Form.COLUMNS
     ]
     if found:
         raise UnsupportedTypeError(
@@ -525,7 +527,7 @@ def _operator(planned: PlannedOperator) -> ImportedOperator:
         is_finished=data.is_finished,
         is_compressed=header is not None and header.is_compressed,
         is_imported=planned.problem is None and (planned.is_wanted or not has_state(data)),
-        finished_subtasks=tuple(one.index for one in data.subtasks if one.is_finished),
+        finished_subtasks=tuple(subtask.index for subtask in data.subtasks if subtask.is_finished),
         coordinator_name=None if data.coordinator is None else data.coordinator.name,
         coordinator=None if data.coordinator is None else data.coordinator.data,
         problem=planned.problem,

@@ -37,7 +37,7 @@ def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Ite
         Operators that cannot be read or were not selected; for the others, the parts that the
         user dropped.
     """
-    whole = {one.id: one for one in savepoint.metadata.operators}
+    whole = {operator.id: operator for operator in savepoint.metadata.operators}
     for one in planned:
         data = whole[one.operator.metadata.id]
         if not has_state(data):
@@ -64,7 +64,7 @@ def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tup
         whole: the operator in the savepoint.
         operator: the same operator without the dropped parts.
     """
-    kinds = dict.fromkeys(kind for one in whole.subtasks for kind, _ in unread_parts(one))
+    kinds = dict.fromkeys(kind for subtask in whole.subtasks for kind, _ in unread_parts(subtask))
     for kind in kinds:
         yield kind.value, f"it was dropped, --drop {kind}"
     states = (
@@ -100,15 +100,15 @@ def checkpoint_left_out(
     operators = () if record is None else record.operators
     older = (
         LeftOutState(
-            operator=one.operator,
+            operator=operator.operator,
             state=None,
-            reason=one.problem or NOT_ASKED_FOR,
+            reason=operator.problem or NOT_ASKED_FOR,
             command=COMMAND,
-            id=one.id,
-            name=one.name,
+            id=operator.id,
+            name=operator.name,
         )
-        for one in operators
-        if not one.is_imported and one.operator not in known
+        for operator in operators
+        if not operator.is_imported and operator.operator not in known
     )
     return (*manifest.left_out, *older, *_dropped_later(manifest, record))
 
@@ -127,13 +127,13 @@ def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterat
         for operator in (entry.state.uid, manifest.operators.id_of(entry.state.uid))
     }
     told = {(one.operator, one.state) for one in manifest.left_out}
-    for one in record.states:
-        operator_id = ids.get(one.operator)
-        if {(one.operator, one.state), (operator_id, one.state)} & (present | told):
+    for state in record.states:
+        operator_id = ids.get(state.operator)
+        if {(state.operator, state.state), (operator_id, state.state)} & (present | told):
             continue
         yield LeftOutState(
-            operator=one.operator,
-            state=one.state,
+            operator=state.operator,
+            state=state.state,
             reason="it was imported, and dropped later",
             command="snapshot",
             id=operator_id,

@@ -200,7 +200,7 @@ def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
         array = at.fields.get("a")
         elements = array if isinstance(array, list) else at.written
     return [
-        (str(one.fields.get("name")), one.fields.get("type"))
-        for one in elements
-        if isinstance(one, JavaObject) and "type" in one.fields
+        (str(element.fields.get("name")), element.fields.get("type"))
+        for element in elements
+        if isinstance(element, JavaObject) and "type" in element.fields
     ]

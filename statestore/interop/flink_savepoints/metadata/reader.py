@@ -319,7 +319,7 @@ def _operator(reader: Reader, version: int) -> OperatorState:
             at=reader.at - 4,
         )
     subtasks = tuple(_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
-    if len({one.index for one in subtasks}) < len(subtasks):
+    if len({subtask.index for subtask in subtasks}) < len(subtasks):
         raise reader.damaged(f"operator {operator_id} has a subtask twice")
     return OperatorState(
         operator_id,

@@ -239,8 +239,8 @@ def _nested(*parts: FlinkType) -> bytes:
 
 def _pojo_body(kind: PojoType) -> bytes:
     fields = [
-        (one.name, utf(one.declared_by) + utf(one.name), snapshot_bytes(one.value))
-        for one in kind.fields
+        (field.name, utf(field.declared_by) + utf(field.name), snapshot_bytes(field.value))
+        for field in kind.fields
     ]
     parts = [utf(kind.class_name), _optional_map(fields)]
     for classes in (kind.registered, kind.others):

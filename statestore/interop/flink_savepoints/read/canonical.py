@@ -156,7 +156,7 @@ def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
 
 
 def _said(state: StateInfo) -> int:
-    return sum(len(one.raw) for one in state.serializers.values())
+    return sum(len(serializer.raw) for serializer in state.serializers.values())
 
 
 def header_bytes(header: KeyedHeader) -> bytes:

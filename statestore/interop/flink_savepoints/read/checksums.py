@@ -102,7 +102,7 @@ def _zero_tables(length: int) -> tuple[_Sums, ...]:
     if length == 1:
         table = _byte_table()
         units = [np.arange(256, dtype=np.uint32) << np.uint32(8 * number) for number in range(4)]
-        return tuple(table[one & np.uint32(0xFF)] ^ one >> np.uint32(8) for one in units)
+        return tuple(table[unit & np.uint32(0xFF)] ^ unit >> np.uint32(8) for unit in units)
     half = _zero_tables(length // 2)
     return tuple(_through(half, one) for one in half)
 
@@ -133,8 +133,8 @@ _SWAPPED = [1, 0, 3, 2, 5, 4, 7, 6]
 
 def xxh3(pieces: _Pieces) -> list[int]:
     """Return the 64-bit XXH3 of each piece."""
-    long = iter(_long([one for one in pieces if len(one) > _LONGEST_MIDDLE]))
-    return [next(long) if len(one) > _LONGEST_MIDDLE else _short(one) for one in pieces]
+    long = iter(_long([piece for piece in pieces if len(piece) > _LONGEST_MIDDLE]))
+    return [next(long) if len(piece) > _LONGEST_MIDDLE else _short(piece) for piece in pieces]
 
 
 def _short(data: bytes | memoryview) -> int:
@@ -183,7 +183,7 @@ def _long(pieces: _Pieces) -> list[int]:
     if not pieces:
         return []
     data = np.frombuffer(b"".join(pieces), np.uint8)
-    lengths = np.array([len(one) for one in pieces], np.int64)
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
     ends = np.cumsum(lengths)
     blocks = (lengths - 1) // _BLOCK
     begins = ends - lengths + blocks * _BLOCK
@@ -287,7 +287,7 @@ def _crc32c_of_blocks(blocks: _Pieces) -> list[int]:
 
 
 def _xxh3_of_blocks(blocks: _Pieces) -> list[int]:
-    sums = xxh3([one[:-1] for one in blocks])
+    sums = xxh3([block[:-1] for block in blocks])
     return [(found ^ one[-1] * _LAST_BYTE) & _LOW for found, one in zip(sums, blocks, strict=True)]
 
 

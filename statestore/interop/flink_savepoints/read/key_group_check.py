@@ -125,11 +125,12 @@ def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
     values = column.to_pylist()
     if name == "SqlTimestamp":
         return [
-            key_hash(one["second"] * 1000 + one["nano"] // 1_000_000, key_type="Long")
-            for one in values
+            key_hash(value["second"] * 1000 + value["nano"] // 1_000_000, key_type="Long")
+            for value in values
         ]
     return [
-        key_hash(one["second"] * _NANOS_PER_SECOND + one["nano"], key_type=name) for one in values
+        key_hash(value["second"] * _NANOS_PER_SECOND + value["nano"], key_type=name)
+        for value in values
     ]
 
 
@@ -160,7 +161,7 @@ def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
 
 
 def _struct(name: str, fields: tuple[FlinkType, ...]) -> tuple[str, Callable[[pa.Array], pa.Array]]:
-    parts = [_column(one) for one in fields]
+    parts = [_column(field) for field in fields]
 
     def make(column: pa.Array) -> pa.Array:
         columns = [part[1](column.field(f"f{at}")) for at, part in enumerate(parts)]

@@ -202,7 +202,7 @@ class KeyedPart:
     def _of_rocksdb(self, wanted: set[int], own: KeyGroupRange) -> Iterator[Entries]:
         for number in sorted(wanted):
             state = self.header.states[number].name
-            tables = [one for one in self._tables if one.column_family == state]
+            tables = [table for table in self._tables if table.column_family == state]
             for key_group, keys, values in live_key_groups(tables, self.prefix, own):
                 name = f"{self.name} (RocksDB, {state}, key group {key_group})"
                 yield Entries(
@@ -213,7 +213,7 @@ class KeyedPart:
 def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> None:
     """Refuse two RocksDB file names for the same bytes, because entries would be read twice."""
     handles = [one for name, one in files if name.endswith(_TABLE)]
-    if len({_identity(one) for one in handles}) < len(handles):
+    if len({_identity(handle) for handle in handles}) < len(handles):
         raise DamagedFileError(
             f"a subtask of operator {operator} names the same bytes as two files of RocksDB"
         )
@@ -236,7 +236,7 @@ def _is_table(name: str, operator: str) -> bool:
 
 
 def _check_families(tables: Sequence[RocksTable], header: KeyedHeader) -> None:
-    known = {one.name for one in header.states} | {_DEFAULT_FAMILY}
+    known = {state.name for state in header.states} | {_DEFAULT_FAMILY}
     for table in tables:
         if table.column_family not in known:
             raise DamagedFileError(

@@ -142,7 +142,7 @@ def read_operator_state(
             f"{_WITH_COMPRESSION} are known"
         )
     is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
-    infos = {one.name: one for _ in range(2) for one in read_state_infos(reader)}
+    infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
     edges = sorted({at for part in handle.parts for at in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("elements do not begin as a stream of Snappy does")

@@ -207,11 +207,11 @@ def _index(block: Spans, is_delta: bool, expansion: Expansion) -> Iterator[_Bloc
 def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
     """Yield lists of adjacent blocks; one request reads each list."""
     run: list[_Block] = []
-    for one in blocks:
-        if run and one.offset - run[0].offset > _TOGETHER:
+    for block in blocks:
+        if run and block.offset - run[0].offset > _TOGETHER:
             yield run
             run = []
-        run.append(one)
+        run.append(block)
     if run:
         yield run
 

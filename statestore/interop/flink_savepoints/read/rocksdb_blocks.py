@@ -99,9 +99,9 @@ class Versions:
         if len(parts) == 1:
             return parts[0]
         return Versions(
-            pa.concat_arrays([one.keys for one in parts]),
-            np.concatenate([one.packed for one in parts]),
-            pa.concat_arrays([one.values for one in parts]),
+            pa.concat_arrays([part.keys for part in parts]),
+            np.concatenate([part.packed for part in parts]),
+            pa.concat_arrays([part.values for part in parts]),
         )
 
 

@@ -52,7 +52,7 @@ def live_key_groups(
         DamagedFileError or UnsupportedTypeError: as ``RocksTable.versions``.
     """
     found = tuple(tables)
-    tombstones = _disjoint([one for table in found for one in table.tombstones])
+    tombstones = _disjoint([tombstone for table in found for tombstone in table.tombstones])
     sources = [_by_key_group(table, prefix, key_groups) for table in found]
     heads = [next(source, None) for source in sources]
     for key_group in key_groups:
@@ -75,7 +75,7 @@ def _disjoint(tombstones: Sequence[Tombstone]) -> list[Tombstone]:
     Then a key is in at most one range, regardless of the number of range deletes.
     """
     waiting = sorted(tombstones, key=lambda one: one.first, reverse=True)
-    edges = sorted({edge for one in tombstones for edge in (one.first, one.stop)})
+    edges = sorted({edge for tombstone in tombstones for edge in (tombstone.first, tombstone.stop)})
     newest: list[tuple[int, bytes]] = []  # a heap by negative sequence number
     found = []
     for first, stop in pairwise(edges):
@@ -184,8 +184,8 @@ def _deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
     """
     found, keys, sequences = np.zeros(len(versions), np.bool_), versions.keys, versions.sequences
     rows = range(len(keys))
-    for one in tombstones:
-        first = bisect_left(rows, one.first, key=lambda row: keys[row].as_py())
-        stop = bisect_left(rows, one.stop, lo=first, key=lambda row: keys[row].as_py())
-        found[first:stop] = sequences[first:stop] < one.sequence
+    for tombstone in tombstones:
+        first = bisect_left(rows, tombstone.first, key=lambda row: keys[row].as_py())
+        stop = bisect_left(rows, tombstone.stop, lo=first, key=lambda row: keys[row].as_py())
+        found[first:stop] = sequences[first:stop] < tombstone.sequence
     return found

@@ -149,8 +149,8 @@ class FlinkOperator:
         if not self.parts:
             return None
         whole = united([part.header for part in self.parts])
-        known = {one.name for one in self.states}
-        return replace(whole, states=tuple(one for one in whole.states if one.name in known))
+        known = {state.name for state in self.states}
+        return replace(whole, states=tuple(state for state in whole.states if state.name in known))
 
     @property
     def size_bytes(self) -> int:
@@ -192,13 +192,13 @@ class FlinkOperator:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
             with _noted(f"in the {part.name}"):
-                for found in part.entries(wanted, key_groups):
-                    state = part.states[found.state]
+                for entry in part.entries(wanted, key_groups):
+                    state = part.states[entry.state]
                     if state is None:
                         continue
-                    entries = StateEntries(state, found.key_group, found.keys, found.values)
+                    entries = StateEntries(state, entry.key_group, entry.keys, entry.values)
                     if is_checked and part.is_bare:
-                        with _noted(f"in state {state.name!r}, key group {found.key_group}"):
+                        with _noted(f"in state {state.name!r}, key group {entry.key_group}"):
                             _check_entries(entries, self._prefix)
                     yield entries
 
@@ -247,7 +247,7 @@ class FlinkOperator:
         """
         for subtask in self.metadata.subtasks:
             handle = subtask.operator
-            if handle is not None and not {one.name for one in handle.parts} <= {*but}:
+            if handle is not None and not {part.name for part in handle.parts} <= {*but}:
                 what = f"operator state of {self.title}, subtask {subtask.index}"
                 with _noted(f"in the {what}"):
                     source = source_of(handle.stream, self.places, what)
@@ -424,7 +424,7 @@ def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) ->
     url = places.storage.url
     with _noted(f"in the savepoint {url}"):
         metadata = read_metadata(data, f"{url}/{METADATA}")
-    operators = tuple(_operator(one, places, drop) for one in metadata.operators)
+    operators = tuple(_operator(operator, places, drop) for operator in metadata.operators)
     return Savepoint(url, metadata, operators)
 
 
@@ -433,7 +433,7 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
     problem = None
     with _noted(f"in operator {_title(metadata)}"):
         try:
-            subtasks = tuple(kept(one, drop) for one in metadata.subtasks)
+            subtasks = tuple(kept(subtask, drop) for subtask in metadata.subtasks)
             metadata = replace(metadata, subtasks=subtasks)
             places.refuse_others(metadata)
             parts = list(_parts(metadata, places, drop))
@@ -462,7 +462,7 @@ def _parts(
             else (handle.stream, handle.offsets)
         )
         source = source_of(stream, places, what)
-        stop = min((one for one in offsets if one), default=source.size)
+        stop = min((offset for offset in offsets if offset), default=source.size)
         data = source.read(0, min(stop, source.size))
         header = read_header(data, source.name)
         if header.length != len(data):

@@ -95,7 +95,7 @@ class Places:
             InvalidArgumentError: if a file is outside, before any state is read.
         """
         urls = set()
-        for handle in (one for subtask in operator.subtasks for one in _streams(subtask)):
+        for handle in (stream for subtask in operator.subtasks for stream in _streams(subtask)):
             if isinstance(handle, FileHandle | SegmentHandle):
                 urls.add(self.url(handle.path))
             elif isinstance(handle, RelativeHandle):

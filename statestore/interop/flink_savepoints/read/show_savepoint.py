@@ -144,7 +144,7 @@ def show_savepoint(
 
 def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
     problem = operator.problem
-    entries: dict[str, Counter[int]] = {one.name: Counter() for one in operator.states}
+    entries: dict[str, Counter[int]] = {state.name: Counter() for state in operator.states}
     sizes: Counter[str] = Counter()
     elements: list[SubtaskElements] = []
     try:
@@ -152,13 +152,13 @@ def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
         for found in operator.entries(is_checked=True) if problem is None else ():
             entries[found.state.name][found.key_group] += len(found.keys)
             spans = (found.keys, found.values)
-            sizes[found.state.name] += sum(int((one.ends - one.starts).sum()) for one in spans)
+            sizes[found.state.name] += sum(int((span.ends - span.starts).sum()) for span in spans)
     except (IncompatibleStateError, MissingFileError, UnsupportedTypeError) as error:
         problem = str(error)
     metadata = operator.metadata
     keyed = (
-        _keyed(one, entries[one.name], sizes[one.name], is_read=problem is None)
-        for one in operator.states
+        _keyed(state, entries[state.name], sizes[state.name], is_read=problem is None)
+        for state in operator.states
     )
     return ShownOperator(
         id=metadata.id,
@@ -209,8 +209,8 @@ def _note(kind: FlinkType) -> str | None:
 
 def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:
     found = []
-    for name in dict.fromkeys(one.info.name for one in elements):
-        parts = [one for one in elements if one.info.name == name]
+    for name in dict.fromkeys(element.info.name for element in elements):
+        parts = [element for element in elements if element.info.name == name]
         info = parts[0].info
         value = name_of(info.value)
         found.append(
@@ -218,8 +218,8 @@ def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorStat
                 name=name,
                 mode=info.mode,
                 type=value if info.key is None else f"Map<{name_of(info.key)}, {value}>",
-                elements={one.subtask: one.count() for one in parts},
-                size_bytes=sum(int((one.raw.ends - one.raw.starts).sum()) for one in parts),
+                elements={part.subtask: part.count() for part in parts},
+                size_bytes=sum(int((part.raw.ends - part.raw.starts).sum()) for part in parts),
                 splits=_splits(parts),
             )
         )
@@ -231,7 +231,7 @@ def _splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
     if parts[0].info.name != SOURCE_READER_STATE or parts[0].info.value != Scalar("byte[]"):
         return None
     try:
-        found = [split for one in parts for split in kafka_splits(one.values(), one.raw.name)]
+        found = [split for part in parts for split in kafka_splits(part.values(), part.raw.name)]
     except UnsupportedTypeError:
         return None
     return tuple(sorted(found, key=lambda one: (one.topic, one.partition)))

@@ -144,12 +144,12 @@ def pojo_fields(kind: PojoType) -> list[pa.Field]:
         return [pa.field(name, data_type) for name, data_type in found.items()]
     if _CLASS in found:
         raise UnsupportedTypeError(f"{kind.class_name} has subclasses, and a field named 'class'")
-    for one in subclasses:
-        if not isinstance(one.value, PojoType):
-            raise UnsupportedTypeError(f"{one.class_name}, of {kind.class_name}, is no POJO")
-        if one.value.registered or one.value.others:
-            raise UnsupportedTypeError(f"{one.class_name} has subclasses of its own")
-        for field in one.value.fields:
+    for subclass in subclasses:
+        if not isinstance(subclass.value, PojoType):
+            raise UnsupportedTypeError(f"{subclass.class_name}, of {kind.class_name}, is no POJO")
+        if subclass.value.registered or subclass.value.others:
+            raise UnsupportedTypeError(f"{subclass.class_name} has subclasses of its own")
+        for field in subclass.value.fields:
             data_type = arrow_type(field.value)
             if found.setdefault(field.name, data_type) != data_type:
                 raise UnsupportedTypeError(

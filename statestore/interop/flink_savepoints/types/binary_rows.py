@@ -319,12 +319,12 @@ def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
         else:
             micros = field.cast(pa.int64()).to_pylist()
             pairs = (
-                None if one is None else (one // 1_000_000, one % 1_000_000 * 1000)
-                for one in micros
+                None if micro is None else (micro // 1_000_000, micro % 1_000_000 * 1000)
+                for micro in micros
             )
         return [
-            None if one is None else (one[0] * 1000 + one[1] // 1_000_000, one[1] % 1_000_000)
-            for one in pairs
+            None if pair is None else (pair[0] * 1000 + pair[1] // 1_000_000, pair[1] % 1_000_000)
+            for pair in pairs
         ]
     if pa.types.is_temporal(field.type):
         width = pa.int64() if field.type.bit_width == _WORD * 8 else pa.int32()
@@ -367,7 +367,7 @@ def _written_array(element: LogicalType, values: list[Any]) -> bytes:
     behind = bytearray()
     first = len(head) + count * width
     first += -first % _WORD
-    words = b"".join(_word(element, one, behind, first)[:width] for one in values)
+    words = b"".join(_word(element, value, behind, first)[:width] for value in values)
     return (head + words).ljust(first, b"\0") + bytes(behind)
 
 

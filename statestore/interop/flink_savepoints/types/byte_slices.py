@@ -55,7 +55,7 @@ class Spans:
     @staticmethod
     def of(values: list[bytes], name: str) -> Spans:
         """Copy a list of bytes into one buffer and return its slices."""
-        ends = np.cumsum([len(one) for one in values], dtype=np.int64)
+        ends = np.cumsum([len(value) for value in values], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(values)]
         return Spans(np.frombuffer(b"".join(values), np.uint8), starts, ends, name)
 

@@ -86,7 +86,7 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
         case Scalar(name):
             return decoded_scalar(name, cursor)
         case TupleType(_, fields):
-            return _struct([decoded_from(one, cursor) for one in fields], arrow_type(kind))
+            return _struct([decoded_from(field, cursor) for field in fields], arrow_type(kind))
         case RowType():
             return _row(kind, cursor)
         case ListType(element, form):
@@ -360,7 +360,7 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
     subclasses = (*kind.registered, *kind.others)
     _name_subclasses(kind, cursor, flags, which)
     fields = pojo_fields(kind)
-    classes = [kind, *(one.value for one in subclasses)]
+    classes = [kind, *(subclass.value for subclass in subclasses)]
     columns: dict[str, list[tuple[Rows, pa.Array]]] = {field.name: [] for field in fields}
     for number, one in enumerate(classes):
         rows = which == number

@@ -247,7 +247,7 @@ def _big(value: int | None) -> bytes:
 
 def _big_integers(array: pa.Array) -> pa.Array:
     numbers = (None if text is None else _whole(text) for text in array.to_pylist())
-    return pa.array([_big(one) for one in numbers], _BYTES)
+    return pa.array([_big(number) for number in numbers], _BYTES)
 
 
 def _whole(text: str) -> int:

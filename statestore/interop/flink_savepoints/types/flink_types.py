@@ -352,7 +352,9 @@ def name_of(kind: FlinkType) -> str:
         case TimerType(key, namespace):
             return _of("Timer", key, namespace)
         case PojoType(class_name, pojo_fields):
-            inner = ", ".join(f"{one.name} {name_of(one.value)}" for one in pojo_fields)
+            inner = ", ".join(
+                f"{pojo_field.name} {name_of(pojo_field.value)}" for pojo_field in pojo_fields
+            )
             return f"{_short(class_name)}({inner})"
         case EnumType(class_name) | UnknownType(class_name):
             return _short(class_name)

@@ -188,7 +188,7 @@ class StateColumns:
                 raise UnsupportedTypeError("a key of PyFlink is null, which has no key group")
         if isinstance(self.key.kind, RowType):
             fields = list(found.type)[-len(self.key.kind.fields) :]
-            kept = [found.field(one.name) for one in fields]
+            kept = [found.field(field.name) for field in fields]
             found = pa.StructArray.from_arrays(kept, fields=fields)
         return self.key.columns(found)
 
@@ -385,4 +385,4 @@ def _wanted(role: str, part: PartColumns) -> list[str]:
         prefix = "" if role == "namespace" else f"{role}_"
         return [f"{prefix}{name}" for name in _WINDOW]
     prefix = "" if role == "value" else f"{role}_"
-    return [f"{prefix}{one.name}" for one in part.fields]
+    return [f"{prefix}{field.name}" for field in part.fields]

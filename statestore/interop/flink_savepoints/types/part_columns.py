@@ -200,9 +200,9 @@ def key_types(kind: FlinkType, hash_scheme: str) -> tuple[str, ...]:
     """
     names: list[str | None]
     if isinstance(kind, RowDataType):
-        names = [_sql_name(one) for one in kind.columns]
+        names = [_sql_name(column) for column in kind.columns]
     elif isinstance(kind, TupleType):
-        names = [_java_name(one) for one in kind.fields]
+        names = [_java_name(field) for field in kind.fields]
     elif kind == Scalar("byte[]") and hash_scheme == "pyflink":  # hashed by content in a Row
         names = ["byte[]"]
     else:
@@ -220,8 +220,8 @@ def _java_name(kind: FlinkType) -> str | None:
         case Scalar(name) if name in _PLAIN:
             return name
         case TupleType(_, fields) | RowType(fields):
-            parts = [_java_name(one) for one in fields]
-            known = [one for one in parts if one is not None]
+            parts = [_java_name(field) for field in fields]
+            known = [part for part in parts if part is not None]
             outer = "Row" if isinstance(kind, RowType) else f"Tuple{len(parts)}"
             return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
         case ListType(element, "List"):

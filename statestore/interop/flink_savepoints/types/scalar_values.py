@@ -166,11 +166,11 @@ def _big_integers(cursor: Cursor) -> pa.Array:
 def _big_decimals(cursor: Cursor) -> pa.Array:
     """Read ``BigDecSerializer``: the unscaled digits as a whole number, then the scale."""
     digits = _big_bytes(cursor)
-    there = np.array([one is not None for one in digits], np.bool_)
+    there = np.array([digit is not None for digit in digits], np.bool_)
     some = cursor.only(there)
     scales = iter(some.numbers(">i4").tolist())
     cursor.moved(there, some)
-    found = [None if one is None else _decimal_text(one, next(scales)) for one in digits]
+    found = [None if digit is None else _decimal_text(digit, next(scales)) for digit in digits]
     return pa.array(found, pa.string())
 
 

@@ -365,7 +365,7 @@ def _micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
 def _tuple(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
     if not 1 <= len(parts) <= _MOST_FIELDS:
         raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
-    kind = TupleType(f"{_TUPLE}{len(parts)}", tuple(one.kind for one in parts))
+    kind = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.kind for part in parts))
     return FlinkColumn(
         stored,
         kind,
@@ -375,7 +375,7 @@ def _tuple(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
 
 
 def _row(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
-    kind = RowType(tuple(one.kind for one in parts))
+    kind = RowType(tuple(part.kind for part in parts))
 
     def there(array: pa.Array) -> pa.Array:
         insert = pa.array(np.zeros(len(array), np.int8))

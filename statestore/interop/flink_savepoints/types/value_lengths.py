@@ -266,12 +266,12 @@ def _row(fields: tuple[FlinkType, ...], has_kind: bool) -> Skip:
 
 def _pojo(kind: PojoType) -> Skip:
     """Skip a POJO according to its flags (``PojoSerializer``): null, the class, or a subclass."""
-    fields = tuple(_flagged(skipper(one.value), skips_if=False) for one in kind.fields)
+    fields = tuple(_flagged(skipper(field.value), skips_if=False) for field in kind.fields)
 
     def subclass(reader: Reader, flags: int) -> Subclass | None:
         if flags == 4:
             name = reader.utf()
-            return next((one for one in kind.others if one.class_name == name), None)
+            return next((other for other in kind.others if other.class_name == name), None)
         if flags == 8:
             number = reader.u8()
             return kind.registered[number] if number < len(kind.registered) else None
@@ -282,8 +282,8 @@ def _pojo(kind: PojoType) -> Skip:
         if flags == 1:
             return
         if flags == 2:
-            for one in fields:
-                one(reader)
+            for field in fields:
+                field(reader)
             return
         found = subclass(reader, flags)
         if found is None or found.value is None:

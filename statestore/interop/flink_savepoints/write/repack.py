@@ -155,7 +155,7 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
     wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
     if known.max_parallelism == 1:
         most, wanted = 1, 1
-    others = [one.index + 1 for one in known.subtasks if one.operator is not None]
+    others = [subtask.index + 1 for subtask in known.subtasks if subtask.operator is not None]
     return KeyGroupAssignment(max_parallelism=most, parallelism=max([wanted, *others]))
 
 
@@ -164,10 +164,12 @@ def _repacked(
 ) -> tuple[OperatorState, Mapping[str, int]]:
     """Write an operator's state; return its metadata with new handles, and entries by state."""
     subtasks: dict[int, Subtask] = {
-        one.index: replace(
-            one, operator=writer.copied(one.operator, operator.places, operator.title), keyed=None
+        subtask.index: replace(
+            subtask,
+            operator=writer.copied(subtask.operator, operator.places, operator.title),
+            keyed=None,
         )
-        for one in operator.metadata.subtasks
+        for subtask in operator.metadata.subtasks
     }
     entries: dict[str, int] = {}
     header = operator.header
@@ -195,12 +197,12 @@ def _sorted(
     """Sort all entries of an operator by their new key groups; return the counts by state."""
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     counts: dict[str, int] = {}
-    for found in operator.entries(is_checked=True):
-        name, keys = found.state.name, found.keys
+    for entry in operator.entries(is_checked=True):
+        name, keys = entry.state.name, entry.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
-        groups = _new_groups(operator, found, keys, most)
+        groups = _new_groups(operator, entry, keys, most)
         whole = joined(prefixes(groups, most), keys.arrow().cast(BYTES))
-        sort.add(entries_of(whole, found.values.arrow().cast(BYTES)), groups, places[name])
+        sort.add(entries_of(whole, entry.values.arrow().cast(BYTES)), groups, places[name])
         counts[name] = counts.get(name, 0) + len(keys)
     return counts
 
