@@ -29,7 +29,7 @@ from jobs.places import JobSettings
 from jobs.restarts import run_attempts, with_strategy
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
 from statestore.parsing import parse_toml
-from statestore.restarts import Clock
+from statestore.restarts import RestartClock
 from statestore.settings import from_table, read_toml
 
 __all__ = ["Job", "Progress", "Report", "columns", "load_settings", "run", "write_file"]
@@ -60,7 +60,7 @@ class Job(Generic[S]):
 
 
 def run(
-    job: Job[Any], arguments: Sequence[str] | None = None, *, clock: Clock | None = None
+    job: Job[Any], arguments: Sequence[str] | None = None, *, clock: RestartClock | None = None
 ) -> int:
     """Run a job with these arguments, by default the process's own; return the exit code.
 
@@ -74,7 +74,7 @@ def run(
             lambda: load_settings(job.settings, given.conf_file, overrides),
             lambda settings, listeners: job.work(settings, progress, listeners),
             _on_stderr,
-            clock or Clock(),
+            clock or RestartClock(),
         )
         report["attempts"] = attempts
     except StateStoreError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jobs.command import Progress, Report, columns
 from jobs.settings import KafkaSettings, OffsetsSettings
 from statestore.errors import NotFoundError
-from statestore.sources.discovery import Finding, reconcile
+from statestore.sources.discovery import PartitionFinding, reconcile
 from statestore.sources.kafka import KafkaCluster
 from statestore.sources.offsets import SourceOffset, source_offsets
 
@@ -97,7 +97,7 @@ def summary(report: Report) -> str:
     return f"Kafka at {report['bootstrap']}: {counts or 'no partitions'}"
 
 
-def _report(kafka: KafkaSettings, findings: Sequence[Finding]) -> Report:
+def _report(kafka: KafkaSettings, findings: Sequence[PartitionFinding]) -> Report:
     return {
         "bootstrap": kafka.bootstrap,
         "decisions": dict(Counter(finding.decision.value for finding in findings)),

@@ -18,7 +18,7 @@ from jobs.places import JobSettings
 from statestore.errors import SettingsError
 from statestore.jobgraph.graph import close_match
 from statestore.jobgraph.restart import strategy_of
-from statestore.restarts import Clock, run_with_restarts
+from statestore.restarts import RestartClock, run_with_restarts
 
 __all__ = ["run_attempts", "with_strategy"]
 
@@ -33,7 +33,7 @@ def run_attempts(
     load: Callable[[], S],
     work: Callable[[S, Listeners], R],
     say: Callable[[str], None],
-    clock: Clock,
+    clock: RestartClock,
 ) -> tuple[R, int]:
     """Return the result of the work, and the number of attempts.
 

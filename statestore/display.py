@@ -19,7 +19,7 @@ from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
     "MOST_BARS",
-    "Bar",
+    "NotebookBar",
     "Tone",
     "amount",
     "bars",
@@ -53,7 +53,7 @@ _LAST_MS = 253_402_300_799_999  # the end of the year 9999, datetime's limit
 
 
 @dataclass(frozen=True)
-class Bar:
+class NotebookBar:
     """A bar: its label, its parts from left to right, and the text next to it.
 
     A ``bad`` bar has another color, and a mark for readers who cannot see colors.
@@ -78,7 +78,7 @@ def text(said: str) -> str:
     return f"<div>{escape(said)}</div>"
 
 
-def bars(drawn: Sequence[Bar]) -> str:
+def bars(drawn: Sequence[NotebookBar]) -> str:
     """Return bars below each other, scaled to the longest one.
 
     Bars beyond :data:`MOST_BARS` are only counted. Returns an empty text without bars.
@@ -177,7 +177,7 @@ def _svg(lines: Sequence[str]) -> str:
     )
 
 
-def _bar(bar: Bar, most: float, top: int) -> str:
+def _bar(bar: NotebookBar, most: float, top: int) -> str:
     drawn, left = [], float(_LABEL)
     for value, tone in bar.parts:
         if value > 0:

@@ -24,7 +24,7 @@ from statestore.errors import (
 )
 from statestore.jobgraph.restart import RestartStrategy
 
-__all__ = ["Clock", "brief", "is_recoverable", "run_with_restarts"]
+__all__ = ["RestartClock", "brief", "is_recoverable", "run_with_restarts"]
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ _DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class RestartClock:
     """The clock and the source of randomness for restarts; tests can replace it to avoid waiting.
 
     ``now_ms`` never runs backwards, ``sleep`` takes seconds, and ``between(low, high)`` draws an
@@ -75,7 +75,7 @@ def run_with_restarts(
     *,
     prepare: Callable[[], None] | None = None,
     say: Callable[[str], None] | None = None,
-    clock: Clock | None = None,
+    clock: RestartClock | None = None,
 ) -> R:
     """Return the result of ``run``; after a failure, wait as ``strategy`` says, and run it again.
 
@@ -98,7 +98,7 @@ def run_with_restarts(
         raise InvalidArgumentError(
             f"strategy is a restart strategy, such as FixedDelay(attempts=3), not {strategy!r}"
         )
-    clock, say = clock or Clock(), say or logging.getLogger("statestore").warning
+    clock, say = clock or RestartClock(), say or logging.getLogger("statestore").warning
     state = strategy.begin()
     for attempt in count(1):
         try:
@@ -125,7 +125,7 @@ def run_with_restarts(
     raise AssertionError("attempts are not counted to an end")
 
 
-def _wait_until(due_ms: int, clock: Clock) -> None:
+def _wait_until(due_ms: int, clock: RestartClock) -> None:
     # A sleep may end early, and the longest delays exceed the maximum of one sleep.
     while (left := due_ms - clock.now_ms()) > 0:
         clock.sleep(min(left, _DAY_MS) / 1000)

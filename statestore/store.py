@@ -15,7 +15,17 @@ from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.delta.state_table import TABLE_FORMATS
-from statestore.display import MOST_BARS, Bar, bars, counted, figure, size, table, text, when
+from statestore.display import (
+    MOST_BARS,
+    NotebookBar,
+    bars,
+    counted,
+    figure,
+    size,
+    table,
+    text,
+    when,
+)
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.layers import CompactionRule
@@ -580,14 +590,14 @@ class StateStore:
         self._parts.listeners.remove(listener)
 
 
-def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[Bar, tuple[Any, ...]]:
+def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[NotebookBar, tuple[Any, ...]]:
     """Return a checkpoint as a bar and as a table row, even if it is unreadable."""
     try:
         one = catalog.load_header(checkpoint_id)
     except StateStoreError as error:
-        bar = Bar(str(checkpoint_id), (), f"cannot be read: {error.kind}", bad=True)
+        bar = NotebookBar(str(checkpoint_id), (), f"cannot be read: {error.kind}", bad=True)
         return bar, (checkpoint_id, f"cannot be read: {error.kind}", None, None, None, None)
     label = f"{checkpoint_id} · {when(one.created_at_ms)}"
-    bar = Bar(label, ((one.size_bytes, "plain"),), size(one.size_bytes))
+    bar = NotebookBar(label, ((one.size_bytes, "plain"),), size(one.size_bytes))
     whole = (one.parallelism, one.rows, one.size_bytes, one.files)
     return bar, (checkpoint_id, one.created_at_ms, *whole)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.display import MOST_BARS, Bar, bars, duration, figure, strips, table
+from statestore.display import MOST_BARS, NotebookBar, bars, duration, figure, strips, table
 from statestore.format.names import manifest_path
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.testing.counting import CountingStorage
@@ -181,15 +181,18 @@ def test_a_comparison_marks_what_would_be_taken(store: StateStore) -> None:
 
 def test_bars_are_as_long_as_their_values() -> None:
     picture = bars(
-        [Bar("a", ((30, "plain"), (10, "bad")), "40"), Bar("b", ((20, "good"), (0, "bad")), "20")]
+        [
+            NotebookBar("a", ((30, "plain"), (10, "bad")), "40"),
+            NotebookBar("b", ((20, "good"), (0, "bad")), "20"),
+        ]
     )
     assert widths(picture) == pytest.approx([217.5, 72.5, 145])
-    assert widths(bars([Bar("none", ((0, "plain"),), "0")])) == []
+    assert widths(bars([NotebookBar("none", ((0, "plain"),), "0")])) == []
     assert bars([]) == ""
 
 
 def test_bars_beyond_what_can_be_seen_are_counted() -> None:
-    picture = bars([Bar(f"{n}", ((1, "plain"),), "") for n in range(MOST_BARS + 2)])
+    picture = bars([NotebookBar(f"{n}", ((1, "plain"),), "") for n in range(MOST_BARS + 2)])
     assert len(widths(picture)) == MOST_BARS
     assert "… and 2 more" in picture
 

@@ -34,8 +34,8 @@ __all__ = [
     "KEY",
     "MAX_PARALLELISM",
     "SOURCE",
+    "FlightBatch",
     "Job",
-    "MicroBatch",
     "States",
     "consume",
     "elements",
@@ -60,7 +60,7 @@ BATCHES_TO_HALF = 3
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class FlightBatch:
     """The range of a micro-batch: each partition from its start to its stop (exclusive)."""
 
     starts: Mapping[int, int]
@@ -80,13 +80,13 @@ def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> li
 
 def micro_batches(
     starts: Mapping[int, int], ends: Mapping[int, int], parallelism: int, limit: int
-) -> list[MicroBatch]:
+) -> list[FlightBatch]:
     """Return micro-batches for the next ``limit`` flights after ``starts``, or all of the rest."""
     batches = []
     here = dict(starts)
     while limit > 0 and here != ends:
         stops = _stops(here, ends, parallelism, limit)
-        batches.append(MicroBatch(here, stops))
+        batches.append(FlightBatch(here, stops))
         limit -= batches[-1].rows
         here = stops
     return batches
@@ -160,7 +160,7 @@ def start(log: FlightLog, parallelism: int) -> Job:
     return Job(parallelism, None, log.starts, dict.fromkeys(log.starts, 0))
 
 
-def consume(spark: SparkSession, log: FlightLog, job: Job, batch: MicroBatch) -> Job:
+def consume(spark: SparkSession, log: FlightLog, job: Job, batch: FlightBatch) -> Job:
     """Return the job after one more micro-batch."""
     rows = log.read(spark, batch.starts, batch.stops)
     states = fold(job.states, rows.where(F.col(KEY).isNotNull())).computed()

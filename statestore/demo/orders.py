@@ -42,7 +42,7 @@ PerSubtask = tuple[tuple[SourceOffset, ...], ...]
 
 
 @dataclass(frozen=True)
-class Source:
+class OrderSource:
     """A topic, and the broker where it is."""
 
     spark: SparkSession
@@ -66,7 +66,7 @@ class Source:
         return tuple(replace(end, offset=end.offset + 1) for end in ends)
 
 
-def run(source: Source, store: StateStore, parallelism: int) -> dict[str, Any]:
+def run(source: OrderSource, store: StateStore, parallelism: int) -> dict[str, Any]:
     """Run the job once; return the restored, read and written parts."""
     old = _newest(store, parallelism)
     begun = _restored_offsets(old, parallelism)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     spark = SparkSession.Builder().appName("orders").getOrCreate()
     store = StateStore.open(given.store, spark=spark, table_format="parquet")
-    done = run(Source(spark, given.bootstrap, given.topic), store, given.parallelism)
+    done = run(OrderSource(spark, given.bootstrap, given.topic), store, given.parallelism)
     print(json.dumps(done), flush=True)
     return 0
 

@@ -37,8 +37,8 @@ from statestore.demo.job import (
     KEY,
     MAX_PARALLELISM,
     SOURCE,
+    FlightBatch,
     Job,
-    MicroBatch,
     consume,
     elements,
     fold,
@@ -54,7 +54,7 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = [
-    "Comparison",
+    "StoryComparison",
     "Teller",
     "compare",
     "differing_rows",
@@ -200,7 +200,7 @@ Elements = Sequence[Sequence[Mapping[str, object]]]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StoryComparison:
     """The comparison of one state: its rows, the rows of one side only, and both hex digests."""
 
     state: str
@@ -217,7 +217,7 @@ class Comparison:
 
 def compare(
     store: StateStore, checkpoint: int, reference: StateStore, uninterrupted: Job
-) -> list[Comparison]:
+) -> list[StoryComparison]:
     """Return one comparison per state of the checkpoint.
 
     The rows of the checkpoint in ``store`` are compared with the rows that ``uninterrupted``
@@ -234,7 +234,7 @@ def compare(
         differing[SOURCE, name] = _differing_elements(stored, per_subtask)
     other = reference.manifest()
     return [
-        Comparison(
+        StoryComparison(
             state=entry.state.name,
             rows=entry.rows,
             differing_rows=differing[entry.state.uid, entry.state.name],
@@ -303,7 +303,7 @@ class Demo:
         # Digests depend only on rows, not on the table format or the number of files.
         return self._open("uninterrupted", "parquet")
 
-    def consume(self, job: Job, batches: Sequence[MicroBatch]) -> Job:
+    def consume(self, job: Job, batches: Sequence[FlightBatch]) -> Job:
         """Return the job after some micro-batches."""
         for number, batch in enumerate(batches, start=1):
             what = f"parallelism {job.parallelism}, micro-batch {number} of {len(batches)}"
@@ -494,7 +494,7 @@ def _uninterrupted(demo: Demo) -> Job:
     return Job(NEW_PARALLELISM, keyed, demo.log.ends, unkeyed)
 
 
-def _verdict(found: Sequence[Comparison]) -> str:
+def _verdict(found: Sequence[StoryComparison]) -> str:
     wrong = [each for each in found if not each.equal]
     if wrong:
         rows = sum(each.differing_rows for each in wrong)

@@ -23,7 +23,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import BaseComparison, Seen
+from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.writer import ParquetOptions
@@ -173,7 +173,7 @@ def write_against(
         pieces = _runs(_fitted(rows, state), state, options)
     else:
         pieces = sorted_pieces(_keyed(rows, state, options), state, options.memory_bytes)
-    seen = Seen()
+    seen = ObservedRows()
     handles = write_pieces(against.changes(pieces, everything, seen), target)
     return handles, RowSet(seen.rows, seen.digest)
 

@@ -23,7 +23,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import BaseComparison, Seen
+from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
@@ -131,12 +131,12 @@ def write_against(
 
     Return the handles, and the number and digest of all these rows.
     """
-    seen: list[Seen] = []
+    seen: list[ObservedRows] = []
     memory_bytes = max(against.memory_bytes // _threads(rows, against.state), 1)
     against = replace(against, memory_bytes=memory_bytes)
 
     def changes(tables: Tables, key_groups: KeyGroupRange) -> Tables:
-        own = Seen()
+        own = ObservedRows()
         seen.append(own)
         return against.changes(against.pieces(tables), key_groups, own)
 

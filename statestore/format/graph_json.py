@@ -12,7 +12,7 @@ from msgspec import Struct, to_builtins
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.documents import Count, as_declared, converted
-from statestore.jobgraph.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
+from statestore.jobgraph.graph import ChainingStrategy, EdgePartitioner, Exchange, JobGraph
 
 __all__ = ["GraphDocument", "graph_from_json", "graph_to_json"]
 
@@ -33,7 +33,7 @@ class _Node(Struct, frozen=True, kw_only=True):
 class _Edge(Struct, frozen=True, kw_only=True):
     source: str
     target: str
-    partitioner: Partitioner | None = None
+    partitioner: EdgePartitioner | None = None
     exchange: Exchange
     number: Count
 

@@ -22,7 +22,7 @@ from statestore.keys.groups import KeyGroupRange
 __all__ = [
     "MARK",
     "CompactionRule",
-    "Span",
+    "LayeredSpan",
     "change_state",
     "delete_widths",
     "is_overdue",
@@ -167,7 +167,7 @@ class CompactionRule:
             )
 
 
-class Span(NamedTuple):
+class LayeredSpan(NamedTuple):
     """A span of key groups: rows and bytes of its base file, and the rows of its changes."""
 
     key_groups: KeyGroupRange
@@ -197,14 +197,14 @@ def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
         merged, waiting, depth = passed, 1, depth + 1
 
 
-def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
+def spans_of(entry: KeyedEntry) -> tuple[LayeredSpan, ...]:
     """Return the spans of a state, which cover all key groups in order."""
     if not entry.handles:
         everything = KeyGroupRange.every(entry.state.max_parallelism)
         changed = sum(live_rows(layer, everything) for layer in entry.layers)
-        return (Span(everything, 0, 0, changed),)
+        return (LayeredSpan(everything, 0, 0, changed),)
     return tuple(
-        Span(
+        LayeredSpan(
             key_groups,
             handle.rows,
             handle.size_bytes,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from statestore.display import Bar, amount, bars, counted, figure, size, table, text, when
+from statestore.display import NotebookBar, amount, bars, counted, figure, size, table, text, when
 from statestore.errors import StateNotFoundError
 from statestore.format.batches import BatchRecord
 from statestore.format.digest import RowSet, combine
@@ -318,7 +318,9 @@ class Manifest:
     def _repr_html_(self) -> str:
         """Return the notebook view: the bytes of each state, and its properties."""
         drawn = [
-            Bar(f"{e.state.uid} · {e.state.name}", ((e.size_bytes, "plain"),), size(e.size_bytes))
+            NotebookBar(
+                f"{e.state.uid} · {e.state.name}", ((e.size_bytes, "plain"),), size(e.size_bytes)
+            )
             for e in self.entries
         ]
         columns = ("operator", "state", "kind", "key", "rows", "size_bytes", "files")

@@ -36,9 +36,9 @@ from statestore.keys.groups import MAX_PARALLELISM
 __all__ = [
     "BYTES_PER_TASK",
     "DEFAULT_MAX_PARALLELISM",
+    "BatchDecision",
     "ByteTable",
     "ConsumedInput",
-    "Decision",
     "Group",
     "Options",
     "Slice",
@@ -390,7 +390,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchDecision:
     """A parallelism, and per input the groups that each subtask reads; see :func:`decide`.
 
     The groups of a subtask are in order of partitions and contain all of its data exactly once.
@@ -412,7 +412,7 @@ class Decision:
         return tuple(tuple(map(_listed, subtasks)) for subtasks in self.inputs)
 
 
-def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> Decision:
+def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> BatchDecision:
     """Return the parallelism of a vertex with these inputs, and the input of each subtask.
 
     Raises InvalidArgumentError if no parallelism within the bounds is possible (usually because
@@ -421,7 +421,7 @@ def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> D
     options = options or Options()
     if not inputs:
         alone = options.source_parallelism()
-        return Decision(alone, (), alone)
+        return BatchDecision(alone, (), alone)
     per_task = options.bytes_per_task
     first = guess = _guess(inputs, per_task, *options.bounds())
     numbered = dict(enumerate(inputs))
@@ -438,7 +438,7 @@ def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> D
     parallelism = _fixed(found).guess
     for number, one in numbered.items():
         _check_room(number, one, parallelism)
-    return Decision(parallelism, tuple(found[number] for number in numbered), first.guess)
+    return BatchDecision(parallelism, tuple(found[number] for number in numbered), first.guess)
 
 
 class _Bounds(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
-from statestore.jobgraph.graph import ChainingStrategy, Edge, Exchange, JobGraph, Partitioner
+from statestore.jobgraph.graph import ChainingStrategy, Edge, EdgePartitioner, Exchange, JobGraph
 
 __all__ = ["JobVertex", "chainable_edges", "is_chainable", "job_vertices"]
 
@@ -120,7 +120,7 @@ def _may_chain(graph: JobGraph, edge: Edge, head: str) -> bool:
         and follows
         and source.parallelism == target.parallelism
         and (graph.chain_different_max or equal_max)
-        and graph.partitioner(edge) is Partitioner.FORWARD
+        and graph.partitioner(edge) is EdgePartitioner.FORWARD
         and edge.exchange is not Exchange.BATCH
     )
 

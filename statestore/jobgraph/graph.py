@@ -43,11 +43,11 @@ from statestore.parsing import parse_toml
 __all__ = [
     "ChainingStrategy",
     "Edge",
+    "EdgePartitioner",
     "Exchange",
     "GraphTables",
     "JobGraph",
     "Node",
-    "Partitioner",
     "Table",
     "close_match",
     "graph_tables",
@@ -201,7 +201,7 @@ class ChainingStrategy(_Word):
     HEAD_WITH_SOURCES = "HEAD_WITH_SOURCES"
 
 
-class Partitioner(_Word):
+class EdgePartitioner(_Word):
     """How an edge distributes records to subtasks, named like Flink's ``StreamPartitioner``."""
 
     FORWARD = "FORWARD"
@@ -289,7 +289,7 @@ class Edge:
     source: str
     target: str
     _: KW_ONLY
-    partitioner: Partitioner | None = None
+    partitioner: EdgePartitioner | None = None
     exchange: Exchange = Exchange.UNDEFINED
     number: int = 0
 
@@ -299,7 +299,7 @@ class Edge:
         _check_text("the target of an edge", self.target)
         try:
             if self.partitioner is not None:
-                object.__setattr__(self, "partitioner", Partitioner(self.partitioner))
+                object.__setattr__(self, "partitioner", EdgePartitioner(self.partitioner))
             object.__setattr__(self, "exchange", Exchange(self.exchange))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{self}: {error}") from error
@@ -388,12 +388,12 @@ class JobGraph:
         """Return the edges out of an operator, in creation order of their targets."""
         return self._out_edges[self.nodes[self.position(_name(node))].name]
 
-    def partitioner(self, edge: Edge) -> Partitioner:
+    def partitioner(self, edge: Edge) -> EdgePartitioner:
         """Return an edge's partitioner, or its default: forward or rebalance."""
         if edge.partitioner is not None:
             return edge.partitioner
         equal = self.node(edge.source).parallelism == self.node(edge.target).parallelism
-        return Partitioner.FORWARD if equal else Partitioner.REBALANCE
+        return EdgePartitioner.FORWARD if equal else EdgePartitioner.REBALANCE
 
     def topological_order(self) -> tuple[str, ...]:
         """Return the names in an order in which each follows its inputs; always the same order."""
@@ -463,7 +463,7 @@ class JobGraph:
                 f"{edge}: {target} is a source and has no inputs; remove the edge, or make it an "
                 "operator"
             )
-        forward = edge.partitioner is Partitioner.FORWARD
+        forward = edge.partitioner is EdgePartitioner.FORWARD
         if forward and source.parallelism != target.parallelism:
             raise InvalidArgumentError(
                 f"{edge} is forward, but goes from parallelism {source.parallelism} to "

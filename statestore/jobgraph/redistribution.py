@@ -36,9 +36,9 @@ from statestore.keys.groups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 from statestore.keys.hashing import key_hash
 
 __all__ = [
+    "ElementRun",
     "RedistributionMode",
     "RedistributionPlan",
-    "Run",
     "check_parallelism",
     "grouping_order",
     "plan_redistribution",
@@ -143,7 +143,7 @@ _Counts = Sequence[Mapping[str, tuple[_Mode, int]] | None]
 _Lists = Sequence[Mapping[str, tuple[_Mode, Sequence[T]]] | None]
 
 
-class Run(NamedTuple):
+class ElementRun(NamedTuple):
     """Consecutive elements of an old subtask's list: positions ``first`` to ``stop`` - 1."""
 
     subtask: int
@@ -156,11 +156,11 @@ class _State:
     """One state: the reported element counts, and the new subtask that takes the first block."""
 
     mode: RedistributionMode
-    lists: tuple[Run, ...]  # one per reporting old subtask, ascending
+    lists: tuple[ElementRun, ...]  # one per reporting old subtask, ascending
     starts: tuple[int, ...]  # each list's start in the concatenation of all lists; last: the total
     first_taker: int = 0
 
-    def block(self, subtask: int, parallelism: int) -> tuple[Run, ...]:
+    def block(self, subtask: int, parallelism: int) -> tuple[ElementRun, ...]:
         """Return the block of a split state that new ``subtask`` takes."""
         base, extra = divmod(self.starts[-1], parallelism)
         turn = (subtask - self.first_taker) % parallelism
@@ -170,17 +170,19 @@ class _State:
         index = bisect_right(self.starts, at) - 1
         while at < stop:
             start, upto = self.starts[index], min(stop, self.starts[index + 1])
-            runs.append(Run(self.lists[index].subtask, at - start, upto - start))
+            runs.append(ElementRun(self.lists[index].subtask, at - start, upto - start))
             at, index = upto, index + 1
         return tuple(runs)
 
-    def own(self, subtask: int) -> tuple[Run, ...]:
+    def own(self, subtask: int) -> tuple[ElementRun, ...]:
         """Return the list that old ``subtask`` itself reported: one run, or none."""
         index = bisect_left(self.lists, subtask, key=lambda run: run.subtask)
         found = index < len(self.lists) and self.lists[index].subtask == subtask
         return self.lists[index : index + 1] if found else ()
 
-    def copies(self, subtask: int, *, staying: bool, old_parallelism: int) -> tuple[Run, ...]:
+    def copies(
+        self, subtask: int, *, staying: bool, old_parallelism: int
+    ) -> tuple[ElementRun, ...]:
         """Return the broadcast copies that Flink gives to new ``subtask``, its own copy first."""
         own = self.own(subtask) if staying else ()
         if staying and len(self.lists) == old_parallelism:
@@ -202,7 +204,7 @@ class RedistributionPlan:
         """The mode of every state."""
         return {name: state.mode for name, state in self._states.items()}
 
-    def runs(self, subtask: int) -> dict[str, tuple[Run, ...]]:
+    def runs(self, subtask: int) -> dict[str, tuple[ElementRun, ...]]:
         """Return the reads of one new subtask: for every state its runs, or ``()``.
 
         The cost does not depend on the parallelism, and all subtasks share the runs of a union
@@ -214,7 +216,7 @@ class RedistributionPlan:
             for name, runs in self.handed(subtask).items()
         }
 
-    def handed(self, subtask: int) -> dict[str, tuple[Run, ...]]:
+    def handed(self, subtask: int) -> dict[str, tuple[ElementRun, ...]]:
         """Return what Flink gives to a new subtask: like :meth:`runs`, with both copies.
 
         Flink gives two copies if only some subtasks reported a broadcast state and the parallelism
@@ -227,7 +229,7 @@ class RedistributionPlan:
             )
         return {name: self._runs_of(state, subtask) for name, state in self._states.items()}
 
-    def _runs_of(self, state: _State, subtask: int) -> tuple[Run, ...]:
+    def _runs_of(self, state: _State, subtask: int) -> tuple[ElementRun, ...]:
         staying = self.parallelism == self.old_parallelism
         if state.mode is RedistributionMode.UNION:
             return state.lists
@@ -270,7 +272,7 @@ def redistribute_counts(
     """
     plan = plan_redistribution(old, parallelism)
 
-    def places(_: str, run: Run) -> Iterable[tuple[int, int]]:
+    def places(_: str, run: ElementRun) -> Iterable[tuple[int, int]]:
         return ((run.subtask, position) for position in range(run.first, run.stop))
 
     handed = (plan.handed(subtask) for subtask in range(parallelism))
@@ -304,11 +306,11 @@ def subtask_elements(old: _Lists[T], parallelism: int, subtask: int) -> dict[str
 
 def _gather(
     modes: Mapping[str, RedistributionMode],
-    runs_of_subtasks: Iterable[Mapping[str, tuple[Run, ...]]],
-    read: Callable[[str, Run], Iterable[T]],
+    runs_of_subtasks: Iterable[Mapping[str, tuple[ElementRun, ...]]],
+    read: Callable[[str, ElementRun], Iterable[T]],
 ) -> Iterator[dict[str, tuple[T, ...]]]:
     """Yield each subtask's elements from its runs; elements that subtasks share are built once."""
-    shared: dict[tuple[str, tuple[Run, ...]], tuple[T, ...]] = {}
+    shared: dict[tuple[str, tuple[ElementRun, ...]], tuple[T, ...]] = {}
     for runs_by_name in runs_of_subtasks:
         elements: dict[str, tuple[T, ...]] = {}
         for name, runs in runs_by_name.items():
@@ -339,16 +341,16 @@ def _counted(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
     return [{n: (mode, len(e)) for n, (mode, e) in (states or {}).items()} for states in old]
 
 
-def _reader(old: _Lists[T]) -> Callable[[str, Run], Sequence[T]]:
+def _reader(old: _Lists[T]) -> Callable[[str, ElementRun], Sequence[T]]:
     known = [states or {} for states in old]
     return lambda name, run: known[run.subtask][name][1][run.first : run.stop]
 
 
 def _collect(
     old: _Counts,
-) -> tuple[dict[str, tuple[RedistributionMode, list[Run]]], list[str]]:
+) -> tuple[dict[str, tuple[RedistributionMode, list[ElementRun]]], list[str]]:
     """Return each state's mode and lists, and the names of split states in Flink's order."""
-    reported: dict[str, tuple[RedistributionMode, list[Run]]] = {}
+    reported: dict[str, tuple[RedistributionMode, list[ElementRun]]] = {}
     split_look_ups = []
     for subtask, states in enumerate(known or {} for known in old):
         for name in stored_order(states):
@@ -363,7 +365,7 @@ def _collect(
                     f"state {name!r} has two redistribution modes: {known.value} in old subtask "
                     f"{lists[0].subtask}, {mode.value} in old subtask {subtask}"
                 )
-            lists.append(Run(subtask, 0, count))
+            lists.append(ElementRun(subtask, 0, count))
             if mode is RedistributionMode.SPLIT:
                 split_look_ups.append(name)
     return reported, split_look_ups

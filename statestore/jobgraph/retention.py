@@ -32,10 +32,10 @@ __all__ = [
     "ExternalizedRetention",
     "JobEnd",
     "Released",
+    "RetainedCheckpoint",
     "Retention",
     "SharedFile",
     "SharedFiles",
-    "Snapshot",
     "SnapshotKind",
     "Used",
     "deletes_at_end",
@@ -266,7 +266,7 @@ _KEPT_AT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RetainedCheckpoint:
     """A completed snapshot; ``kind`` may be given by its name.
 
     Raises InvalidArgumentError for a negative id or an unknown kind.
@@ -309,7 +309,7 @@ class Ended(NamedTuple):
     no snapshot is kept.
     """
 
-    kept: tuple[Snapshot, ...]
+    kept: tuple[RetainedCheckpoint, ...]
     deleted: tuple[int, ...]
     release_below: int
 
@@ -323,8 +323,8 @@ class Retention:
     """
 
     limit: int = 1
-    kept: tuple[Snapshot, ...] = ()
-    waiting: tuple[Snapshot, ...] = ()
+    kept: tuple[RetainedCheckpoint, ...] = ()
+    waiting: tuple[RetainedCheckpoint, ...] = ()
 
     def __post_init__(self) -> None:
         _check_at_least(1, "the number of checkpoints to retain", self.limit)
@@ -338,7 +338,7 @@ class Retention:
         """
         return next((kept.checkpoint_id for kept in self.kept if kept.is_checkpoint), None)
 
-    def add(self, snapshot: Snapshot) -> Added:
+    def add(self, snapshot: RetainedCheckpoint) -> Added:
         """Return the retention with ``snapshot`` as the newest, and the dropped ids.
 
         Raises InvalidArgumentError if a snapshot with its id is kept or waits for deletion.
@@ -412,13 +412,13 @@ def restored_kind(mode: ClaimMode | str) -> SnapshotKind:
     return SnapshotKind.CHECKPOINT if claimed else SnapshotKind.UNCLAIMED
 
 
-def _spared(queue: tuple[Snapshot, ...]) -> tuple[Snapshot, ...]:
+def _spared(queue: tuple[RetainedCheckpoint, ...]) -> tuple[RetainedCheckpoint, ...]:
     newest = queue[-1]
     latest = [old for old in queue if old.is_checkpoint][-1:]
     return (newest,) if newest.kind is SnapshotKind.SYNC_SAVEPOINT else (newest, *latest)
 
 
-def _ids(snapshots: Iterable[Snapshot]) -> tuple[int, ...]:
+def _ids(snapshots: Iterable[RetainedCheckpoint]) -> tuple[int, ...]:
     return tuple(sorted(snapshot.checkpoint_id for snapshot in snapshots))
 
 

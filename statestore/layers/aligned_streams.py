@@ -26,7 +26,7 @@ from statestore.format.state import KeyedState
 from statestore.rows.equality import leaf_columns
 from statestore.rows.key_group_runs import first_descent, order_of, sort_leaves, taken
 
-__all__ = ["Bound", "Piece", "aligned", "sorted_tables"]
+__all__ = ["AlignedPiece", "Bound", "aligned", "sorted_tables"]
 
 Flags = npt.NDArray[np.bool_]
 Groups = npt.NDArray[np.int32]
@@ -111,7 +111,7 @@ def _equal(leaf: pa.Array, value: pa.Scalar) -> Flags:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AlignedPiece:
     """The next rows of several streams.
 
     Attributes:
@@ -123,7 +123,9 @@ class Piece:
     following: Bound | None
 
 
-def aligned(streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]) -> Iterator[Piece]:
+def aligned(
+    streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]
+) -> Iterator[AlignedPiece]:
     """Yield the rows of sorted streams in aligned pieces.
 
     All rows with the same key group and identity are in one piece, whichever stream they come from.
@@ -142,7 +144,7 @@ def aligned(streams: Iterable[Iterator[pa.Table]], identity: Sequence[str]) -> I
         for head in heads:
             head.fill()
         following = _least([head.last for head in heads if head.last is not None], identity)
-        piece = Piece([head.take(following) for head in heads], following)
+        piece = AlignedPiece([head.take(following) for head in heads], following)
         if any(rows is not None for rows in piece.rows):
             yield piece
         if following is None:

@@ -36,14 +36,14 @@ from statestore.rows.key_group_runs import RUN_BYTES, checked, taken
 from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
 from statestore.storage import Storage
 
-__all__ = ["BaseComparison", "Seen"]
+__all__ = ["BaseComparison", "ObservedRows"]
 
 _HASHED_ROWS, _HASHED_BYTES = 16_384, 8 * 2**20
 _STORED_BYTES = 4 * RUN_BYTES
 
 
 @dataclass
-class Seen:
+class ObservedRows:
     """The number and digest of the new rows that were compared so far."""
 
     rows: int = 0
@@ -71,7 +71,7 @@ class BaseComparison:
         return self.entry.state
 
     def changes(
-        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
+        self, pieces: Iterable[pa.Table], key_groups: KeyGroupRange, seen: ObservedRows
     ) -> Iterator[pa.Table]:
         """Yield the changes that turn the stored rows into the new rows, in ascending pieces.
 
@@ -109,7 +109,9 @@ class BaseComparison:
         parts = group_parts(self.entry).items()
         return {group: known[0] if len(known) == 1 else None for group, known in parts}
 
-    def _compared(self, new: pa.Table, key_groups: KeyGroupRange, seen: Seen) -> Iterator[pa.Table]:
+    def _compared(
+        self, new: pa.Table, key_groups: KeyGroupRange, seen: ObservedRows
+    ) -> Iterator[pa.Table]:
         """Yield the changes of key groups; only key groups that differ are read."""
         found_sizes, stored = _sizes(new, self.state), self._stored
         seen.add(found_sizes.values())
@@ -227,7 +229,9 @@ def _held(parts: Iterator[pa.Table], most_bytes: int) -> list[pa.Table]:
     return held
 
 
-def _counted(pieces: Iterable[pa.Table], state: KeyedState, seen: Seen) -> Iterator[pa.Table]:
+def _counted(
+    pieces: Iterable[pa.Table], state: KeyedState, seen: ObservedRows
+) -> Iterator[pa.Table]:
     """Pass pieces on, and count their rows."""
     for piece in pieces:
         seen.add(_sizes(piece, state).values())

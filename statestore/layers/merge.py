@@ -30,7 +30,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
 from statestore.format.state import KeyedState, check_time
-from statestore.layers.aligned_streams import Bound, Piece, aligned, sorted_tables
+from statestore.layers.aligned_streams import AlignedPiece, Bound, aligned, sorted_tables
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.rows.delete_markers import as_cleared, cleared_where, comes, widths_of
@@ -414,7 +414,7 @@ def _merged(
         yield _applied(empty if rows is None else rows, _changes_of(piece, opened), state)
 
 
-def _changes_of(piece: Piece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
+def _changes_of(piece: AlignedPiece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
     """Return a piece's changes of each layer that has some; the layers come first in its rows."""
     layers = zip(opened, piece.rows, strict=False)
     parts = [each.extended(rows, piece) for each, rows in layers]
@@ -441,7 +441,7 @@ class _OpenDeletes:
         self._open: pa.Table | None = None
         self._has_prefixes = len(delete_widths(state)) > 1
 
-    def extended(self, changes: pa.Table | None, piece: Piece) -> _Changes | None:
+    def extended(self, changes: pa.Table | None, piece: AlignedPiece) -> _Changes | None:
         """Return a piece's changes together with earlier deletes that may apply to its rows.
 
         None if there are neither.

@@ -15,7 +15,7 @@ from typing import Any
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.layers import (
     CompactionRule,
-    Span,
+    LayeredSpan,
     layers_to_merge,
     live_rows,
     live_without,
@@ -182,7 +182,7 @@ class _Plan:
     """The compaction of one state: fold spans, then merge the newest remaining layers."""
 
     entry: KeyedEntry
-    spans: tuple[Span, ...]
+    spans: tuple[LayeredSpan, ...]
     merged: int
     left: tuple[Layer, ...]
     rows_read: int

@@ -29,7 +29,7 @@ from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.storage.local import can_link, link
 
-__all__ = ["DataFile", "FileCopy", "Progress", "data_files"]
+__all__ = ["CopiedFile", "FileCopy", "Progress", "data_files"]
 
 _CHUNK_BYTES = 2**20
 _COPIERS = 4
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class DataFile:
+class CopiedFile:
     """A data file of the source: its table's folder, and the handle that describes it."""
 
     table: str
@@ -51,10 +51,10 @@ class DataFile:
         return f"{self.table}/{self.handle.path}"
 
 
-def data_files(manifest: Manifest) -> tuple[DataFile, ...]:
+def data_files(manifest: Manifest) -> tuple[CopiedFile, ...]:
     """Return the data files that a checkpoint names, each once."""
     found = [
-        DataFile(part.table.path, handle) for part in manifest.parts for handle in part.handles
+        CopiedFile(part.table.path, handle) for part in manifest.parts for handle in part.handles
     ]
     return tuple({file.name: file for file in found}.values())
 
@@ -66,7 +66,7 @@ class FileCopy:
     source: Storage
     target: Storage
     progress: Progress
-    files: tuple[DataFile, ...]
+    files: tuple[CopiedFile, ...]
     copied_files: int = 0
     copied_bytes: int = 0
     linked: bool = False
@@ -129,7 +129,7 @@ class FileCopy:
             for file, name in zip(self.files, names, strict=True)
         }
 
-    def _bring(self, file: DataFile, number: int) -> str:
+    def _bring(self, file: CopiedFile, number: int) -> str:
         """Bring one file; return its name in the target."""
         if self.linked and (shared := self._linked(file, number)):
             return shared
@@ -143,7 +143,7 @@ class FileCopy:
                 return renewed
         return self._written(file, number)
 
-    def _linked(self, file: DataFile, number: int) -> str | None:
+    def _linked(self, file: CopiedFile, number: int) -> str | None:
         """Hard-link a file of the source; check its length only, and read no byte."""
         name = _new(file, number)
         try:
@@ -158,7 +158,7 @@ class FileCopy:
         self._advance(file.handle.size_bytes)
         return name
 
-    def _renewed(self, left: str, file: DataFile, number: int) -> str | None:
+    def _renewed(self, left: str, file: CopiedFile, number: int) -> str | None:
         """Give the file of an earlier copy a new name.
 
         Return None if its bytes differ or it is gone.
@@ -169,7 +169,7 @@ class FileCopy:
         except FileNotFoundError:
             return None
 
-    def _written(self, file: DataFile, number: int) -> str:
+    def _written(self, file: CopiedFile, number: int) -> str:
         """Stream a file to the target.
 
         Raises DamagedFileError if its length or SHA-256 is wrong.
@@ -205,7 +205,7 @@ class FileCopy:
         except FileNotFoundError as error:
             raise _missing(self.source, name) from error
 
-    def _holds(self, name: str, file: DataFile) -> bool:
+    def _holds(self, name: str, file: CopiedFile) -> bool:
         """Return whether a file of the target has the expected SHA-256."""
         sha256 = hashlib.sha256()
         try:
@@ -226,7 +226,7 @@ class FileCopy:
             self.progress(self._done, self.total)
 
 
-def _new(file: DataFile, number: int) -> str:
+def _new(file: CopiedFile, number: int) -> str:
     return f"{file.table}/{new_name(file.handle, number)}"
 
 

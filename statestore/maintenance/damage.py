@@ -51,7 +51,7 @@ __all__ = [
     "FoundElements",
     "FoundGroups",
     "OlderCheckpoints",
-    "Source",
+    "SalvageSource",
     "WholeGroup",
     "are_elements_intact",
     "damaged_files",
@@ -191,7 +191,7 @@ def _keys(
 
 
 @dataclass(frozen=True)
-class Source:
+class SalvageSource:
     """A checkpoint's intact copy of a key group.
 
     ``handle`` is the file that holds all of it; None if it has changes or no rows.
@@ -212,7 +212,7 @@ class FoundGroups:
     """
 
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
-    sources: dict[int, Source] = field(default_factory=dict)
+    sources: dict[int, SalvageSource] = field(default_factory=dict)
     keys: list[dict[str, Any]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -281,7 +281,7 @@ class OlderCheckpoints:
                     found.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
                     found.keys += whole_group.examples
                 if whole_group.group in unfilled:
-                    source = Source(
+                    source = SalvageSource(
                         manifest.checkpoint_id, older, whole_group.handle, whole_group.rows
                     )
                     found.sources[whole_group.group] = source

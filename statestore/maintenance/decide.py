@@ -18,8 +18,8 @@ from statestore.jobgraph import adaptive
 from statestore.jobgraph.adaptive import (
     BYTES_PER_TASK,
     DEFAULT_MAX_PARALLELISM,
+    BatchDecision,
     ConsumedInput,
-    Decision,
     Group,
     Options,
 )
@@ -191,7 +191,7 @@ def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int)
             )
 
 
-def _task_bytes(inputs: Sequence[ConsumedInput], found: Decision) -> tuple[int, ...]:
+def _task_bytes(inputs: Sequence[ConsumedInput], found: BatchDecision) -> tuple[int, ...]:
     dealt = [
         (one, groups) for one, groups in zip(inputs, found.inputs, strict=True) if not one.broadcast
     ]

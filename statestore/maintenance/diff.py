@@ -27,7 +27,7 @@ from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.maintenance.diff_rows import (
     ROWS_AT_ONCE,
     CheckpointDifference,
-    Compared,
+    ComparedRows,
     ComparedSide,
     Example,
     Other,
@@ -382,7 +382,7 @@ def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
     ) and sorted(old.identity) == sorted(new.identity)
 
 
-def _with_rows(found: StateDifference, compared: Compared) -> StateDifference:
+def _with_rows(found: StateDifference, compared: ComparedRows) -> StateDifference:
     return replace(
         found,
         added=compared.added,

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.display import Bar, Tone, bars, count, counted, figure, table, text
+from statestore.display import NotebookBar, Tone, bars, count, counted, figure, table, text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.schema import Schema, digests_compare
@@ -40,7 +40,7 @@ from statestore.storage import Storage
 __all__ = [
     "ROWS_AT_ONCE",
     "CheckpointDifference",
-    "Compared",
+    "ComparedRows",
     "ComparedSide",
     "Example",
     "GroupDifference",
@@ -240,7 +240,7 @@ class CheckpointDifference:
         return f"{sides}: {count(unlike)} of {states} differ" if self.differs else f"{sides}: equal"
 
 
-def _bar(state: StateDifference) -> Bar:
+def _bar(state: StateDifference) -> NotebookBar:
     counts: tuple[tuple[int, str, Tone], ...] = (
         (state.added, "added", "good"),
         (state.changed, "changed", "changed"),
@@ -248,7 +248,7 @@ def _bar(state: StateDifference) -> Bar:
     )
     said = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
     parts = tuple((float(number), tone) for number, _, tone in counts)
-    return Bar(f"{state.uid} · {state.name}", parts, said or "not by its rows")
+    return NotebookBar(f"{state.uid} · {state.name}", parts, said or "not by its rows")
 
 
 def _none(value: str | None) -> str:
@@ -360,7 +360,7 @@ class ComparedSide:
 
 
 @dataclass
-class Compared:
+class ComparedRows:
     """The findings so far.
 
     ``read`` counts the key groups that were read, and ``differing`` the ones that differ.
@@ -399,14 +399,14 @@ def _unlike(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tu
 
 def compare_groups(
     a: ComparedSide, b: ComparedSide, limit: int, on_group: Callable[[], None]
-) -> Compared:
+) -> ComparedRows:
     """Compare states with the same key groups, one key group after another.
 
     Among the differing key groups (:func:`unlike_groups`), the ones with changes or with rows on
     both sides are read. The others are read only until there are ``limit`` examples. ``on_group``
     is called for each differing key group.
     """
-    found = Compared(limit)
+    found = ComparedRows(limit)
     old, new = a.parts(), b.parts()
     same_columns = set(a.entry.state.schema.names) == set(a.other.names)
     unlike = _unlike(a, old, new)
@@ -450,13 +450,13 @@ def compare_groups(
 
 def compare_whole(
     a: ComparedSide, b: ComparedSide, limit: int, rows_at_once: int = ROWS_AT_ONCE
-) -> Compared:
+) -> ComparedRows:
     """Compare all rows of states with different key groups, a share of their hashes at a time.
 
     Each side is read once per ``rows_at_once`` rows of the larger side, and once more if there are
     examples to show. Each of these rows needs 16 bytes of memory.
     """
-    found = Compared(limit)
+    found = ComparedRows(limit)
     passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
     shown: list[tuple[str, int]] = []
     for number in range(passes):
@@ -485,7 +485,10 @@ def compare_whole(
 
 
 def _compare(
-    found: Compared, group: int, a: tuple[ComparedSide, pa.Table], b: tuple[ComparedSide, pa.Table]
+    found: ComparedRows,
+    group: int,
+    a: tuple[ComparedSide, pa.Table],
+    b: tuple[ComparedSide, pa.Table],
 ) -> bool:
     """Add the differences between some rows of a key group; return whether there are any."""
     (side, _), (other, _) = a, b
@@ -511,7 +514,7 @@ def _compare(
     return any(counts.values())
 
 
-def _add(found: Compared, group: int, *, added: int, removed: int, changed: int) -> None:
+def _add(found: ComparedRows, group: int, *, added: int, removed: int, changed: int) -> None:
     # the sides have different columns, but the common ones are equal
     if not added and not removed and not changed:
         return
@@ -528,7 +531,7 @@ def _add(found: Compared, group: int, *, added: int, removed: int, changed: int)
 
 
 def _add_examples(
-    found: Compared,
+    found: ComparedRows,
     change: str,
     group: int,
     side: ComparedSide,

@@ -28,7 +28,7 @@ from statestore.format.handles import Handle
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
-from statestore.jobgraph.retention import Retention, Snapshot
+from statestore.jobgraph.retention import RetainedCheckpoint, Retention
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 
@@ -79,7 +79,7 @@ def expire(
     # Only this is kept of each manifest, because manifests may be large and numerous.
     known = _taken_ms(catalog, ids) if len(ids) > retention.limit else {}
     for checkpoint_id in known:
-        retention, _ = retention.add(Snapshot(checkpoint_id))
+        retention, _ = retention.add(RetainedCheckpoint(checkpoint_id))
     # An unreadable checkpoint does not count as one of the retained ones.
     lowest = retention.lowest or 0
     surplus = [one for one in ids if one < lowest]

@@ -102,8 +102,8 @@ from statestore.storage import Listed, Storage
 
 __all__ = [
     "DEFAULT_MINIMUM_AGE_S",
-    "Amount",
     "CollectedGarbage",
+    "FileAmount",
     "Marks",
     "collect_garbage",
     "files_of",
@@ -396,7 +396,7 @@ _BATCH = 256  # how many deletions are still attempted after one has failed
 
 
 @dataclass(frozen=True)
-class Amount:
+class FileAmount:
     """A number of files, and their total bytes."""
 
     files: int
@@ -417,14 +417,14 @@ class CollectedGarbage:
     store: str
     dry_run: bool
     minimum_age_ms: int
-    removed: Amount
-    live: Amount
-    young: Amount
+    removed: FileAmount
+    live: FileAmount
+    young: FileAmount
     manifests: tuple[int, ...]
     tombstones: tuple[int, ...]
     pins: tuple[str, ...]
     leftovers: int
-    log_files: Amount
+    log_files: FileAmount
     held: tuple[Held, ...]
 
 
@@ -547,6 +547,6 @@ def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int
                 progress(start + done, len(names))
 
 
-def _amount(items: Iterable[Listed]) -> Amount:
+def _amount(items: Iterable[Listed]) -> FileAmount:
     sizes = [item.size_bytes for item in items]
-    return Amount(len(sizes), sum(sizes))
+    return FileAmount(len(sizes), sum(sizes))

@@ -34,14 +34,14 @@ from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, 
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.storage import Storage, put_once
 
-__all__ = ["Finding", "RepairedStore", "repair"]
+__all__ = ["RepairFinding", "RepairedStore", "repair"]
 
 # The most consecutive ids that one writer can have announced, as in a purge of many checkpoints.
 _MOST_AT_ONCE = 10**6
 
 
 @dataclass(frozen=True)
-class Finding:
+class RepairFinding:
     """A damaged or missing file, and the repair that was made, would be made or is needed."""
 
     file: str
@@ -54,8 +54,8 @@ class RepairedStore:
 
     store: str
     dry_run: bool
-    repaired: tuple[Finding, ...]
-    left: tuple[Finding, ...]
+    repaired: tuple[RepairFinding, ...]
+    left: tuple[RepairFinding, ...]
 
 
 def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
@@ -75,8 +75,8 @@ class _Repair:
 
     def __init__(self, storage: Storage, fence: Fence, dry_run: bool) -> None:
         self._storage, self._fence, self._dry_run = storage, fence, dry_run
-        self.repaired: list[Finding] = []
-        self.left: list[Finding] = []
+        self.repaired: list[RepairFinding] = []
+        self.left: list[RepairFinding] = []
 
     def run(self) -> None:
         catalog = self._store_file()
@@ -100,12 +100,12 @@ class _Repair:
             if len(ids) != 1:
                 said = f"checkpoints of {len(ids)} stores" if ids else "no checkpoint can be read"
                 why = f"{said}: nothing says which store this is; copy the file from a backup"
-                self.left.append(Finding(STORE_FILE, why))
+                self.left.append(RepairFinding(STORE_FILE, why))
                 return None
             layout = _said(raw or b"", "layout", LAYOUT_CHOICES)
             whole = store_document(ids.pop(), _format_of(raw or b"", manifests), layout)
             what = f"made again of what {len(manifests)} checkpoints say"
-        self.repaired.append(Finding(STORE_FILE, what))
+        self.repaired.append(RepairFinding(STORE_FILE, what))
         if self._dry_run:
             return _opened(self._storage, whole)
         if raw is not None and _read(self._storage, STORE_FILE) == raw:
@@ -135,12 +135,12 @@ class _Repair:
         name = writer_path(generation)
         if known.announced_id > GREATEST_ID:
             why = "no id is left above all that it can have announced; copy to another store"
-            self.left.append(Finding(name, why))
+            self.left.append(RepairFinding(name, why))
             return
         if not self._dry_run:
             self._fence.follow(known)  # if it is taken, another process was faster
         what = f"the next generation is claimed, so a job at work there commits no more; {told}"
-        self.repaired.append(Finding(name, what))
+        self.repaired.append(RepairFinding(name, what))
 
     def _logs(self, manifests: list[Manifest]) -> None:
         tables: dict[str, dict[int, tuple[Manifest, Entry]]] = {}
@@ -155,16 +155,16 @@ class _Repair:
             try:
                 self._log(DeltaLog(self._storage, path), entries)
             except CorruptionError as error:
-                self.left.append(Finding(f"{path}/_delta_log", str(error)))
+                self.left.append(RepairFinding(f"{path}/_delta_log", str(error)))
 
     def _log(self, log: DeltaLog, entries: dict[int, tuple[Manifest, Entry]]) -> None:
         for lost in lost_entries(log, entries):
             if lost.data is None:
-                self.left.append(Finding(lost.file, lost.what))
+                self.left.append(RepairFinding(lost.file, lost.what))
                 return
             if not self._dry_run:
                 log.put(lost.file, lost.data)
-            self.repaired.append(Finding(lost.file, lost.what))
+            self.repaired.append(RepairFinding(lost.file, lost.what))
 
 
 def _readable(catalog: Catalog) -> list[Manifest]:

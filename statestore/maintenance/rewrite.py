@@ -48,7 +48,7 @@ from statestore.storage.temporary import temporary_folder
 
 __all__ = [
     "VIEW",
-    "Changes",
+    "EditChanges",
     "Rewritten",
     "changes_of",
     "rewrite",
@@ -57,7 +57,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Changes:
+class EditChanges:
     """The changes to some key groups: keys whose rows are deleted, and rows to put, by key group.
 
     A new row replaces the row with the same key, namespace and entry columns. Deletes are applied
@@ -93,7 +93,7 @@ class Rewritten:
 
 def changes_of(
     state: KeyedState, delete: Iterable[Any], put: Sequence[Mapping[str, Any]]
-) -> Changes:
+) -> EditChanges:
     """Return these keys and rows as changes by key group.
 
     Raises InvalidArgumentError for a key or value that does not fit, SchemaMismatchError for an
@@ -105,7 +105,7 @@ def changes_of(
         group = key_group_of(state, batch)
         deleted[group] = (*deleted.get(group, ()), batch)
     if not put:
-        return Changes(deleted, {})
+        return EditChanges(deleted, {})
     put = with_uuids(put, uuid_columns(state))
     rows = table_of_dicts(put, state.schema, subject=str(state)).combine_chunks()
     nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
@@ -114,11 +114,11 @@ def changes_of(
     groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
     found = {int(group) for group in groups}
-    return Changes(deleted, {group: rows.filter(pa.array(groups == group)) for group in found})
+    return EditChanges(deleted, {group: rows.filter(pa.array(groups == group)) for group in found})
 
 
 def rewrite(
-    storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
+    storage: Storage, entry: KeyedEntry, changes: EditChanges, target: KeyedTarget | None
 ) -> Rewritten:
     """Apply the changes to the state, and write the changed files to ``target``.
 
@@ -148,7 +148,7 @@ class _Work:
     """Processes the files of a state in order: each is named again or rewritten."""
 
     def __init__(
-        self, storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
+        self, storage: Storage, entry: KeyedEntry, changes: EditChanges, target: KeyedTarget | None
     ) -> None:
         self._storage, self._entry, self._changes = storage, entry, changes
         self._target = target

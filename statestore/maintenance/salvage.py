@@ -29,7 +29,7 @@ from statestore.maintenance.damage import (
     DamagedElements,
     DamagedKeyed,
     OlderCheckpoints,
-    Source,
+    SalvageSource,
     damaged_files,
     is_whole,
     look,
@@ -385,7 +385,7 @@ def _rewritten(
     return replace(entry, handles=tuple(ordered), table=entry.table.without_version()), new
 
 
-def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int]]]:
+def _by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, set[int]]]:
     """Group the key groups to fill by the older state that they are filled from."""
     others: dict[int, tuple[KeyedEntry, set[int]]] = {}
     for group, source in sources.items():
@@ -395,7 +395,7 @@ def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int
 
 
 def _carried(
-    storage: Storage, entry: KeyedEntry, sources: dict[int, Source]
+    storage: Storage, entry: KeyedEntry, sources: dict[int, SalvageSource]
 ) -> list[KeyedStateHandle]:
     """Return older partitioned files that can replace a damaged one unchanged, if there are any."""
     if entry.state.layout is not Layout.PARTITIONED:

@@ -67,9 +67,9 @@ __all__ = [
     "LOG_FILES",
     "NO_VALUES",
     "OTHER_STATES",
-    "Finding",
     "KeySearch",
     "LogReader",
+    "SubjectTrace",
     "UnsearchedFile",
     "readable_manifests",
     "search_store",
@@ -86,7 +86,7 @@ of other states no rows of the subject."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class SubjectTrace:
     """A file that shows the subject, and where; ``rows`` is set for a data file."""
 
     file: str
@@ -125,7 +125,7 @@ class KeySearch:
     files: int
     size_bytes: int
     searched: Mapping[str, int]
-    found: tuple[Finding, ...]
+    found: tuple[SubjectTrace, ...]
     unsearched: tuple[UnsearchedFile, ...]
     others: tuple[OtherState, ...] = ()
 
@@ -304,7 +304,7 @@ class _Search:
     subject: Subject
     manifests: Sequence[Manifest]
     searched: Counter[str] = field(default_factory=Counter)
-    found: list[Finding] = field(default_factory=list)
+    found: list[SubjectTrace] = field(default_factory=list)
     unsearched: list[UnsearchedFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -366,7 +366,7 @@ class _Search:
             return
         self.searched[DATA_FILES] += 1
         if found.rows:
-            self.found.append(Finding(name, "rows of the key", found.rows))
+            self.found.append(SubjectTrace(name, "rows of the key", found.rows))
         else:
             self._clean.add(name)
 
@@ -383,7 +383,7 @@ class _Search:
             return
         self.searched[LOG_FILES] += 1
         if shows:
-            self.found.append(Finding(name, "statistics of a Delta log", None))
+            self.found.append(SubjectTrace(name, "statistics of a Delta log", None))
 
     def _add_document(self, name: str) -> None:
         try:
@@ -397,7 +397,7 @@ class _Search:
             return
         self.searched[DOCUMENTS] += 1
         if self._text.in_text(_free_text(name, document), but=_COMMAND_WORDS):
-            self.found.append(Finding(name, "text of a document", None))
+            self.found.append(SubjectTrace(name, "text of a document", None))
 
     def _is_checksum(self, name: str) -> bool:
         """Return whether a file is one of Hadoop's checksums, which hold no values."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.catalog.catalog import Catalog
-from statestore.display import Bar, bars, counted, figure, size, table, text
+from statestore.display import NotebookBar, bars, counted, figure, size, table, text
 from statestore.errors import (
     CorruptionError,
     FormatVersionError,
@@ -340,10 +340,14 @@ class VerifyReport:
         data = {one.file for one in self.broken if one.state is not None}
         others = {one.file for one in self.broken} - data
         intact, said = max(self.files - len(data), 0), f"{counted(len(data), 'file')} broken"
-        drawn = [Bar("data files", ((intact, "good"), (len(data), "bad")), said, bad=bool(data))]
+        drawn = [
+            NotebookBar("data files", ((intact, "good"), (len(data), "bad")), said, bad=bool(data))
+        ]
         if others:
             said = f"{counted(len(others), 'file')} broken"
-            drawn.append(Bar("manifests and others", ((len(others), "bad"),), said, bad=True))
+            drawn.append(
+                NotebookBar("manifests and others", ((len(others), "bad"),), said, bad=True)
+            )
         strays = f"{counted(len(self.strays), 'stray')}, which is no damage"
         lines = [text(strays)] if self.strays else []
         return figure(self._summary(), bars(drawn), *lines, table([*_COLUMNS], self._rows()))

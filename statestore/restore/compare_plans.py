@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from statestore.display import Bar, bars, figure, size, table, text
+from statestore.display import NotebookBar, bars, figure, size, table, text
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
@@ -145,7 +145,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return the notebook view: the largest subtask at each parallelism, and the choice."""
         drawn = [
-            Bar(
+            NotebookBar(
                 f"parallelism {option.parallelism}",
                 ((option.largest_bytes, "good" if option.parallelism == self.chosen else "plain"),),
                 f"{size(option.largest_bytes)}, {size(option.moved_bytes)} move",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
-from statestore.display import Bar, bars, counted, figure, text
+from statestore.display import NotebookBar, bars, counted, figure, text
 from statestore.display import table as html_table
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -104,7 +104,7 @@ class KeyStates:
     def _repr_html_(self) -> str:
         """Return the notebook view: the number of rows of the key in each state, and the rows."""
         drawn = [
-            Bar(
+            NotebookBar(
                 f"{state.entry.state.uid} · {state.entry.state.name}",
                 ((len(state.rows), "plain"),),
                 counted(len(state.rows), "row"),

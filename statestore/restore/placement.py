@@ -45,8 +45,8 @@ __all__ = [
     "STRATEGIES",
     "HostSlots",
     "OperatorPlacement",
-    "Piece",
     "PlacedSubtask",
+    "StatePiece",
     "pieces_of_hosts",
     "place_operators",
     "preferred_hosts",
@@ -68,7 +68,7 @@ __all__ = [
 # would gain nothing.
 
 
-class Piece(NamedTuple):
+class StatePiece(NamedTuple):
     """The first and last key group of a subtask's state on a host, and the number of bytes."""
 
     first: int
@@ -148,9 +148,9 @@ def preferred_hosts(handles: Sequence[KeyedStateHandle], assignment: Assignment)
 
 def pieces_of_hosts(
     handles: Iterable[KeyedStateHandle], assignment: Assignment
-) -> dict[str, dict[int, Piece]]:
+) -> dict[str, dict[int, StatePiece]]:
     """Return, per host and new subtask, the piece of the subtask's state on that host."""
-    held: dict[str, dict[int, Piece]] = {}
+    held: dict[str, dict[int, StatePiece]] = {}
     for handle in handles:
         if handle.host:
             _add(held.setdefault(handle.host, {}), handle, assignment)
@@ -158,7 +158,7 @@ def pieces_of_hosts(
 
 
 def _add(
-    pieces: dict[int, Piece],
+    pieces: dict[int, StatePiece],
     handle: KeyedStateHandle,
     assignment: Assignment,
 ) -> None:
@@ -172,13 +172,13 @@ def _add(
             first, last = max(first, owned.first), min(last, owned.last)
             size_bytes = size_bytes * (last - first + 1) // len(groups)
         low, high, total = pieces.get(subtask, (first, last, 0))
-        pieces[subtask] = Piece(min(low, first), max(high, last), total + size_bytes)
+        pieces[subtask] = StatePiece(min(low, first), max(high, last), total + size_bytes)
 
 
 LOCALITY = "locality"
 STRATEGIES = (LOCALITY, *(strategy.value for strategy in SlotStrategy))
 
-Held = Mapping[str, Mapping[int, Piece]]
+Held = Mapping[str, Mapping[int, StatePiece]]
 
 _SHARED = "default"  # the slot sharing group of an operator without one
 

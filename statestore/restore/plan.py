@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from statestore.display import MOST_BARS, Bar, amount, bars, figure, size, spans, strips, table
+from statestore.display import (
+    MOST_BARS,
+    NotebookBar,
+    amount,
+    bars,
+    figure,
+    size,
+    spans,
+    strips,
+    table,
+)
 from statestore.errors import StateNotFoundError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.lazy import LazySequence
@@ -342,7 +352,7 @@ def _picture(plan: OperatorPlan) -> Iterator[str]:
     for span in spans(len(plan.subtasks), MOST_BARS):
         largest = max(plan.subtasks[at].size_bytes for at in span)
         each = f"subtask {span[0]}" if len(span) == 1 else f"largest of {span[0]}–{span[-1]}"
-        drawn.append(Bar(f"{plan.uid}, {each}", ((largest, "plain"),), size(largest)))
+        drawn.append(NotebookBar(f"{plan.uid}, {each}", ((largest, "plain"),), size(largest)))
     yield bars(drawn)
 
 

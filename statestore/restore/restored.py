@@ -24,7 +24,7 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan
 from statestore.jobgraph.matching import Matching
-from statestore.jobgraph.redistribution import Run
+from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 from statestore.layers.layer_cache import LayerCache
@@ -517,7 +517,7 @@ class RestoredOperatorState:
         """Return the number of elements that all new subtasks get together; nothing is read."""
         return sum(run.stop - run.first for runs in self._runs() for run in runs)
 
-    def _runs(self) -> Iterator[tuple[Run, ...]]:
+    def _runs(self) -> Iterator[tuple[ElementRun, ...]]:
         for subtask in range(self._parallelism):
             yield self._dealt.runs(subtask)[self.entry.state.name]
 
@@ -529,7 +529,7 @@ class RestoredOperatorState:
         return lists
 
     def _elements(
-        self, where: Mapping[str, Iterable[Any]] | None, runs: Sequence[Run] | None
+        self, where: Mapping[str, Iterable[Any]] | None, runs: Sequence[ElementRun] | None
     ) -> Iterator[tuple[int, int, dict[str, Any]]]:
         entry = self.entry
         spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
-from statestore.display import Bar, bars, count, figure, size, table
+from statestore.display import NotebookBar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -340,7 +340,7 @@ class SkewReport:
     def _repr_html_(self) -> str:
         """Return the notebook view: the skewed key groups, and the keys with the most rows."""
         drawn = [
-            Bar(
+            NotebookBar(
                 f"{operator.uid}, key group {group.key_group}",
                 ((group.times, "changed"),),
                 f"{group.times:.1f} times the share, {size(group.size_bytes)}",

@@ -23,9 +23,9 @@ from statestore.sources.offsets import SourceOffset, source_offset, source_offse
 __all__ = [
     "Case",
     "Decision",
-    "Finding",
     "LiveRange",
     "LiveTopic",
+    "PartitionFinding",
     "Policies",
     "Reconciled",
     "reconcile",
@@ -138,7 +138,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PartitionFinding:
     """One partition: its stored and live state, and the decision about it.
 
     ``live`` is None if the partition no longer exists. ``topic_id`` is the live topic's id.
@@ -200,10 +200,10 @@ class Finding:
 class Reconciled:
     """The decisions about every partition, stored or live, sorted by topic and partition."""
 
-    report: tuple[Finding, ...]
+    report: tuple[PartitionFinding, ...]
 
     @property
-    def refused(self) -> tuple[Finding, ...]:
+    def refused(self) -> tuple[PartitionFinding, ...]:
         """The partitions that a policy refuses."""
         return tuple(each for each in self.report if each.decision is Decision.REFUSED)
 
@@ -281,14 +281,14 @@ def reconcile(
 
 def _finding(
     name: str, number: int, stored: SourceOffset | None, topic: LiveTopic | None, rules: Policies
-) -> Finding:
+) -> PartitionFinding:
     live = None if topic is None else topic.partitions.get(number)
     case = _case(stored, topic, live)
     policy = getattr(rules, _POLICY_OF[case]) if case in _POLICY_OF else "keep"
     if case is Case.RECREATED and live is None and policy != "fail":
         case, policy = Case.REMOVED, rules.removed_partitions  # the new topic has fewer partitions
     decision, offset = _decision(case, policy, stored, live)
-    return Finding(
+    return PartitionFinding(
         topic=name,
         partition=number,
         stored=stored,

@@ -45,7 +45,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
-from statestore.layers.base_comparison import BaseComparison, Seen
+from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
@@ -360,7 +360,7 @@ def write_against(
             raise
         outcome.handles.extend(rest.handles)
         outcome.errors.extend(rest.errors)
-    seen = Seen()
+    seen = ObservedRows()
     seen.add((one.rows, one.digest) for one in outcome.seen)
     return _handles(outcome, target), RowSet(seen.rows, seen.digest)
 
@@ -437,7 +437,7 @@ def _write_against(
         # For subtasks without rows the batches are empty, but they must still be consumed.
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)
         placed = _in_place(rows, target, owners, is_sorted=True)
-        seen = Seen()
+        seen = ObservedRows()
         changes = against.changes(against.pieces(placed), owners.range_of(subtask), seen)
         yield _outcome(lambda: write_pieces(changes, target), subtask, seen)
 
@@ -453,7 +453,7 @@ def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _outcome(
     write: Callable[[], tuple[KeyedStateHandle, ...]],
     compared: int | None = None,
-    seen: Seen | None = None,
+    seen: ObservedRows | None = None,
 ) -> pa.RecordBatch:
     """Return the result of a task for the driver: its handles, or its error.
 

@@ -21,7 +21,7 @@ import fsspec
 from fsspec.asyn import sync
 
 from statestore.storage.base import CONTAINER, Listed, inside
-from statestore.storage.objects import DEFAULT_STREAMS, ObjectStorage, Page
+from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -177,10 +177,10 @@ class AzureStorage(ObjectStorage):
         if copied["copy_status"] != "success":
             raise OSError(f"the server did not copy it: {copied['copy_status']}")
 
-    def _page(self, prefix: str, most: int, following: Any) -> Page:
+    def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         return self._listing(prefix, most, following, ["metadata"])
 
-    def _listing(self, prefix: str, most: int, following: Any, include: list[str]) -> Page:
+    def _listing(self, prefix: str, most: int, following: Any, include: list[str]) -> ListingPage:
         container = self._fs.service_client.get_container_client(self._place()[0])
 
         async def page(**arguments: Any) -> tuple[list[Any], Any]:
@@ -200,7 +200,7 @@ class AzureStorage(ObjectStorage):
             for blob in blobs
             if (blob.metadata or {}).get("hdi_isfolder") != "true"
         )
-        return Page(items, following or None)
+        return ListingPage(items, following or None)
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         """Yield blobs that have uncommitted blocks only: a listing shows them only on request."""

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from fsspec.asyn import sync
 
 from statestore.storage.base import Listed
-from statestore.storage.objects import MARK, ObjectStorage, Page
+from statestore.storage.objects import MARK, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -204,7 +204,7 @@ class GoogleStorage(ObjectStorage):
                 return
             further = {"rewriteToken": answer["rewriteToken"]}
 
-    def _page(self, prefix: str, most: int, following: Any) -> Page:
+    def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         wanted = {"prefix": prefix, "maxResults": most, "pageToken": following}
         fields = "items(name,size,updated),nextPageToken"
         asked = {name: value for name, value in wanted.items() if value}
@@ -218,7 +218,7 @@ class GoogleStorage(ObjectStorage):
             Listed(item["name"], int(item["size"]), _milliseconds(item["updated"]))
             for item in found.get("items", ())
         )
-        return Page(items, found.get("nextPageToken") or None)
+        return ListingPage(items, found.get("nextPageToken") or None)
 
     def _begin(self, key: str) -> Upload:
         return _Composed(self, key)

@@ -25,7 +25,7 @@ import fsspec.config
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Listed
-from statestore.storage.objects import DEFAULT_STREAMS, ObjectStorage, Page
+from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -229,8 +229,8 @@ class HdfsStorage(ObjectStorage):
     def _copy(self, old: str, new: str) -> None:
         raise NotImplementedError("WebHDFS copies nothing")
 
-    def _page(self, prefix: str, most: int, following: Any) -> Page:
-        return Page(tuple(self._below_folder(prefix.rstrip("/"))), None)
+    def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
+        return ListingPage(tuple(self._below_folder(prefix.rstrip("/"))), None)
 
     def _below_folder(self, folder: str) -> Iterator[Listed]:
         after: dict[str, Any] = {}

@@ -27,7 +27,7 @@ from statestore.storage.requests import (
     object_errors,
 )
 
-__all__ = ["DEFAULT_STREAMS", "MARK", "ObjectStorage", "Page"]
+__all__ = ["DEFAULT_STREAMS", "MARK", "ListingPage", "ObjectStorage"]
 
 DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
@@ -39,7 +39,7 @@ _UPLOAD = re.compile(r"(|.*/)\.([^/]+)\.upload-([^/]+)")
 _HELD: list[Any] = []
 
 
-class Page(NamedTuple):
+class ListingPage(NamedTuple):
     """The objects of one page of a listing, and the token of the next page; None for the last."""
 
     items: tuple[Listed, ...]
@@ -161,7 +161,7 @@ class ObjectStorage(ABC):
         """Copy an object on the server."""
 
     @abstractmethod
-    def _page(self, prefix: str, most: int, following: Any) -> Page:
+    def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         """Return a page of objects with a key prefix; ``following`` is a page's token."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ import fsspec
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Listed
-from statestore.storage.objects import MARK, ObjectStorage, Page
+from statestore.storage.objects import MARK, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -305,7 +305,7 @@ class S3Storage(ObjectStorage):
     def _copy(self, old: str, new: str) -> None:
         self._call("copy_object", new, CopySource={"Bucket": self._place()[0], "Key": old})
 
-    def _page(self, prefix: str, most: int, following: Any) -> Page:
+    def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         wanted = {"ContinuationToken": following} if following else {}
         found = self._fs.call_s3(
             "list_objects_v2", Bucket=self._place()[0], Prefix=prefix, MaxKeys=most, **wanted
@@ -314,7 +314,7 @@ class S3Storage(ObjectStorage):
             Listed(item["Key"], int(item["Size"]), _milliseconds(item["LastModified"]))
             for item in found.get("Contents", ())
         )
-        return Page(items, found["NextContinuationToken"] if found["IsTruncated"] else None)
+        return ListingPage(items, found["NextContinuationToken"] if found["IsTruncated"] else None)
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         wanted = {"Bucket": self._place()[0], "Prefix": prefix}

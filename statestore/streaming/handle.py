@@ -22,7 +22,7 @@ from statestore.format.state import StateKind
 from statestore.rows.lossless_cast import UnfitError, bare, brief, exactly, is_missing
 from statestore.streaming.python_values import instant_of
 
-__all__ = ["Changed", "Clock", "Handle", "TimeMode", "Variable", "declared_by"]
+__all__ = ["Changed", "Handle", "ProcessorClock", "TimeMode", "Variable", "declared_by"]
 
 NONE, PROCESSING, EVENT = "none", "processingtime", "eventtime"
 TimeMode = str
@@ -50,7 +50,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Clock:
+class ProcessorClock:
     """The times of a micro-batch, in milliseconds: when it was planned, and its watermark."""
 
     mode: TimeMode
@@ -79,7 +79,7 @@ class Changed:
 class ValueState:
     """One row of values per key; Spark's ``ValueState``."""
 
-    def __init__(self, variable: Variable, clock: Clock) -> None:
+    def __init__(self, variable: Variable, clock: ProcessorClock) -> None:
         """Start without a key."""
         self._variable, self._clock = variable, clock
         self.begin(())
@@ -118,7 +118,7 @@ class ValueState:
 class ListState:
     """An ordered list of elements per key; Spark's ``ListState``."""
 
-    def __init__(self, variable: Variable, clock: Clock) -> None:
+    def __init__(self, variable: Variable, clock: ProcessorClock) -> None:
         """Start without a key."""
         self._variable, self._clock = variable, clock
         self.begin(())
@@ -178,7 +178,7 @@ class ListState:
 class MapState:
     """A map of entries per key; Spark's ``MapState``."""
 
-    def __init__(self, variable: Variable, clock: Clock) -> None:
+    def __init__(self, variable: Variable, clock: ProcessorClock) -> None:
         """Start without a key."""
         self._variable, self._clock = variable, clock
         self._width = len(variable.entry or ())
@@ -293,7 +293,7 @@ class _Timers:
 
 
 State = ValueState | ListState | MapState
-_STATES: dict[StateKind, Callable[[Variable, Clock], State]] = {
+_STATES: dict[StateKind, Callable[[Variable, ProcessorClock], State]] = {
     StateKind.VALUE: ValueState,
     StateKind.LIST: ListState,
     StateKind.MAP: MapState,
@@ -307,7 +307,7 @@ class Handle:
     returns the processor's changes to them.
     """
 
-    def __init__(self, clock: Clock, known: Mapping[str, Variable]) -> None:
+    def __init__(self, clock: ProcessorClock, known: Mapping[str, Variable]) -> None:
         """Start without states; ``known`` are the states that :func:`declared_by` returned."""
         self._clock, self._known = clock, known
         self._states: dict[str, State] = {}
@@ -426,7 +426,7 @@ class Handle:
 class _Declaring(Handle):
     """A handle that only records the declarations of ``init``."""
 
-    def __init__(self, clock: Clock, parse: Callable[[str], StructType]) -> None:
+    def __init__(self, clock: ProcessorClock, parse: Callable[[str], StructType]) -> None:
         self.variables: dict[str, Variable] = {}
         self.deleted: list[str] = []
         self._parse = parse
@@ -485,12 +485,12 @@ def declared_by(
 
     Raises InvalidArgumentError for two states with one name, and for an invalid TTL.
     """
-    handle = _Declaring(Clock(mode), parse)
+    handle = _Declaring(ProcessorClock(mode), parse)
     init(handle)
     return tuple(handle.variables.values()), tuple(handle.deleted)
 
 
-def _alive(row: Values, variable: Variable, clock: Clock) -> Values | None:
+def _alive(row: Values, variable: Variable, clock: ProcessorClock) -> Values | None:
     """Return a stored row without its expiration time, or None if the row has expired."""
     if variable.ttl_ms is None:
         return row
@@ -498,7 +498,7 @@ def _alive(row: Values, variable: Variable, clock: Clock) -> Values | None:
     return tuple(values) if ends > clock.now_ms else None
 
 
-def _lasting(values: Values, variable: Variable, clock: Clock) -> Values:
+def _lasting(values: Values, variable: Variable, clock: ProcessorClock) -> Values:
     """Return a row in its stored form, with its expiration time if the state has a TTL."""
     return values if variable.ttl_ms is None else (*values, clock.now_ms + variable.ttl_ms)
 

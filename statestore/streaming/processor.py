@@ -32,7 +32,14 @@ from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
 from statestore.spark.tasks import map_in_arrow, numbered
-from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
+from statestore.streaming.handle import (
+    EVENT,
+    NONE,
+    PROCESSING,
+    ProcessorClock,
+    Variable,
+    declared_by,
+)
 from statestore.streaming.planned import TICKS, MicroBatch
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
 from statestore.streaming.processor_task import (
@@ -195,7 +202,7 @@ class Processing:
             uid=self.uid,
             processor=self.processor,
             pandas=self.pandas,
-            clock=Clock(self.mode),
+            clock=ProcessorClock(self.mode),
             variables={variable.name: variable for variable in self.variables},
             states=states_of(self.variables, key, self.uid),
             timers=timers,
@@ -208,10 +215,10 @@ class Processing:
             key_types=None,
         )
 
-    def _clock(self, batch: MicroBatch) -> Clock:
+    def _clock(self, batch: MicroBatch) -> ProcessorClock:
         if self.mode == NONE:
-            return Clock(NONE)
-        return Clock(self.mode, batch.planned_at_ms or 0, batch.watermark_ms)
+            return ProcessorClock(NONE)
+        return ProcessorClock(self.mode, batch.planned_at_ms or 0, batch.watermark_ms)
 
     def _on_time(self, events: DataFrame, batch: MicroBatch) -> DataFrame:
         """Drop events that are later than the previous micro-batch's watermark allows."""

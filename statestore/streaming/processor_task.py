@@ -37,7 +37,7 @@ from statestore.rows.lossless_cast import UnfitError
 from statestore.rows.python_values import Place, row_place, shown
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.tasks import settle
-from statestore.streaming.handle import Changed, Clock, Handle, Variable
+from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
 from statestore.streaming.timer_index import index_of, index_rows
@@ -112,7 +112,7 @@ class ProcessorTask:
     uid: str
     processor: StatefulProcessor
     pandas: bool
-    clock: Clock
+    clock: ProcessorClock
     variables: Mapping[str, Variable]
     states: Mapping[str, ProcessorState]
     timers: ProcessorState | None

@@ -32,7 +32,7 @@ from statestore.parsing import parse_integer
 from statestore.restore.plan import Weight
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, hot_keys, state
-from statestore.ui.pages import View, static, written
+from statestore.ui.pages import PageView, static, written
 from statestore.ui.questions import (
     QueryLimits,
     compare,
@@ -125,7 +125,7 @@ def application(
     ``state.queries`` has the running queries.
     """
     queries = RunningQueries(limits.concurrent)
-    pages: dict[str, Callable[[Request, Query], View]] = {
+    pages: dict[str, Callable[[Request, Query], PageView]] = {
         "/": lambda request, query: timeline(store, _number(query, "before")),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
         "/checkpoint/{which}": lambda request, query: checkpoint(store, _which(request)),
@@ -235,7 +235,7 @@ def is_local(host: str) -> bool:
 
 
 def _page(
-    store: StateStore, made: Callable[[Request, Query], View]
+    store: StateStore, made: Callable[[Request, Query], PageView]
 ) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         """Return the page, or only its main part if the script of a page requests it."""
@@ -247,7 +247,7 @@ def _page(
 
 def _response(
     store: StateStore,
-    made: Callable[[], View],
+    made: Callable[[], PageView],
     *,
     status: int = 200,
     layout: str = "page.html",
@@ -261,10 +261,10 @@ def _response(
     return HTMLResponse(written(view, store.url, layout=layout), status, headers)
 
 
-def _error_view(error: StateStoreError) -> tuple[View, int]:
+def _error_view(error: StateStoreError) -> tuple[PageView, int]:
     """Return the page for an error, and its HTTP status."""
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    return View("Not shown", "error.html", {"problem": str(error)}), status
+    return PageView("Not shown", "error.html", {"problem": str(error)}), status
 
 
 def _sql_runner(
@@ -276,12 +276,12 @@ def _sql_runner(
         which, form = _which(request), await read_form(request)
         text = form.get("sql", "")
 
-        def answered(cancelled: threading.Event) -> View:
+        def answered(cancelled: threading.Event) -> PageView:
             answer = sql_answer(store, which, text, limits=limits, cancelled=cancelled)
             return sql(store, which, text, form_token=queries.form_token, answer=answer)
 
         async def refused(status: int, problem: str, **headers: str) -> Response:
-            def view() -> View:
+            def view() -> PageView:
                 return sql(store, which, text, form_token=queries.form_token, problem=problem)
 
             return await run_in_threadpool(_response, store, view, status=status, headers=headers)

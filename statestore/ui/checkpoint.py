@@ -15,7 +15,7 @@ from statestore.jobgraph.operators import label_of
 from statestore.restore.plan import Weight, weights_of
 from statestore.store import StateStore
 from statestore.ui.charts import HEAT_COLUMNS, heat
-from statestore.ui.pages import View
+from statestore.ui.pages import PageView
 
 __all__ = ["checkpoint", "hot_keys", "state"]
 
@@ -26,7 +26,7 @@ _GAP: Final = (70, 24)
 _ACROSS: Final = 3
 
 
-def checkpoint(store: StateStore, which: int | str) -> View:
+def checkpoint(store: StateStore, which: int | str) -> PageView:
     """Return the contents of a checkpoint; CheckpointNotFoundError or CorruptionError."""
     manifest = store.manifest(which)
     number = manifest.checkpoint_id
@@ -35,10 +35,10 @@ def checkpoint(store: StateStore, which: int | str) -> View:
         "states": [_facts(entry) for entry in manifest.entries],
         "graph": _drawn(manifest),
     }
-    return View(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
+    return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
 
-def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
+def state(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
     """Return a state's columns, layout, layers, files, and a heat map of its key groups.
 
     Raises StateNotFoundError or CheckpointNotFoundError if it does not exist.
@@ -58,15 +58,15 @@ def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
         "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
     }
     number = manifest.checkpoint_id
-    return View(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
+    return PageView(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
 
 
-def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> View:
+def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> PageView:
     """Return a keyed state's skewed key groups, and the keys with the most rows."""
     number = store.manifest(which).checkpoint_id
     report = store.inspect.skew(uid, name, checkpoint=which)
     facts = {"operator": next(iter(report.operators), None), "factor": report.factor}
-    return View(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
+    return PageView(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

@@ -21,11 +21,11 @@ with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = ["View", "static", "written"]
+__all__ = ["PageView", "static", "written"]
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """The content of a page: its title, its template, and the data for it.
 
     ``tab`` is the page's entry in the menu, ``checkpoint`` the checkpoint that it shows.
@@ -38,7 +38,7 @@ class View:
     checkpoint: int | None = None
 
 
-def written(view: View, store: str, *, layout: str = "page.html") -> str:
+def written(view: PageView, store: str, *, layout: str = "page.html") -> str:
     """Return the HTML of a view, as a page or, with ``part.html``, as the main part of one."""
     template = _environment().get_template(view.template)
     return template.render(view=view, store=store, layout=layout, release=__version__, **view.facts)

@@ -11,7 +11,7 @@ from statestore.cli.arguments import key_of
 from statestore.errors import InvalidArgumentError
 from statestore.rows.python_values import shown_values
 from statestore.store import StateStore
-from statestore.ui.pages import View
+from statestore.ui.pages import PageView
 
 __all__ = ["ROWS", "QueryLimits", "SqlAnswer", "compare", "history", "key", "sql", "sql_answer"]
 
@@ -37,7 +37,7 @@ class QueryLimits:
 _GROUPS: Final = 100
 
 
-def key(store: StateStore, which: int | str, text: str = "") -> View:
+def key(store: StateStore, which: int | str, text: str = "") -> PageView:
     """Return the rows of a key in all states; without a key, the form to enter one."""
     manifest = store.manifest(which)
     facts: dict[str, Any] = {
@@ -51,18 +51,18 @@ def key(store: StateStore, which: int | str, text: str = "") -> View:
             facts["found"] = store.inspect.key(key_of(text), which)
         except InvalidArgumentError as error:
             facts["problem"] = str(error)
-    return View("A key", "key.html", facts, "key", manifest.checkpoint_id)
+    return PageView("A key", "key.html", facts, "key", manifest.checkpoint_id)
 
 
-def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> View:
+def history(store: StateStore, which: int | str, text: str, uid: str, name: str) -> PageView:
     """Return the values of a key in a state at each kept checkpoint, newest first."""
     number = store.manifest(which).checkpoint_id
     found = store.inspect.history(key_of(text), uid, name)
     facts = {"text": text, "uid": uid, "name": name, "history": found[::-1]}
-    return View("History of a key", "history.html", facts, "key", number)
+    return PageView("History of a key", "history.html", facts, "key", number)
 
 
-def compare(store: StateStore, a: str = "", b: str = "") -> View:
+def compare(store: StateStore, a: str = "", b: str = "") -> PageView:
     """Return the differences between two checkpoints; without two, the form to choose them."""
     ids = store.checkpoints()
     facts: dict[str, Any] = {"a": a, "b": b, "ids": ids[-200:][::-1], "found": None}
@@ -70,7 +70,7 @@ def compare(store: StateStore, a: str = "", b: str = "") -> View:
         facts |= {"found": store.inspect.diff(a, b), "groups": _GROUPS}
     elif len(ids) > 1:
         facts |= {"a": str(ids[-2]), "b": str(ids[-1])}
-    return View("Compare", "compare.html", facts, tab="compare")
+    return PageView("Compare", "compare.html", facts, tab="compare")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def sql(
     form_token: str,
     answer: SqlAnswer | None = None,
     problem: str = "",
-) -> View:
+) -> PageView:
     """Return the form for SQL, with the views that a query can use.
 
     Args:
@@ -110,7 +110,7 @@ def sql(
         "answer": answer,
         "problem": problem,
     }
-    return View("SQL", "sql.html", facts, "sql", manifest.checkpoint_id)
+    return PageView("SQL", "sql.html", facts, "sql", manifest.checkpoint_id)
 
 
 def sql_answer(

@@ -12,7 +12,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.restore.export import Progress
 from statestore.store import StateStore
 from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.pages import View, static, written
+from statestore.ui.pages import PageView, static, written
 from statestore.ui.questions import compare
 from statestore.ui.rescale import highest, rescale
 from statestore.ui.timeline import timeline
@@ -46,7 +46,7 @@ def write_report(
     total = 2 + len(largest) + len(steps) + (against is not None)
     parts: list[str] = []
 
-    def add(view: View) -> str:
+    def add(view: PageView) -> str:
         parts.append(written(view, store.url, layout="part.html"))
         progress(len(parts), total)
         return parts[-1]
@@ -64,7 +64,9 @@ def write_report(
         "script_hash": _hash(static("ui.js")),
     }
     title = f"Checkpoint {manifest.checkpoint_id}"
-    text = written(View(title, "report.html", facts, "report", manifest.checkpoint_id), store.url)
+    text = written(
+        PageView(title, "report.html", facts, "report", manifest.checkpoint_id), store.url
+    )
     return _write(Path(to), text)
 
 

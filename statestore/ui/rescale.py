@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from statestore.cli.drawing import UNICODE, counted, range_text, size
 from statestore.format.manifest import Manifest
-from statestore.jobgraph.redistribution import Run
+from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.plan import RestorePlan, Weight, owners_of, redistribution_of, weights_of
 from statestore.store import StateStore
 from statestore.ui.charts import flow
-from statestore.ui.pages import View
+from statestore.ui.pages import PageView
 
 __all__ = ["RATE", "highest", "rescale"]
 
@@ -43,7 +43,7 @@ def rescale(
     *,
     balance: Weight | None = None,
     rate: int = RATE,
-) -> View:
+) -> PageView:
     """Return what a restore at a parallelism would move and read.
 
     Raises ParallelismError above the max parallelism.
@@ -65,7 +65,7 @@ def rescale(
         "uneven": store.inspect.balance(parallelism=wanted, checkpoint=which),
         "dealt": list(_dealt(manifest, wanted)),
     }
-    return View(f"Rescale checkpoint {number}", "rescale.html", facts, "rescale", number)
+    return PageView(f"Rescale checkpoint {number}", "rescale.html", facts, "rescale", number)
 
 
 def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], int, Any]]:
@@ -145,7 +145,7 @@ def _dealt(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _runs(runs: Sequence[Run]) -> str:
+def _runs(runs: Sequence[ElementRun]) -> str:
     shown = [
         f"{run.first}{UNICODE.dash}{run.stop - 1} of old {run.subtask}"
         if run.stop - run.first > 1

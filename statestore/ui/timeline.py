@@ -18,7 +18,7 @@ from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes
 from statestore.store import StateStore
 from statestore.ui.charts import bars, lines, phases
-from statestore.ui.pages import View
+from statestore.ui.pages import PageView
 
 __all__ = ["SHOWN", "newest", "timeline"]
 
@@ -47,7 +47,7 @@ def newest(store: StateStore) -> int | None:
     return max(store.checkpoints(), default=None)
 
 
-def timeline(store: StateStore, before: int | None = None) -> View:
+def timeline(store: StateStore, before: int | None = None) -> PageView:
     """Return the newest checkpoints, or the newest below an id.
 
     Raises StorageError if the store cannot be reached.
@@ -74,7 +74,7 @@ def timeline(store: StateStore, before: int | None = None) -> View:
         "newer": window[-1] + SHOWN + 1 if window and window[-1] != ids[-1] else None,
         "expired": expired,
     } | _pictures([line for line in read if line.manifest is not None])
-    return View("Checkpoints", "timeline.html", facts, tab="timeline")
+    return PageView("Checkpoints", "timeline.html", facts, tab="timeline")
 
 
 def _line(

@@ -22,7 +22,7 @@ from statestore.interop.flink_savepoints import import_savepoint, repack_savepoi
 from statestore.interop.flink_savepoints.metadata.reader import (
     IncrementalHandle,
     KeyGroupsHandle,
-    OperatorState,
+    OperatorHandles,
 )
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, open_savepoint
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden
@@ -109,7 +109,7 @@ class Case:
                 yield f"{number} {name}", rows
 
 
-def _files(operator: OperatorState) -> set[str]:
+def _files(operator: OperatorHandles) -> set[str]:
     streams: list[Any] = []
     for subtask in operator.subtasks:
         streams += [] if subtask.operator is None else [subtask.operator.stream]

@@ -9,7 +9,7 @@ import pytest
 
 from statestore.demo import flights as flights_module
 from statestore.demo.flights import FlightLog, read_flights, write_log
-from statestore.demo.job import Job, MicroBatch, consume, micro_batches, restore, snapshot, start
+from statestore.demo.job import FlightBatch, Job, consume, micro_batches, restore, snapshot, start
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.store import StateStore
 
@@ -33,7 +33,7 @@ def done(spark: SparkSession, log: FlightLog) -> Job:
     batches = micro_batches(job.offsets, log.ends, 4, log.rows)
     assert len(batches) > 3
     for some in (batches[:1], batches[1:3], batches[3:]):
-        job = consume(spark, log, job, MicroBatch(some[0].starts, some[-1].stops))
+        job = consume(spark, log, job, FlightBatch(some[0].starts, some[-1].stops))
     assert job.offsets == log.ends
     return job
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from statestore.demo import job as job_module
 from statestore.demo.flights import read_flights, write_log
-from statestore.demo.job import Job, MicroBatch, consume, snapshot, start
+from statestore.demo.job import FlightBatch, Job, consume, snapshot, start
 from statestore.demo.story import compare, differing_rows
 from statestore.store import StateStore
 
@@ -35,7 +35,7 @@ class Reference:
 def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
     folder = tmp_path_factory.mktemp("reference")
     log = write_log(read_flights(), folder / "flights", 30)
-    job = consume(spark, log, start(log, 3), MicroBatch(log.starts, log.ends))
+    job = consume(spark, log, start(log, 3), FlightBatch(log.starts, log.ends))
     store = StateStore.open(str(folder / "store"), spark=spark, table_format="parquet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "MAX_PARALLELISM", 8)

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.graph_json import graph_from_json, graph_to_json
-from statestore.jobgraph.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
+from statestore.jobgraph.graph import (
+    ChainingStrategy,
+    Edge,
+    EdgePartitioner,
+    Exchange,
+    JobGraph,
+    Node,
+)
 from tests.jobgraph.test_chaining import GRAPHS, graph_of
 
 GRAPH = JobGraph(
     (Node("a", strategy=ChainingStrategy.HEAD), Node("b", uid_hash="0" * 32)),
-    (Edge("a", "b", partitioner=Partitioner.HASH, exchange=Exchange.PIPELINED),),
+    (Edge("a", "b", partitioner=EdgePartitioner.HASH, exchange=Exchange.PIPELINED),),
 )
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
 
@@ -45,7 +52,7 @@ def graphs(draw: st.DrawFn) -> JobGraph:
             st.tuples(
                 st.sampled_from(drawn),
                 st.sampled_from(drawn),
-                st.none() | st.sampled_from([Partitioner.HASH, Partitioner.RESCALE]),
+                st.none() | st.sampled_from([EdgePartitioner.HASH, EdgePartitioner.RESCALE]),
                 st.sampled_from(Exchange),
                 st.integers(0, 3),
             ).filter(lambda e: drawn.index(e[0]) < drawn.index(e[1])),

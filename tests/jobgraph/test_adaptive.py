@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.jobgraph.adaptive import (
+    BatchDecision,
     ConsumedInput,
-    Decision,
     Options,
     Slice,
     cutter_of,
@@ -66,7 +66,7 @@ def _options(given_: dict[str, Any]) -> Options:
     return Options(**{ours: given_[theirs] for theirs, ours in OPTIONS.items() if theirs in given_})
 
 
-def _decide(given_: dict[str, Any]) -> Decision:
+def _decide(given_: dict[str, Any]) -> BatchDecision:
     return decide(_inputs(given_), _options(given_))
 
 
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _cells(decision: Decision, number: int) -> Counter[tuple[int, int]]:
+def _cells(decision: BatchDecision, number: int) -> Counter[tuple[int, int]]:
     """Count how often each (partition, subpartition) of an input is read."""
     return Counter(
         (row, column)

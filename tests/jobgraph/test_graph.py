@@ -15,10 +15,10 @@ from statestore.errors import (
 from statestore.jobgraph.graph import (
     ChainingStrategy,
     Edge,
+    EdgePartitioner,
     Exchange,
     JobGraph,
     Node,
-    Partitioner,
 )
 
 
@@ -56,7 +56,7 @@ def test_a_graph_is_a_value() -> None:
 def test_an_edge_without_partitioner_is_forward_or_rebalance() -> None:
     graph = JobGraph(
         (Node("a"), Node("b"), Node("c", parallelism=2)),
-        (Edge("a", "b"), Edge("b", "c"), Edge("a", "c", partitioner=Partitioner.HASH)),
+        (Edge("a", "b"), Edge("b", "c"), Edge("a", "c", partitioner=EdgePartitioner.HASH)),
     )
     assert [graph.partitioner(edge).value for edge in graph.edges] == [
         "FORWARD",
@@ -98,7 +98,7 @@ def test_a_cycle_is_named(edges: list[tuple[str, str]], path: str) -> None:
         ),
         (
             (Node("a", parallelism=2), Node("b")),
-            [Edge("a", "b", partitioner=Partitioner.FORWARD)],
+            [Edge("a", "b", partitioner=EdgePartitioner.FORWARD)],
             "'a' -> 'b' is forward, but goes from parallelism 2 to 1",
         ),
         ((Node("a"), Node("b", source=True)), [Edge("a", "b")], "'b' is a source"),
@@ -247,12 +247,12 @@ def test_a_graph_is_read_from_toml() -> None:
             Edge(
                 "rates",
                 "join",
-                partitioner=Partitioner.BROADCAST,
+                partitioner=EdgePartitioner.BROADCAST,
                 exchange=Exchange.PIPELINED,
                 number=2,
             ),
             Edge("join", "out"),
-            Edge("orders", "out", partitioner=Partitioner.HASH),
+            Edge("orders", "out", partitioner=EdgePartitioner.HASH),
         ),
         chaining=False,
         chain_different_max=False,

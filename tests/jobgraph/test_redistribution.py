@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.jobgraph.redistribution import (
+    ElementRun,
     RedistributionMode,
-    Run,
     plan_redistribution,
     redistribute,
     redistribute_counts,
@@ -288,7 +288,7 @@ def test_the_plan_names_the_runs_that_a_subtask_reads() -> None:
     """A plan is made from counts before any element is read."""
     plan = plan_redistribution(_one_state("split", [7, 1, 2]), 4)
     assert plan.modes == {"s": SPLIT}
-    assert plan.runs(2) == {"s": (Run(0, 6, 7), Run(1, 0, 1))}
+    assert plan.runs(2) == {"s": (ElementRun(0, 6, 7), ElementRun(1, 0, 1))}
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 

@@ -14,9 +14,9 @@ from statestore.jobgraph.retention import (
     ClaimMode,
     ExternalizedRetention,
     JobEnd,
+    RetainedCheckpoint,
     Retention,
     SharedFiles,
-    Snapshot,
     SnapshotKind,
     deletes_at_end,
     restored_kind,
@@ -33,11 +33,11 @@ def after(limit: int, kinds: list[SnapshotKind]) -> Retention:
     """Return the retention after snapshots 1, 2, ... of these kinds, before any was deleted."""
     retention = Retention(limit)
     for number, kind in enumerate(kinds, 1):
-        retention = retention.add(Snapshot(number, kind)).retention
+        retention = retention.add(RetainedCheckpoint(number, kind)).retention
     return retention
 
 
-def ids(snapshots: tuple[Snapshot, ...]) -> list[int]:
+def ids(snapshots: tuple[RetainedCheckpoint, ...]) -> list[int]:
     return [snapshot.checkpoint_id for snapshot in snapshots]
 
 
@@ -57,7 +57,7 @@ def test_checkpoints_are_kept_and_deleted_as_flink_does(number: int) -> None:
         return
     retention, deleted = Retention(case["in"]["retain"]), set[int]()
     for event, expected in zip(case["in"]["events"], case["out"], strict=True):
-        retention, subsumed = retention.add(Snapshot(event["id"], event["kind"]))
+        retention, subsumed = retention.add(RetainedCheckpoint(event["id"], event["kind"]))
         retention, now = retention.discard()
         assert not deleted & set(now)
         deleted |= set(now)
@@ -76,7 +76,7 @@ def test_the_newest_snapshot_and_the_latest_checkpoint_are_kept(
     retention = Retention(limit)
     latest = None
     for number, kind in enumerate(kinds, 1):
-        retention, subsumed = retention.add(Snapshot(number, kind))
+        retention, subsumed = retention.add(RetainedCheckpoint(number, kind))
         latest = number if kind is CHECKPOINT else latest
         kept = ids(retention.kept)
         assert kept[-1] == number
@@ -93,7 +93,7 @@ def test_only_dropped_checkpoints_older_than_all_kept_ones_are_deleted_and_once(
 ) -> None:
     retention, gone = Retention(limit), list[int]()
     for number, kind in enumerate(kinds, 1):
-        retention, deleted = retention.add(Snapshot(number, kind)).retention.discard()
+        retention, deleted = retention.add(RetainedCheckpoint(number, kind)).retention.discard()
         gone += deleted
         assert retention.discard().deleted == ()
         assert all(kinds[one - 1] is CHECKPOINT for one in gone)
@@ -113,10 +113,13 @@ def test_retention_and_shared_files_release_by_the_same_mark() -> None:
     """The directory of a claimed native savepoint is deleted when none of its files is used."""
     registry = SharedFiles().use(1, {"a": "ha"}).registry
     registry = registry.restored(1, "CLAIM", native_savepoint=True)
-    retention, gone = Retention(1).add(Snapshot(1, restored_kind("CLAIM"))).retention, list[Any]()
+    retention, gone = (
+        Retention(1).add(RetainedCheckpoint(1, restored_kind("CLAIM"))).retention,
+        list[Any](),
+    )
     for number, files in ((2, {"a": None}), (3, {"b": "hb"})):
         registry = registry.use(number, files).registry
-        retention = retention.add(Snapshot(number)).retention
+        retention = retention.add(RetainedCheckpoint(number)).retention
         assert retention.lowest == number
         registry, files_gone, in_use = registry.release(number)
         retention, checkpoints_gone = retention.discard(in_use)
@@ -128,21 +131,21 @@ def test_nothing_is_deleted_while_only_savepoints_are_kept() -> None:
     retention = after(1, [CHECKPOINT, SYNC])
     assert (ids(retention.kept), retention.lowest) == ([2], None)
     assert retention.discard() == (retention, ())
-    assert retention.add(Snapshot(3)).retention.discard().deleted == (1,)
+    assert retention.add(RetainedCheckpoint(3)).retention.discard().deleted == (1,)
 
 
 def test_adding_leaves_the_retention_before_it_as_it_was() -> None:
     before = after(2, [CHECKPOINT, CHECKPOINT])
-    moved = before.add(Snapshot(3)).retention
+    moved = before.add(RetainedCheckpoint(3)).retention
     assert (ids(before.kept), ids(moved.kept)) == ([1, 2], [2, 3])
-    assert before.add(Snapshot(3)).retention == moved == pickle.loads(pickle.dumps(moved))
+    assert before.add(RetainedCheckpoint(3)).retention == moved == pickle.loads(pickle.dumps(moved))
 
 
 def test_an_id_that_repeats_is_refused() -> None:
     retention = after(1, [CHECKPOINT, CHECKPOINT])
     for number in (1, 2):
         with pytest.raises(InvalidArgumentError, match=f"checkpoint {number} was added before"):
-            retention.add(Snapshot(number))
+            retention.add(RetainedCheckpoint(number))
 
 
 # --- The end of the job ---------------------------------------------------------------------------
@@ -208,19 +211,19 @@ def test_one_checkpoint_at_least_is_retained(limit: int) -> None:
 
 @pytest.mark.parametrize("number", ["1", 1.0, True, None])
 def test_an_id_and_a_limit_are_ints(number: Any) -> None:
-    for make in (Snapshot, Retention):
+    for make in (RetainedCheckpoint, Retention):
         with pytest.raises(InvalidArgumentError, match="must be an int"):
             make(number)
 
 
 def test_a_negative_id_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="checkpoint id must be 0 or more, not -1"):
-        Snapshot(-1)
+        RetainedCheckpoint(-1)
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
     with pytest.raises(InvalidArgumentError, match="'sync_savepoint'"):
-        Snapshot(1, "backup")  # type: ignore[arg-type]
+        RetainedCheckpoint(1, "backup")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="'RETAIN_ON_CANCELLATION'"):
         deletes_at_end("KEEP", "failed")
     with pytest.raises(InvalidArgumentError, match="'suspended'"):

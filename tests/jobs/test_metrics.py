@@ -14,7 +14,7 @@ import jobs.command
 from jobs import redistribute_offsets
 from statestore import StateStore
 from statestore.errors import StorageError
-from statestore.restarts import Clock
+from statestore.restarts import RestartClock
 from tests.jobs.conftest import RunJob
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def test_a_job_serves_its_metrics_while_it_runs(
         with urllib.request.urlopen(url) as answer:
             seen.append(answer.read().decode())
 
-    monkeypatch.setattr(jobs.command, "Clock", lambda: Clock(lambda: now_ms, sleep))
+    monkeypatch.setattr(jobs.command, "RestartClock", lambda: RestartClock(lambda: now_ms, sleep))
     real, failures = jobs.command.write_file, [StorageError("no answer")]
 
     def write_file(path: str, text: str) -> None:

@@ -21,7 +21,7 @@ from jobs import redistribute_offsets, restore, snapshot
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.errors import StorageError
-from statestore.restarts import Clock
+from statestore.restarts import RestartClock
 from tests.jobs.conftest import RunJob
 from tests.syntax import ROOT
 
@@ -105,7 +105,7 @@ def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWa
 
         threading.Thread(target=run, daemon=True).start()
 
-    monkeypatch.setattr(jobs.command, "Clock", lambda: Clock(sleep=sleep))
+    monkeypatch.setattr(jobs.command, "RestartClock", lambda: RestartClock(sleep=sleep))
     return start
 
 

@@ -32,7 +32,7 @@ from statestore.jobgraph.restart import (
     NoRestart,
     RestartStrategy,
 )
-from statestore.restarts import Clock, is_recoverable, run_with_restarts
+from statestore.restarts import RestartClock, is_recoverable, run_with_restarts
 
 pytestmark = pytest.mark.spark
 
@@ -74,7 +74,7 @@ class Fake:
         self.now += round(seconds * 1000)
 
     def run(self, between: Callable[[int, int], int] = lambda low, high: high) -> tuple[int, int]:
-        clock = Clock(lambda: self.now, self.sleep, between)
+        clock = RestartClock(lambda: self.now, self.sleep, between)
         return run_attempts(self.load, self.work, self.said.append, clock)
 
 
@@ -165,7 +165,9 @@ def test_a_sleep_that_ends_early_is_continued_and_a_long_one_is_split() -> None:
         # The sleep ends early at first. Later the clock jumps so far that the test ends.
         fake.now += round(seconds * 500) if len(naps) < 3 else 2**63
 
-    assert run_attempts(fake.load, fake.work, fake.said.append, Clock(lambda: fake.now, sleep)) == (
+    assert run_attempts(
+        fake.load, fake.work, fake.said.append, RestartClock(lambda: fake.now, sleep)
+    ) == (
         2,
         2,
     )
@@ -186,7 +188,7 @@ def test_the_first_strategy_stays_and_each_attempt_reads_new_settings() -> None:
         return "done"
 
     now = iter(range(0, 10**6, 1_000))
-    clock = Clock(lambda: next(now), lambda seconds: None)
+    clock = RestartClock(lambda: next(now), lambda seconds: None)
     assert run_attempts(load, work, print, clock) == ("done", 3)
     assert numbers == [0, 1, 2]
 
@@ -203,7 +205,7 @@ def test_settings_that_became_invalid_end_the_job() -> None:
         raise StorageError("no answer")
 
     with pytest.raises(SettingsError, match="parallelism is missing"):
-        run_attempts(load, work, print, Clock())
+        run_attempts(load, work, print, RestartClock())
 
 
 def test_a_restart_reports_the_failure_and_the_next_attempt() -> None:
@@ -388,7 +390,7 @@ def test_a_job_reads_its_file_again_and_reports_its_restarts(
 
     job: Job[Any] = Job("job", "Does.", Settings, work, lambda report: f"{report}")
     arguments = ["--conf-file", str(file), "--output", output]
-    assert run(job, arguments, clock=Clock(lambda: now, sleep)) == 0
+    assert run(job, arguments, clock=RestartClock(lambda: now, sleep)) == 0
     out, err = capsys.readouterr()
     assert '"attempts": 2' in out.replace("'", '"')
     assert '"number": 7' in out.replace("'", '"')
@@ -404,7 +406,7 @@ def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
         raise StorageError("no answer")
 
     job: Job[Any] = Job("job", "Does.", Settings, work, str)
-    clock = Clock(sleep=lambda seconds: None, now_ms=iter(range(0, 10**9, 10_000)).__next__)
+    clock = RestartClock(sleep=lambda seconds: None, now_ms=iter(range(0, 10**9, 10_000)).__next__)
     assert run(job, ["--conf-file", str(tmp_path / "f.toml")], clock=clock) == 15
     assert capsys.readouterr().err.splitlines()[-1] == (
         "error: no answer (in attempt 2; the restart strategy allows no other)"
@@ -416,7 +418,7 @@ def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
 
 def test_a_custom_run_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
-    clock = Clock(lambda: fake.now, fake.sleep)
+    clock = RestartClock(lambda: fake.now, fake.sleep)
     assert (
         statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings(), ()), clock=clock)
         == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from statestore.jobgraph.graph import Edge, JobGraph, Node, Partitioner
+from statestore.jobgraph.graph import Edge, EdgePartitioner, JobGraph, Node
 from statestore.maintenance.diff import graph_others
 from statestore.maintenance.diff_rows import Other
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 GRAPH = JobGraph(
     (Node("in", uid="source"), Node("map"), Node("sum", uid="totals", parallelism=2)),
-    (Edge("in", "map"), Edge("map", "sum", partitioner=Partitioner.HASH)),
+    (Edge("in", "map"), Edge("map", "sum", partitioner=EdgePartitioner.HASH)),
 )
 
 
@@ -53,7 +53,7 @@ def test_operators_of_one_side_and_their_edges_are_reported() -> None:
 
 
 def test_a_partitioner_and_an_option_are_reported() -> None:
-    edges = (GRAPH.edges[0], replace(GRAPH.edges[1], partitioner=Partitioner.REBALANCE))
+    edges = (GRAPH.edges[0], replace(GRAPH.edges[1], partitioner=EdgePartitioner.REBALANCE))
     found = graph_others(GRAPH, replace(GRAPH, edges=edges, chaining=False))
     assert found[0] == Other("chaining", "True", "False")
     assert [(other.a is None, other.b is None) for other in found[1:]] == [

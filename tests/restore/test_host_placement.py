@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.chaining import job_vertices
-from statestore.jobgraph.graph import ChainingStrategy, Edge, JobGraph, Node, Partitioner
+from statestore.jobgraph.graph import ChainingStrategy, Edge, EdgePartitioner, JobGraph, Node
 from statestore.jobgraph.operators import operator_ids
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.placement import STRATEGIES, OperatorPlacement, place_operators
@@ -139,9 +139,9 @@ def jobs(draw: st.DrawFn) -> tuple[Manifest, JobGraph]:
         )
         if number:
             source = draw(st.integers(max(0, number - 2), number - 1))
-            partitioner = draw(st.sampled_from([Partitioner.FORWARD, Partitioner.HASH]))
+            partitioner = draw(st.sampled_from([EdgePartitioner.FORWARD, EdgePartitioner.HASH]))
             if nodes[source].parallelism != nodes[number].parallelism:
-                partitioner = Partitioner.HASH
+                partitioner = EdgePartitioner.HASH
             edges.append(Edge(f"op{source}", name, partitioner=partitioner))
         if draw(st.booleans()):
             hosts = draw(st.lists(st.sampled_from(["", *"abc"]), min_size=8, max_size=8))

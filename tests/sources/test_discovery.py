@@ -15,9 +15,9 @@ from statestore.sources import discovery
 from statestore.sources.discovery import (
     Case,
     Decision,
-    Finding,
     LiveRange,
     LiveTopic,
+    PartitionFinding,
     Policies,
     reconcile,
 )
@@ -46,7 +46,7 @@ def at(offset: int, partition: int = 0, topic_id: str | None = "new") -> SourceO
     return SourceOffset("t", partition, offset, topic_id)
 
 
-def only(stored: list[SourceOffset], topics: Any, policies: Policies) -> Finding:
+def only(stored: list[SourceOffset], topics: Any, policies: Policies) -> PartitionFinding:
     (finding,) = reconcile(stored, topics, policies).report
     return finding
 

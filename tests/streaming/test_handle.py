@@ -15,10 +15,10 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
 from statestore.streaming.handle import (
     Changed,
-    Clock,
     Handle,
     ListState,
     MapState,
+    ProcessorClock,
     ValueState,
     Variable,
     declared_by,
@@ -27,7 +27,7 @@ from statestore.streaming.handle import (
 pytestmark = pytest.mark.spark
 
 LONG = T.StructType([T.StructField("n", T.LongType())])
-CLOCK = Clock("processingtime", now_ms=1000)
+CLOCK = ProcessorClock("processingtime", now_ms=1000)
 
 
 def parse(ddl: str) -> T.StructType:
@@ -77,14 +77,14 @@ def test_an_invalid_declaration_is_refused(init: Any, mode: str, message: str) -
 
 
 def test_timers_need_a_time_mode() -> None:
-    handle = Handle(Clock("none"), {})
+    handle = Handle(ProcessorClock("none"), {})
     for call in (lambda: handle.registerTimer(5), lambda: handle.deleteTimer(5), handle.listTimers):
         with pytest.raises(InvalidArgumentError, match='time_mode="None"'):
             call()
 
 
 def test_states_can_only_be_declared_in_init() -> None:
-    handle = Handle(Clock("none"), {"a": Variable("a", StateKind.VALUE, LONG)})
+    handle = Handle(ProcessorClock("none"), {"a": Variable("a", StateKind.VALUE, LONG)})
     handle.getValueState("a", LONG)
     with pytest.raises(InvalidArgumentError, match="init\\(\\) declares the same states"):
         handle.getListState("a", LONG)
@@ -137,7 +137,7 @@ def test_a_list_is_appended_after_its_last_position() -> None:
 
 
 def test_timers_up_to_the_clock_are_due() -> None:
-    handle = Handle(Clock("eventtime", 5, 100), {})
+    handle = Handle(ProcessorClock("eventtime", 5, 100), {})
     handle.begin({}, [(101,), (100,), (7,)])
     handle.registerTimer(50)
     assert handle.due() == [7, 50, 100]

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import StateKind
 from statestore.rows.lossless_cast import UnfitError
-from statestore.streaming.handle import Clock, MapState, Variable
+from statestore.streaming.handle import MapState, ProcessorClock, Variable
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
 from tests.support.bits import bits, columns, kinds
 
@@ -109,7 +109,7 @@ def test_a_map_with_two_instants_of_one_local_time() -> None:
         assert first == second
         entry = T.StructType([T.StructField("at", INSTANT)])
         value = T.StructType([T.StructField("n", T.LongType())])
-        state = MapState(Variable("s", StateKind.MAP, value, entry), Clock("none"))
+        state = MapState(Variable("s", StateKind.MAP, value, entry), ProcessorClock("none"))
         state.begin([(first, 1), (second, 2)])
         assert [state.getValue((one,)) for one in (first, second)] == [(1,), (2,)]
         assert state.getValue((TURNS[1],)) == (2,)

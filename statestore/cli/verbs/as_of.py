@@ -21,7 +21,7 @@ from statestore.restore.export import json_value
 from statestore.restore.key_history import CHANGE, CHANGES, KeyAt
 from statestore.rows.python_values import shown
 
-__all__ = ["Joined", "KeyHistory", "join_checkpoints", "show_history"]
+__all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
 
 
 @click.command(
@@ -106,7 +106,7 @@ def join_checkpoints(
 @click.argument("key")
 @one_state_options
 @pass_invocation
-def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHistory:
+def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHistoryResult:
     """Show what one key had at each kept checkpoint."""
     store = invocation.store()
     parsed: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
         return key_value(values)
 
     history = store.inspect.history(of, uid, name)
-    return KeyHistory(store=store.url, uid=uid, state=name, key=parsed, history=history)
+    return KeyHistoryResult(store=store.url, uid=uid, state=name, key=parsed, history=history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class Joined(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyHistory(Result):
+class KeyHistoryResult(Result):
     """The rows of a key at each kept checkpoint; ``key`` has the key columns in order."""
 
     store: str

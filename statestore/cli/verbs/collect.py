@@ -14,7 +14,7 @@ from statestore.cli.drawing import amount, counted, duration
 from statestore.cli.output import Page, Result, progress_bar
 from statestore.format.documents import Held
 from statestore.maintenance.expire import ExpiredCheckpoints
-from statestore.maintenance.gc import Amount, CollectedGarbage
+from statestore.maintenance.gc import CollectedGarbage, FileAmount
 
 __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
 
@@ -155,7 +155,7 @@ def _write_held(page: Page, held: Iterable[Held]) -> None:
         page.line(f"  checkpoint {one.checkpoint_id} is held by {one.by}")
 
 
-def _amount(found: Amount) -> str:
+def _amount(found: FileAmount) -> str:
     return amount(found.size_bytes, found.files)
 
 

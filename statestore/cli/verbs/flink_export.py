@@ -17,7 +17,7 @@ from statestore.cli.verbs.flink import allowed_places, folder_pair, moved_folder
 if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.exporting.export_state import ExportedSavepoint
 
-__all__ = ["Exported", "export_state"]
+__all__ = ["FlinkExportResult", "export_state"]
 
 
 @click.command(
@@ -108,7 +108,7 @@ def export_state(
     allow: tuple[str, ...],
     tuples: tuple[str, ...],
     dry_run: bool,
-) -> Exported:
+) -> FlinkExportResult:
     """Make a savepoint of a checkpoint, from which Flink restores."""
     *stores, savepoint = places
     if len(stores) > 1:
@@ -134,7 +134,7 @@ def export_state(
             dry_run=dry_run,
             on_progress=progress,
         )
-    return Exported(exported=exported)
+    return FlinkExportResult(exported=exported)
 
 
 def _state(option: str, text: str) -> tuple[str, str]:
@@ -145,7 +145,7 @@ def _state(option: str, text: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported(Result):
+class FlinkExportResult(Result):
     """A savepoint that was made for Flink."""
 
     exported: ExportedSavepoint

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from statestore.interop.flink_savepoints.importing.import_record import ImportedState
     from statestore.interop.flink_savepoints.importing.import_state import ImportedSavepoint
 
-__all__ = ["Imported", "import_state"]
+__all__ = ["FlinkImportResult", "import_state"]
 
 _UNITS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -112,7 +112,7 @@ def import_state(
     allow: tuple[str, ...],
     threads: int | None,
     drop: tuple[str, ...],
-) -> Imported:
+) -> FlinkImportResult:
     """Take the state in a savepoint as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
@@ -135,7 +135,7 @@ def import_state(
             threads=threads,
             on_progress=progress,
         )
-    return Imported(imported=imported, problem=_problem(imported))
+    return FlinkImportResult(imported=imported, problem=_problem(imported))
 
 
 def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
@@ -187,7 +187,7 @@ def _tables(file: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported(Result):
+class FlinkImportResult(Result):
     """A checkpoint that was made from a savepoint."""
 
     imported: ImportedSavepoint

@@ -23,21 +23,21 @@ from statestore.format.manifest_json import left_out_to_json
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from statestore.interop.spark_checkpoints.export_state import ExportedCheckpoint, ExportedStore
+    from statestore.interop.spark_checkpoints.export_state import ExportedLocation, ExportedStore
     from statestore.interop.spark_checkpoints.hand_over import ExportedProgress
     from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint
     from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
-        ShownOperator,
+        ShownQueryOperator,
         ShownStore,
         ShownVariable,
     )
 
 __all__ = [
-    "Exported",
-    "Imported",
     "ProgressMade",
     "Shown",
+    "SparkExportResult",
+    "SparkImportResult",
     "export_progress",
     "export_state",
     "import_state",
@@ -154,7 +154,7 @@ def import_state(
     target: str | None,
     batch: int | None,
     max_parallelism: int | None,
-) -> Imported:
+) -> SparkImportResult:
     """Take the state of a query's micro-batch as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
@@ -170,7 +170,7 @@ def import_state(
             max_parallelism=max_parallelism,
             on_progress=progress,
         )
-    return Imported(imported=imported)
+    return SparkImportResult(imported=imported)
 
 
 _CHECKPOINT = click.option(
@@ -236,7 +236,7 @@ def export_state(
     progress: str | None,
     leave_out: tuple[str, ...],
     dry_run: bool,
-) -> Exported:
+) -> SparkExportResult:
     """Make a checkpoint location that Spark continues from, at any number of partitions."""
     location = _location(invocation, places)
     session = _session(location)
@@ -254,7 +254,7 @@ def export_state(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    return Exported(exported=exported)
+    return SparkExportResult(exported=exported)
 
 
 @click.command(
@@ -373,7 +373,7 @@ def _write_store(page: Page, store: ShownStore) -> None:
     page.table(table)
 
 
-def _operator(operator: ShownOperator) -> dict[str, Any]:
+def _operator(operator: ShownQueryOperator) -> dict[str, Any]:
     return {
         "operator": operator.number,
         "name": operator.name,
@@ -423,7 +423,7 @@ def _parsed(source: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported(Result):
+class SparkImportResult(Result):
     """A checkpoint that was made from a query's state."""
 
     imported: ImportedCheckpoint
@@ -477,10 +477,10 @@ class Imported(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported(Result):
+class SparkExportResult(Result):
     """A checkpoint location that was made for Spark."""
 
-    exported: ExportedCheckpoint
+    exported: ExportedLocation
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""

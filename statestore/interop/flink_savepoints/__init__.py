@@ -10,9 +10,9 @@ over bytes. Flink's rules for a job belong in ``statestore.flink``.
 """
 
 from statestore.interop.flink_savepoints.exporting.export_state import (
+    ExportedFlinkState,
     ExportedOperator,
     ExportedSavepoint,
-    ExportedState,
     export_savepoint,
 )
 from statestore.interop.flink_savepoints.exporting.export_types import LeftOut
@@ -28,9 +28,9 @@ from statestore.interop.flink_savepoints.importing.import_state import (
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
-    Savepoint,
+    FlinkSavepoint,
+    SavepointRows,
     StateEntries,
-    StateRows,
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.read.show_savepoint import (
@@ -47,10 +47,11 @@ from statestore.interop.flink_savepoints.write.repack import (
 )
 
 __all__ = [
+    "ExportedFlinkState",
     "ExportedOperator",
     "ExportedSavepoint",
-    "ExportedState",
     "FlinkOperator",
+    "FlinkSavepoint",
     "ImportedOperator",
     "ImportedSavepoint",
     "ImportedState",
@@ -58,14 +59,13 @@ __all__ = [
     "Refused",
     "Repacked",
     "RepackedOperator",
-    "Savepoint",
     "SavepointRecord",
+    "SavepointRows",
     "ShownKeyedState",
     "ShownOperator",
     "ShownOperatorState",
     "ShownSavepoint",
     "StateEntries",
-    "StateRows",
     "export_savepoint",
     "import_savepoint",
     "open_savepoint",

@@ -9,7 +9,7 @@ from statestore.extras import needs_extra
 
 with needs_extra("spark", "checkpoints of Spark's queries"):
     from statestore.interop.spark_checkpoints.export_state import (
-        ExportedCheckpoint,
+        ExportedLocation,
         ExportedStore,
         export_checkpoint,
     )
@@ -20,19 +20,19 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
     )
     from statestore.interop.spark_checkpoints.show_location import (
         ShownLocation,
-        ShownOperator,
+        ShownQueryOperator,
         ShownStore,
         ShownVariable,
         show_location,
     )
 
 __all__ = [
-    "ExportedCheckpoint",
+    "ExportedLocation",
     "ExportedProgress",
     "ExportedStore",
     "ImportedCheckpoint",
     "ShownLocation",
-    "ShownOperator",
+    "ShownQueryOperator",
     "ShownStore",
     "ShownVariable",
     "export_checkpoint",

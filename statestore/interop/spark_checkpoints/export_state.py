@@ -41,7 +41,7 @@ from statestore.interop.spark_checkpoints.parts import reason_of, stored_rows
 from statestore.interop.spark_checkpoints.rewriter import check_spark, rewrite
 from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state
 from statestore.interop.spark_checkpoints.state_reader import (
-    Seen,
+    ObservedState,
     reading,
     seen_in_spark,
     session_with,
@@ -54,7 +54,7 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.timer_index import INDEX
 
-__all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
+__all__ = ["ExportedLocation", "ExportedStore", "export_checkpoint"]
 
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _GREATEST = 2**31 - 1
@@ -71,7 +71,7 @@ class ExportedStore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportedCheckpoint:
+class ExportedLocation:
     """The written location (with ``dry_run``, the location that would be written).
 
     ``left_out`` is state of the checkpoint, or of the checkpoint's source, that the location does
@@ -103,7 +103,7 @@ def export_checkpoint(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
-) -> ExportedCheckpoint:
+) -> ExportedLocation:
     """Write an imported checkpoint as a Spark checkpoint location.
 
     All rows are written for the new number of partitions. Then Spark's own reader reads them back,
@@ -171,7 +171,7 @@ def export_checkpoint(
         stores = tuple(_planned(state, partitions, told) for state in states)
     else:
         stores = _write(spark, target, record, states, (partitions, chosen), told)
-    return ExportedCheckpoint(
+    return ExportedLocation(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
         location=target.storage.url,
@@ -376,7 +376,7 @@ def _seen(
     batch: int,
     part: ImportedStore,
     partitions: int,
-) -> Seen:
+) -> ObservedState:
     """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions."""
     rows = stored_rows(spark, written.spark_url, batch, part)
     seen = seen_in_spark(rows, part.columns, partitions)

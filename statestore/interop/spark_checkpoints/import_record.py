@@ -19,7 +19,7 @@ from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.digest import RowSet
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import FamilyColumns
-from statestore.interop.spark_checkpoints.parts import Columns, Form, Part
+from statestore.interop.spark_checkpoints.parts import Columns, PartForm, StatePart
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.streaming.progress import Progress
@@ -33,7 +33,7 @@ _STORES, _LOGS, _ORIGIN = "stores", "logs", "origin"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportedStore(Part):
+class ImportedStore(StatePart):
     """A part of an operator, with the columns and contents of the state that was imported."""
 
     columns: Columns
@@ -63,15 +63,17 @@ class ImportedStore(Part):
     @classmethod
     def of_element(cls, element: dict[str, Any]) -> ImportedStore:
         """Return the part that an element describes."""
-        form, columns = Form(element["form"]), _columns(element)
+        form, columns = PartForm(element["form"]), _columns(element)
         contents = RowSet(element["rows"], int(element["digest"], 16))
-        plain = {field.name: element[field.name] for field in fields(Part) if field.name != "form"}
+        plain = {
+            field.name: element[field.name] for field in fields(StatePart) if field.name != "form"
+        }
         return cls(**plain, form=form, columns=columns, contents=contents)
 
 
 def _columns(element: dict[str, Any]) -> Columns:
     key = _struct(element["key_schema"])
-    if element["form"] == Form.FAMILIES:
+    if element["form"] == PartForm.FAMILIES:
         return FamilyColumns(key)
     return StoreColumns(key, _struct(element["value_schema"]), element["entry"] or None)
 

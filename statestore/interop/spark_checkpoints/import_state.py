@@ -20,7 +20,7 @@ from statestore.interop.spark_checkpoints.location import CheckpointLocation, Op
 from statestore.interop.spark_checkpoints.operators import problem_of
 from statestore.interop.spark_checkpoints.parts import (
     Columns,
-    Part,
+    StatePart,
     columns_of,
     parts_of,
     stored_rows,
@@ -53,7 +53,7 @@ class ImportedCheckpoint:
 
 @dataclass(frozen=True)
 class _Source:
-    part: Part
+    part: StatePart
     columns: Columns
     rows: DataFrame
 

@@ -26,14 +26,14 @@ from statestore.interop.spark_checkpoints.location import Operator
 from statestore.interop.spark_checkpoints.operators import kind_of
 from statestore.spark.structs import first_free
 
-__all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "reason_of", "stored_rows"]
+__all__ = ["Columns", "PartForm", "StatePart", "columns_of", "parts_of", "reason_of", "stored_rows"]
 
 Columns = StoreColumns | FamilyColumns
 TTL = "ttlExpirationMs"
 _EVENT_TIMERS = "$event"
 
 
-class Form(StrEnum):
+class PartForm(StrEnum):
     """The kind of rows of a part."""
 
     STORE = "store"
@@ -45,15 +45,15 @@ class Form(StrEnum):
 
 
 _FORMS = {
-    "ValueState": Form.VALUE,
-    "ListState": Form.LIST,
-    "MapState": Form.MAP,
-    "TimerState": Form.TIMERS,
+    "ValueState": PartForm.VALUE,
+    "ListState": PartForm.LIST,
+    "MapState": PartForm.MAP,
+    "TimerState": PartForm.TIMERS,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StatePart:
     """A part of an operator that becomes the state ``state``: a store, or a ``variable`` of it."""
 
     operator: int
@@ -61,7 +61,7 @@ class Part:
     store: str
     partitions: int
     state: str
-    form: Form = Form.STORE
+    form: PartForm = PartForm.STORE
     variable: str = ""
     has_ttl: bool = False
 
@@ -78,7 +78,7 @@ class Part:
     @property
     def time_domain(self) -> TimeDomain | None:
         """The time domain of timers; None for any other state."""
-        if self.form is not Form.TIMERS:
+        if self.form is not PartForm.TIMERS:
             return None
         is_event = self.variable.startswith(_EVENT_TIMERS)
         return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
@@ -90,11 +90,11 @@ class Part:
         return StateKind.MAP if columns.entry_columns else StateKind.VALUE
 
 
-def parts_of(operator: Operator) -> tuple[Part, ...]:
+def parts_of(operator: Operator) -> tuple[StatePart, ...]:
     """Return the parts of a supported operator; a store comes before its variables."""
     kind = kind_of(operator.name)
     stores = tuple(
-        Part(
+        StatePart(
             operator=operator.number,
             operator_name=operator.name,
             store=one.name,
@@ -106,19 +106,19 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
     if kind is None or not kind.has_variables:
         return stores
     (store,) = stores
-    return (replace(store, form=Form.FAMILIES), *_views(store, operator))
+    return (replace(store, form=PartForm.FAMILIES), *_views(store, operator))
 
 
-def _views(store: Part, operator: Operator) -> Iterator[Part]:
+def _views(store: StatePart, operator: Operator) -> Iterator[StatePart]:
     taken = {store.state}
     for one in sorted(operator.variables, key=lambda one: one.name):
         form = _FORMS[one.kind]
-        name = first_free("timers" if form is Form.TIMERS else one.name, taken)
+        name = first_free("timers" if form is PartForm.TIMERS else one.name, taken)
         taken.add(name)
         yield replace(store, state=name, form=form, variable=one.name, has_ttl=one.has_ttl)
 
 
-def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
+def stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
     """Return the rows of a part from Spark's reader, with their ``partition_id``.
 
     The rows have the structs ``key`` and ``value``. For a list, a map or timers, the last field of
@@ -144,7 +144,7 @@ def reason_of(error: Exception) -> str:
     return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
-def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
+def _opened(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
     reader = (
         spark.read.format("statestore")
         .option("path", url)
@@ -152,21 +152,21 @@ def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
         .option("operatorId", part.operator)
         .option("storeName", part.store)
     )
-    if part.form is Form.STORE:
+    if part.form is PartForm.STORE:
         return reader.load()
-    if part.form is Form.FAMILIES:
+    if part.form is PartForm.FAMILIES:
         # The reader has one task per partition, and no other way to return the partition.
         rows = reader.option("_readAllColumnFamilies", "true").load()
         return rows.withColumn("partition_id", F.spark_partition_id())
-    if part.form is Form.TIMERS:
+    if part.form is PartForm.TIMERS:
         rows = reader.option("readRegisteredTimers", "true").load()
         return _keyed(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
     # Flattened rows of a list do not have a position.
-    is_flat = str(part.form is not Form.LIST).lower()
+    is_flat = str(part.form is not PartForm.LIST).lower()
     rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
-    if part.form is Form.VALUE:
+    if part.form is PartForm.VALUE:
         return rows.select("key", _value("value", part).alias("value"), "partition_id")
-    if part.form is Form.MAP:
+    if part.form is PartForm.MAP:
         return _keyed(rows, F.col("user_map_key"), "user_key", _value("user_map_value", part))
     elements = rows.select("key", "partition_id", F.posexplode("list_value").alias("at", "element"))
     return _keyed(elements, F.col("at"), "position", _value("element", part))
@@ -180,17 +180,17 @@ def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFr
     return rows.select(key.alias("key"), value.alias("value"), "partition_id")
 
 
-def _value(name: str, part: Part) -> Column:
+def _value(name: str, part: StatePart) -> Column:
     """Return the value of a variable; with a TTL, the expiration time is its last field."""
     return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
 
 
-def columns_of(rows: DataFrame, part: Part) -> Columns:
+def columns_of(rows: DataFrame, part: StatePart) -> Columns:
     """Return the mapping of a part's rows to columns of a state."""
-    if part.form is Form.FAMILIES:
+    if part.form is PartForm.FAMILIES:
         return FamilyColumns(_struct(rows, GROUPING_KEY))
     key, value = _struct(rows, "key"), _struct(rows, "value")
-    if part.form is Form.STORE:
+    if part.form is PartForm.STORE:
         kind = kind_of(part.operator_name)
         entry = None if kind is None else kind.entry(part.store)
         if entry is not None and entry not in key.names:
@@ -200,7 +200,7 @@ def columns_of(rows: DataFrame, part: Part) -> Columns:
                 f"{', '.join(key.names)}: the operator's metadata are not those of this state"
             )
         return StoreColumns(key, value, entry)
-    if part.form is Form.VALUE:
+    if part.form is PartForm.VALUE:
         return StoreColumns(key, value)
     *grouping, last = key.fields  # never null, even if the reader's schema allows it
     last = T.StructField(last.name, last.dataType, nullable=False)

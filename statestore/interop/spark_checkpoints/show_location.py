@@ -17,11 +17,11 @@ from statestore.interop.spark_checkpoints.location import (
     state_folder,
 )
 from statestore.interop.spark_checkpoints.operators import kind_of, problem_of
-from statestore.interop.spark_checkpoints.parts import Part, columns_of, parts_of, stored_rows
+from statestore.interop.spark_checkpoints.parts import StatePart, columns_of, parts_of, stored_rows
 from statestore.interop.spark_checkpoints.state_reader import reading
 from statestore.storage import open_storage
 
-__all__ = ["ShownLocation", "ShownOperator", "ShownStore", "ShownVariable", "show_location"]
+__all__ = ["ShownLocation", "ShownQueryOperator", "ShownStore", "ShownVariable", "show_location"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ShownStore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownOperator:
+class ShownQueryOperator:
     """A stateful operator; ``problem`` is why it cannot be imported, None if it can be."""
 
     number: int
@@ -89,7 +89,7 @@ class ShownLocation:
     planned_at_ms: int
     formats: Mapping[str, str]
     sources: tuple[str, ...]
-    operators: tuple[ShownOperator, ...]
+    operators: tuple[ShownQueryOperator, ...]
 
 
 def show_location(
@@ -135,7 +135,7 @@ def show_location(
             stores.append(_store(spark, found, plan, operator, info, is_known=problem is None))
         kind = kind_of(operator.name)
         shown.append(
-            ShownOperator(
+            ShownQueryOperator(
                 number=operator.number,
                 name=operator.name,
                 does=None if kind is None else kind.does,
@@ -191,7 +191,7 @@ def _store(
     )
 
 
-def _look(spark: SparkSession, url: str, batch: int, part: Part) -> ShownVariable:
+def _look(spark: SparkSession, url: str, batch: int, part: StatePart) -> ShownVariable:
     """Return the columns and row counts of a part of an operator."""
     rows = stored_rows(spark, url, batch, part)
     columns = columns_of(rows, part)

@@ -23,7 +23,7 @@ from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
 __all__ = [
-    "Seen",
+    "ObservedState",
     "reading",
     "seen_in_spark",
     "session_with",
@@ -89,7 +89,7 @@ _AS_SPARK_SAYS = "partition int, rows long, digest string, misplaced long"
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedState:
     """The rows of a store, the row count by partition, and the number of misplaced rows.
 
     Spark does not find misplaced rows, because it looks for their keys in another partition.
@@ -100,7 +100,7 @@ class Seen:
     misplaced: int
 
 
-def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
+def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
     """Read all rows of a store with Spark's reader, and count and digest them.
 
     Spark itself does not report rows in a wrong partition. It just finds no state for their keys.
@@ -114,7 +114,7 @@ def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
         counts[row.partition] = counts.get(row.partition, 0) + row.rows
         digest = combine((digest, int(row.digest)))
         wrong += row.misplaced
-    return Seen(RowSet(sum(counts.values()), digest), counts, wrong)
+    return ObservedState(RowSet(sum(counts.values()), digest), counts, wrong)
 
 
 def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from statestore.interop.spark_checkpoints.operators import (
     PREFIXED,
     kind_of,
 )
-from statestore.interop.spark_checkpoints.parts import Form
+from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.state_files import Provider
 from statestore.interop.spark_checkpoints.variables import families_of, own_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
@@ -105,7 +105,7 @@ def _store(
             f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
         )
     state = restored.keyed(one.uid, one.state)
-    variables = _changed(restored, record, one, state) if one.form is Form.FAMILIES else ()
+    variables = _changed(restored, record, one, state) if one.form is PartForm.FAMILIES else ()
     if variables:
         return StoreStates(one, state, variables)
     if not one.columns.is_typed and state.contents() != one.contents:

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITION
-from statestore.interop.spark_checkpoints.parts import Form, Part
+from statestore.interop.spark_checkpoints.parts import PartForm, StatePart
 from statestore.interop.spark_checkpoints.rows import encoded
 
 __all__ = ["families_of", "own_families"]
@@ -41,15 +41,17 @@ _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
 _GROUP, _ENTRY, _VALUE = "grouping_key", "entry", "value"
 
 
-def own_families(part: Part) -> frozenset[str]:
+def own_families(part: StatePart) -> frozenset[str]:
     """Return the names of all families that can contain rows of a variable."""
     name = part.variable
-    if part.form is Form.TIMERS:
+    if part.form is PartForm.TIMERS:
         return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
     return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
 
 
-def families_of(part: Part, columns: StoreColumns, rows: DataFrame, partitions: int) -> DataFrame:
+def families_of(
+    part: StatePart, columns: StoreColumns, rows: DataFrame, partitions: int
+) -> DataFrame:
     """Return the rows of all families of a variable, from the rows of its state.
 
     The columns are the same as in :class:`FamilyColumns`, except that ``owner``, the state
@@ -67,27 +69,27 @@ def families_of(part: Part, columns: StoreColumns, rows: DataFrame, partitions: 
     return reduce(DataFrame.union, _families(part, len(columns.value), parts))
 
 
-def _families(part: Part, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
+def _families(part: StatePart, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
     name, group, entry, value = part.variable, F.col(_GROUP), F.col(_ENTRY), F.col(_VALUE)
-    if part.form is Form.TIMERS:
+    if part.form is PartForm.TIMERS:
         yield _family(rows, name, F.struct(group, entry), _nothing())
         yield _family(rows, name.replace(_TO_TIME, _TO_KEY), F.struct(entry, group), _nothing())
         return
     ends = value[f"f{fields - 1}"]
     if part.has_ttl:
         value = F.struct(F.struct(*(value[f"f{at}"] for at in range(fields - 1))), ends)
-    if part.form is Form.LIST:
+    if part.form is PartForm.LIST:
         own = _family(rows, name, group, value, entry)
         yield own
         yield from _of_lists(part, rows, ends)
         return
-    key = group if part.form is Form.VALUE else F.struct(group, entry)
+    key = group if part.form is PartForm.VALUE else F.struct(group, entry)
     yield _family(rows, name, key, value)
     if part.has_ttl:
         yield _family(rows, f"{_TTL}{name}", F.struct(ends, key), _nothing())
 
 
-def _of_lists(part: Part, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
+def _of_lists(part: StatePart, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
     """Yield the families with one row per list: lengths and earliest expiration times."""
     # Group by the bytes of the key: -0.0 and 0.0 are different keys, but equal in an aggregation.
     keys = encoded(

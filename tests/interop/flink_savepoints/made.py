@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.reader import (
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     Subtask,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import (
@@ -91,7 +91,7 @@ def write(found: dict[int, Values], target: str, *, most: int, parallelism: int)
             for number, group in zip(share, groups, strict=True)
         )
         subtasks.append(Subtask(index, keyed=writer.keyed(header, share.first, written)))
-    operator = OperatorState(operator_id("by_long"), parallelism, most, tuple(subtasks))
+    operator = OperatorHandles(operator_id("by_long"), parallelism, most, tuple(subtasks))
     writer.finish(SavepointMetadata(3, 1, (operator,)))
 
 
@@ -115,8 +115,8 @@ def _state(name: str, kind: StateKind, value: FlinkType, form: str | None = None
     return StateInfo(name, kind, {"KEYED_STATE_TYPE": form}, serializers)
 
 
-def _snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))
+def _snapshot(kind: FlinkType) -> SerializerSnapshot:
+    return SerializerSnapshot(kind, snapshot_bytes(kind))
 
 
 def _group(key: int, most: int) -> int:

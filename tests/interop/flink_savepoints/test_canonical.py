@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink_savepoints.metadata.java_binary import i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read import group_bytes
@@ -31,8 +31,8 @@ from statestore.interop.flink_savepoints.types.flink_types import FlinkType, Sca
 from tests.interop.flink_savepoints.entries import key_group_bytes
 
 
-def snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))
+def snapshot(kind: FlinkType) -> SerializerSnapshot:
+    return SerializerSnapshot(kind, snapshot_bytes(kind))
 
 
 def made_header(*, is_compressed: bool = False, states: int = 3) -> KeyedHeader:

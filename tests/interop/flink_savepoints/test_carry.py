@@ -27,7 +27,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     IncrementalHandle,
     KeyGroupsHandle,
     OperatorHandle,
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     SegmentHandle,
     StreamHandle,
@@ -47,12 +47,12 @@ def metadata_of(place: Path | str) -> SavepointMetadata:
     return read_metadata((Path(place) / "_metadata").read_bytes(), "m")
 
 
-def operator_of(place: Path | str, number: str = KINDS) -> OperatorState:
+def operator_of(place: Path | str, number: str = KINDS) -> OperatorHandles:
     (found,) = (operator for operator in metadata_of(place).operators if operator.id == number)
     return found
 
 
-def streams(operator: OperatorState) -> list[StreamHandle]:
+def streams(operator: OperatorHandles) -> list[StreamHandle]:
     """Return the handles of all bytes of an operator, in order."""
     found: list[StreamHandle] = []
     for subtask in operator.subtasks:
@@ -65,14 +65,14 @@ def streams(operator: OperatorState) -> list[StreamHandle]:
     return found
 
 
-def contents(operator: OperatorState, place: Path | str, moved: dict[str, str]) -> list[bytes]:
+def contents(operator: OperatorHandles, place: Path | str, moved: dict[str, str]) -> list[bytes]:
     """Return the bytes of each handle."""
     places = Places(open_storage(str(place)), None, moved)
     sources = (source_of(stream, places, "test") for stream in streams(operator))
     return [one.read(0, one.size) for one in sources]
 
 
-def unplaced(operator: OperatorState) -> OperatorState:
+def unplaced(operator: OperatorHandles) -> OperatorHandles:
     """Return an operator without its handles, and without the parts that version 3 does
     not have.
     """

@@ -27,14 +27,14 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     IncrementalHandle,
     InlineHandle,
     KeyGroupsHandle,
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     StreamHandle,
     Subtask,
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
@@ -44,7 +44,7 @@ from statestore.interop.flink_savepoints.read.canonical import (
     header_bytes,
     read_header,
 )
-from statestore.interop.flink_savepoints.read.savepoint import Savepoint, open_savepoint
+from statestore.interop.flink_savepoints.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
@@ -60,7 +60,7 @@ from tests.interop.flink_savepoints.test_rocksdb import table
 FOLDERS = ("2.3_heap_canonical", "2.3_heap_native", "2.3_heap_snappy", "2.3_rocksdb_native")
 
 
-def read_all(savepoint: Savepoint) -> None:
+def read_all(savepoint: FlinkSavepoint) -> None:
     """Read all readable state. An error in one state hides no other state."""
     for operator in savepoint.operators:
         with suppress(StateStoreError):
@@ -139,8 +139,8 @@ def test_the_metadata_file_can_be_named(tmp_path: Path) -> None:
 
 
 def written(
-    folder: Path, change: Callable[[OperatorState], OperatorState], allow: Collection[str] = ()
-) -> Savepoint:
+    folder: Path, change: Callable[[OperatorHandles], OperatorHandles], allow: Collection[str] = ()
+) -> FlinkSavepoint:
     """Write a savepoint of real Flink again, with one operator changed."""
     golden = Golden("2.3_heap_canonical").unpack(folder)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")
@@ -150,19 +150,19 @@ def written(
     return open_savepoint(str(golden), allow=allow)
 
 
-def keyed(operator: OperatorState) -> KeyGroupsHandle:
+def keyed(operator: OperatorHandles) -> KeyGroupsHandle:
     handle = operator.subtasks[0].keyed
     assert isinstance(handle, KeyGroupsHandle)
     return handle
 
 
-def with_keyed(operator: OperatorState, handle: KeyGroupsHandle) -> OperatorState:
+def with_keyed(operator: OperatorHandles, handle: KeyGroupsHandle) -> OperatorHandles:
     return replace(operator, subtasks=(Subtask(0, keyed=handle),))
 
 
 def in_one_group(
-    operator: OperatorState, group: int, offset: int, stream: StreamHandle
-) -> OperatorState:
+    operator: OperatorHandles, group: int, offset: int, stream: StreamHandle
+) -> OperatorHandles:
     """Return an operator with one subtask, whose state is in one key group."""
     offsets = [0] * operator.max_parallelism
     offsets[group] = offset
@@ -171,7 +171,7 @@ def in_one_group(
 
 
 def test_a_key_in_the_wrong_key_group_is_found(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         handle = keyed(operator)
         assert isinstance(handle.stream, InlineHandle)
         data = handle.stream.data
@@ -190,7 +190,7 @@ def test_a_key_in_the_wrong_key_group_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [1, 1 << 40])
 def test_an_offset_outside_the_stream_is_damage(tmp_path: Path, offset: int) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         return in_one_group(operator, 7, offset, keyed(operator).stream)
 
     with pytest.raises(DamagedFileError):
@@ -198,7 +198,7 @@ def test_an_offset_outside_the_stream_is_damage(tmp_path: Path, offset: int) -> 
 
 
 def test_bytes_after_a_header_are_found(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         stream = keyed(operator).stream
         assert isinstance(stream, InlineHandle)
         length = read_header(stream.data, "h").length
@@ -209,7 +209,7 @@ def test_bytes_after_a_header_are_found(tmp_path: Path) -> None:
 
 
 def test_key_groups_of_another_subtask_are_found(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         return with_keyed(operator, replace(keyed(operator), first=1))
 
     said = "subtask 0 of 2 has 150 key groups from 1 on, of 300, which are not its own"
@@ -219,7 +219,7 @@ def test_key_groups_of_another_subtask_are_found(tmp_path: Path) -> None:
 
 
 def test_bytes_of_another_version_are_refused(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         stream = InlineHandle("s", i32(5) + bytes(99))
         return in_one_group(operator, 0, 0, stream)
 
@@ -227,7 +227,7 @@ def test_bytes_of_another_version_are_refused(tmp_path: Path) -> None:
         written(tmp_path, change)
 
 
-def with_files(operator: OperatorState, **files: bytes) -> OperatorState:
+def with_files(operator: OperatorHandles, **files: bytes) -> OperatorHandles:
     """Return an operator with one subtask, whose state is RocksDB files."""
     stream = keyed(operator).stream
     assert isinstance(stream, InlineHandle)
@@ -261,7 +261,7 @@ def test_an_entry_that_spans_others_is_damage(tmp_path: Path) -> None:
     entry = i8(3) + i64(1) + i64(key_of(3)) + b"\0"
     whole = header_bytes(header) + key_group_bytes([(0, [(entry, b"swallowed")])])
 
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         made = replace(operator, max_parallelism=128)
         return in_one_group(made, 3, len(header_bytes(header)), InlineHandle("s", whole))
 
@@ -279,8 +279,8 @@ def key_of(group: int) -> int:
     return next(one for one in range(10_000) if key_group_of(one, max_parallelism=128) == group)
 
 
-def snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))
+def snapshot(kind: FlinkType) -> SerializerSnapshot:
+    return SerializerSnapshot(kind, snapshot_bytes(kind))
 
 
 def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:
     entry = i8(3) + i64(key_of(3)) + b"\0"
     whole = header_bytes(header) + key_group_bytes([(0, [(entry, b"")])])
 
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         made = replace(operator, max_parallelism=128)
         return in_one_group(made, 3, len(header_bytes(header)), InlineHandle("s", whole))
 
@@ -301,7 +301,7 @@ def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_file_at_another_location_is_read(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         handle = keyed(operator)
         assert isinstance(handle.stream, InlineHandle)
         path = tmp_path / "other place" / "state"
@@ -315,7 +315,7 @@ def test_a_file_at_another_location_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_file_system_hides_only_its_operator(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         stream = FileHandle("viewfs://lake/flink/state", 9)
         return with_keyed(operator, replace(keyed(operator), stream=stream))
 
@@ -327,7 +327,7 @@ def test_an_unknown_file_system_hides_only_its_operator(tmp_path: Path) -> None:
 def test_a_file_system_that_does_not_respond_is_named(tmp_path: Path) -> None:
     """The error also explains how to use files that were copied from there."""
 
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         stream = FileHandle("hdfs://127.0.0.1/flink/state", 9)
         return with_keyed(operator, replace(keyed(operator), stream=stream))
 

@@ -29,7 +29,7 @@ from statestore.interop.flink_savepoints.exporting import export_keyed
 from statestore.interop.flink_savepoints.exporting.export_keyed import ExportedKeyed
 from statestore.interop.flink_savepoints.exporting.export_rows import encoded_rows
 from statestore.interop.flink_savepoints.read import group_bytes
-from statestore.interop.flink_savepoints.read.savepoint import StateRows, open_savepoint
+from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, open_savepoint
 from statestore.interop.flink_savepoints.write import entries
 from statestore.interop.flink_savepoints.write.canonical_writer import SavepointWriter
 from statestore.keys.groups import KeyGroupAssignment
@@ -56,7 +56,7 @@ def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     return store
 
 
-def rows_in(place: Path, *, operator: int = 0, name: str = "state") -> Iterator[StateRows]:
+def rows_in(place: Path, *, operator: int = 0, name: str = "state") -> Iterator[SavepointRows]:
     yield from open_savepoint(str(place)).operators[operator].rows(name)
 
 

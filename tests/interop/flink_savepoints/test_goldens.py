@@ -20,8 +20,8 @@ from statestore.interop.flink_savepoints.read.operator_state import (
 )
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
-    Savepoint,
-    StateRows,
+    FlinkSavepoint,
+    SavepointRows,
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.types.encode import encoded, encoded_list
@@ -42,7 +42,7 @@ QUERIES = [golden for golden in GOLDENS if "sql" in golden.name]
 AS_BYTES = ("opaque", "person", "list_person")
 
 
-def opened(golden: Golden, folder: Path) -> Savepoint:
+def opened(golden: Golden, folder: Path) -> FlinkSavepoint:
     place = golden.unpack(folder)
     return open_savepoint(str(place), moved={golden.about["written_at"]: str(folder)})
 
@@ -65,7 +65,7 @@ def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> Non
         assert sum(found.values()) == sum(rows.values())
 
 
-def operator_of(savepoint: Savepoint, uid: str) -> FlinkOperator:
+def operator_of(savepoint: FlinkSavepoint, uid: str) -> FlinkOperator:
     """Find an operator by its uid, or by the uid's hash in versions without uids."""
     operator = savepoint.operator(uid)
     assert operator.problem is None
@@ -99,7 +99,7 @@ def rows_of(operator: FlinkOperator) -> list[dict[str, Any]]:
     return found
 
 
-def shown_rows(rows: StateRows) -> Iterator[dict[str, Any]]:
+def shown_rows(rows: SavepointRows) -> Iterator[dict[str, Any]]:
     state, group = rows.state, rows.key_group
     keys, namespaces = shown(rows.key, state.key), shown(rows.namespace, state.namespace)
     places = [
@@ -116,7 +116,7 @@ def shown_rows(rows: StateRows) -> Iterator[dict[str, Any]]:
         yield {"state": state.name, **place, "value": value}
 
 
-def shown_values(rows: StateRows) -> list[Any]:
+def shown_values(rows: SavepointRows) -> list[Any]:
     state, value = rows.state, rows.value
     assert value is not None
     if state.name in AS_BYTES:

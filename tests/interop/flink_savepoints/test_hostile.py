@@ -44,7 +44,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     FileHandle,
     IncrementalHandle,
     InlineHandle,
-    OperatorState,
+    OperatorHandles,
     SegmentHandle,
     Subtask,
     read_metadata,
@@ -401,7 +401,7 @@ def test_a_file_belongs_to_one_subtask_once(tmp_path: Path) -> None:
     file = FileHandle(str(tmp_path / "a.sst"), len(data))
     place = [str(tmp_path / "a.sst")]
 
-    def change(operator: OperatorState) -> OperatorState:
+    def change(operator: OperatorHandles) -> OperatorHandles:
         stream = keyed(operator).stream
         assert isinstance(stream, InlineHandle)
         header = InlineHandle("h", stream.data[: read_header(stream.data, "h").length])

@@ -28,9 +28,9 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.read.savepoint import StateRows
+from statestore.interop.flink_savepoints.read.savepoint import SavepointRows
 from statestore.interop.flink_savepoints.types.flink_types import TupleType
-from statestore.interop.flink_savepoints.types.named_columns import Form
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.restored import RestoredCheckpoint
 from tests.interop.flink_savepoints.goldens import GOLDENS, Golden, few
@@ -60,7 +60,7 @@ def imported(
 
 def rows_by_group(
     restored: RestoredCheckpoint, record: SavepointRecord, one: ImportedState
-) -> Iterator[StateRows]:
+) -> Iterator[SavepointRows]:
     """Yield the rows of a stored state in the form in which they were read from the savepoint."""
     (operator,) = (each for each in record.operators if each.operator == one.operator)
     columns = one.columns(operator.max_parallelism)
@@ -72,7 +72,7 @@ def rows_by_group(
             yield columns.rows(table.filter(pa.array(groups == group)), group)
 
 
-def words(rows: StateRows) -> list[dict[str, Any]]:
+def words(rows: SavepointRows) -> list[dict[str, Any]]:
     """Return rows in the form of the goldens, with structs where the goldens have them."""
     name = rows.state.name
     found = list(shown_rows(replace(rows, state=replace(rows.state, name="-"))))
@@ -97,14 +97,14 @@ def test_every_row_of_keyed_state_is_in_the_store(golden: Golden, tmp_path: Path
         if not state.is_keyed or state.name == "merging-window-set":
             continue
         found: Counter[str] = Counter()
-        if state.form is Form.COLUMNS:
+        if state.form is EntryForm.COLUMNS:
             found = rows_in_words(restored, record, state)
         else:
             as_bytes.add(state.name)
         timer = "event" if "event" in state.name else "processing"
         name = timer if state.kind == "timers" else state.name
         rows = wanted.pop((state.operator, name), Counter())
-        if state.form is Form.COLUMNS:
+        if state.form is EntryForm.COLUMNS:
             assert found == rows, state.name
         else:
             assert state.rows == sum(rows.values())
@@ -191,7 +191,7 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
         if not state.is_keyed:
             continue
         operator = savepoint.operator(ids[state.operator])
-        if state.form is not Form.COLUMNS:
+        if state.form is not EntryForm.COLUMNS:
             in_bytes.append(state.name)
             continue
         wanted = Counter(
@@ -210,7 +210,7 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     assert store.maintenance.verify(deep=True).is_intact
 
 
-def plain(rows: StateRows) -> list[Any]:
+def plain(rows: SavepointRows) -> list[Any]:
     columns = [rows.key, rows.namespace, rows.map_key, rows.value, rows.time]
     some = [column.to_pylist() for column in columns if column is not None]
     return [str(row) for row in zip(*some, strict=True)]

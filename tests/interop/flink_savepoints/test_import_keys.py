@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     TupleType,
 )
-from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, Form
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink_savepoints.written import written_savepoint
 
@@ -107,7 +107,7 @@ def test_key_groups_equal_flinks(
         keys = [structs(one, kind) for one in keys]
     store, done = stored(tmp_path, key, keys)
     (one,) = done.record.states
-    assert (one.form, one.rows, one.names["key"]) == (Form.COLUMNS, len(keys), columns)
+    assert (one.form, one.rows, one.names["key"]) == (EntryForm.COLUMNS, len(keys), columns)
     restored = store.restore(parallelism=3)
     found: dict[int, Any] = {}
     for subtask in range(3):
@@ -152,7 +152,7 @@ def test_keys_that_no_column_type_hashes_are_bytes(
         import_savepoint(str(place), store, uids={operator_id("big"): "big"}, strict=True)
     done = import_savepoint(str(place), store, uids={operator_id("big"): "big"})
     (one,) = done.record.states
-    assert one.form is Form.BYTES
+    assert one.form is EntryForm.BYTES
     assert one.why is not None
     assert "no columns are hashed as keys of" in one.why
     state = store.restore(parallelism=1).keyed("big", "count")
@@ -167,7 +167,7 @@ def test_keys_that_no_column_type_hashes_are_bytes(
 def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: Path) -> None:
     store, done = stored(tmp_path, Scalar(kind), [instant(2**34, 0), instant(0, 0)])
     (one,) = done.record.states
-    assert (one.form, one.rows) == (Form.BYTES, 2)
+    assert (one.form, one.rows) == (EntryForm.BYTES, 2)
     assert one.why == "a key is a time more than 292 years away from 1970"
     assert store.maintenance.verify(deep=True).is_intact
 
@@ -244,7 +244,7 @@ def test_a_text_that_no_column_can_hold_is_bytes(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     done = import_savepoint(str(place), store, uids={operator_id("big"): "big"})
     (one,) = done.record.states
-    assert (one.form, one.rows) == (Form.BYTES, 2)
+    assert (one.form, one.rows) == (EntryForm.BYTES, 2)
     assert one.why is not None
     assert "surrogates" in one.why
     proof = store.maintenance.verify(deep=True)

@@ -17,7 +17,7 @@ from statestore.interop.flink_savepoints import open_savepoint
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes
 from statestore.interop.flink_savepoints.read.heap import walk_entries
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, StateForm
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink_savepoints.read.snappy import framed
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.encode import encoded
@@ -162,11 +162,11 @@ def raw(kind: FlinkType, values: list[Any]) -> list[bytes]:
     return found
 
 
-def heap(kind: StateForm, value: FlinkType) -> KeyedState:
-    return KeyedState("s", kind, STRING, STRING, value)
+def heap(kind: StateForm, value: FlinkType) -> KeyedStateInfo:
+    return KeyedStateInfo("s", kind, STRING, STRING, value)
 
 
-def canonical(state: KeyedState, data: bytes) -> list[tuple[bytes, bytes]]:
+def canonical(state: KeyedStateInfo, data: bytes) -> list[tuple[bytes, bytes]]:
     """Read the entries of a state as the content of key group 7 out of more than 128."""
     reader = Reader(b"head" + data, "f", at=4)
     entries = list(walk_entries(reader, state).canonical(0, 7, 2))

@@ -23,8 +23,8 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     MasterState,
     MergedFolders,
     OperatorHandle,
+    OperatorHandles,
     OperatorPart,
-    OperatorState,
     RelativeHandle,
     SavepointMetadata,
     SegmentHandle,
@@ -73,14 +73,14 @@ optional = st.none() | operator
 
 
 @st.composite
-def operators(draw: st.DrawFn) -> OperatorState:
+def operators(draw: st.DrawFn) -> OperatorHandles:
     parallelism = draw(st.integers(1, 5))
     indices = draw(st.sets(st.integers(0, parallelism - 1)))
     finished = st.builds(Subtask, st.just(0), st.just(True))
     running = st.builds(Subtask, st.just(0), st.just(False), optional, optional, keyed, keyed)
     subtasks = [replace(draw(finished | running), index=index) for index in sorted(indices)]
     is_finished = draw(st.booleans())
-    return OperatorState(
+    return OperatorHandles(
         draw(st.binary(min_size=16, max_size=16)).hex(),
         parallelism,
         draw(st.integers(parallelism, 128)),
@@ -150,7 +150,7 @@ def test_version_2_has_no_coordinator_and_a_duration() -> None:
         )
     )
     (found,) = read_metadata(data, "m").operators
-    assert found == OperatorState(bytes(range(16)).hex(), 1, 128, (Subtask(0),))
+    assert found == OperatorHandles(bytes(range(16)).hex(), 1, 128, (Subtask(0),))
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])

@@ -26,7 +26,7 @@ from statestore.interop.flink_savepoints import (
     repack_savepoint,
     show_savepoint,
 )
-from statestore.interop.flink_savepoints.read.savepoint import Savepoint, open_savepoint
+from statestore.interop.flink_savepoints.read.savepoint import FlinkSavepoint, open_savepoint
 from tests.interop.flink_savepoints.goldens import Golden
 from tests.interop.flink_savepoints.limits import in_time
 
@@ -93,7 +93,7 @@ def bounded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def entries(savepoint: Savepoint) -> Rows:
+def entries(savepoint: FlinkSavepoint) -> Rows:
     """Return the entries of a savepoint without their key groups; raise the error of
     reading them.
     """
@@ -109,7 +109,7 @@ def entries(savepoint: Savepoint) -> Rows:
     return found
 
 
-def columns(savepoint: Savepoint) -> dict[tuple[str, str], int]:
+def columns(savepoint: FlinkSavepoint) -> dict[tuple[str, str], int]:
     """Return the number of rows of each state."""
     found: Counter[tuple[str, str]] = Counter()
     for operator in savepoint.operators:

@@ -22,7 +22,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
-from statestore.interop.flink_savepoints.read.savepoint import Savepoint, open_savepoint
+from statestore.interop.flink_savepoints.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink_savepoints.read.savepoint_files import Places
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 from statestore.storage import open_storage
@@ -52,7 +52,7 @@ def named(place: Path, name: str, size: int | None = None) -> None:
     (place / "_metadata").write_bytes(data)
 
 
-def rows(found: Savepoint) -> int:
+def rows(found: FlinkSavepoint) -> int:
     return sum(len(row) for operator in found.operators for row in operator.rows())
 
 

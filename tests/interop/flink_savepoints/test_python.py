@@ -25,7 +25,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink_savepoints.types.named_columns import Form
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.jobgraph.operators import operator_id
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.test_export_imported import entries
@@ -171,7 +171,7 @@ def test_columns_equal_the_jobs_output(store: StateStore, operator: str) -> None
 
 def test_each_state_has_columns_and_pyflinks_key_hash(store: StateStore) -> None:
     states = [one for one in states_of(store) if one.operator in OPERATORS]
-    assert {state.form for state in states} == {Form.COLUMNS}
+    assert {state.form for state in states} == {EntryForm.COLUMNS}
     assert len(states) == len(OPERATORS) * (len(DECLARED) + 2)  # and timers
     manifest = store.manifest()
     schemes = {one.state.hash_scheme for one in manifest.keyed}
@@ -209,9 +209,9 @@ def test_undeclared_types_are_bytes_and_survive_a_round_trip(
     store, done = imported(savepoint, tmp_path, tables, operators=["by_long"])
     states = done.record.states
     forms = {state.name: state.form for state in states if state.name.startswith(PREFIX)}
-    assert forms.pop(PREFIX + "long") is Form.COLUMNS
-    assert set(forms.values()) == {Form.VALUE_BYTES}
-    assert {state.why for state in states if state.form is Form.VALUE_BYTES} == {
+    assert forms.pop(PREFIX + "long") is EntryForm.COLUMNS
+    assert set(forms.values()) == {EntryForm.VALUE_BYTES}
+    assert {state.why for state in states if state.form is EntryForm.VALUE_BYTES} == {
         "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
     }
     others = ["by_tuple", "by_string", "by_decimal", "by_row", "by_bytes"]

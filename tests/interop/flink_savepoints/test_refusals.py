@@ -32,13 +32,13 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     InlineHandle,
     KeyGroupsHandle,
     OperatorHandle,
+    OperatorHandles,
     OperatorPart,
-    OperatorState,
     SavepointMetadata,
     read_metadata,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.metadata.writer import metadata_v3
@@ -60,7 +60,7 @@ COMMITTER = "streaming_committer_raw_states"
 TWO_PHASES = "org.apache.flink.streaming.api.functions.sink.legacy.TwoPhaseCommitSinkFunction"
 
 
-def written(folder: Path, change: Callable[[OperatorState], OperatorState]) -> str:
+def written(folder: Path, change: Callable[[OperatorHandles], OperatorHandles]) -> str:
     """Write a savepoint of real Flink again with the operator ``by_long`` changed; return its
     folder.
     """
@@ -74,8 +74,8 @@ def written(folder: Path, change: Callable[[OperatorState], OperatorState]) -> s
 
 
 def with_header(
-    operator: OperatorState, change: Callable[[KeyedHeader], KeyedHeader]
-) -> OperatorState:
+    operator: OperatorHandles, change: Callable[[KeyedHeader], KeyedHeader]
+) -> OperatorHandles:
     """Return an operator with other headers of the same length."""
     subtasks = []
     for subtask in operator.subtasks:
@@ -89,7 +89,7 @@ def with_header(
     return replace(operator, subtasks=tuple(subtasks))
 
 
-def made_asynchronous(operator: OperatorState) -> OperatorState:
+def made_asynchronous(operator: OperatorHandles) -> OperatorHandles:
     def change(header: KeyedHeader) -> KeyedHeader:
         return replace(
             header,
@@ -102,13 +102,13 @@ def made_asynchronous(operator: OperatorState) -> OperatorState:
     return with_header(operator, change)
 
 
-def of_a_sink(operator: OperatorState, name: str, snapshot: bytes) -> OperatorState:
+def of_a_sink(operator: OperatorHandles, name: str, snapshot: bytes) -> OperatorHandles:
     """Return an operator with an additional operator state of one element."""
     info = StateInfo(
         name,
         "operator",
         {"OPERATOR_STATE_DISTRIBUTION_MODE": "SPLIT_DISTRIBUTE"},
-        {"VALUE_SERIALIZER": Snapshot(BYTES, snapshot)},
+        {"VALUE_SERIALIZER": SerializerSnapshot(BYTES, snapshot)},
     )
     header = i32(5) + i16(1) + state_info_bytes(info) + i16(0)
     stream = InlineHandle("s", header + i32(2) + b"ab")
@@ -248,7 +248,7 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
     assert warning.startswith(f"{COMMITTER} has transactions of a sink")
 
 
-def without_timers(operator: OperatorState) -> OperatorState:
+def without_timers(operator: OperatorHandles) -> OperatorHandles:
     """Return an operator whose state is an empty RocksDB, without timers."""
     subtasks = []
     for subtask in operator.subtasks:

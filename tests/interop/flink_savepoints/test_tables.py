@@ -33,7 +33,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     Scalar,
     UnknownType,
 )
-from statestore.interop.flink_savepoints.types.named_columns import Form
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.interop.flink_savepoints.types.value_lengths import skipper
 from statestore.store import StateStore
 from tests.interop.flink_savepoints.goldens import FOLDER
@@ -72,7 +72,7 @@ def test_no_operator_is_hidden(savepoint: str, store: StateStore) -> None:
         operator.problem for operator in open_savepoint(savepoint).operators if operator.problem
     ] == []
     states = SavepointRecord.of(store.restore()).states
-    reasons = Counter(state.why for state in states if state.form is not Form.COLUMNS)
+    reasons = Counter(state.why for state in states if state.form is not EntryForm.COLUMNS)
     assert reasons == {
         "keys without columns lie in a key group that is not known": 4,
         "values of DecimalData are read as bytes alone": 4,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from statestore.interop.flink_savepoints.metadata.reader import (
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     Subtask,
 )
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
@@ -62,9 +62,9 @@ def written_savepoint(
         "count",
         "keyed",
         {"KEYED_STATE_TYPE": "VALUE"},
-        {name: Snapshot(kind, snapshot_bytes(kind)) for name, kind in types.items()},
+        {name: SerializerSnapshot(kind, snapshot_bytes(kind)) for name, kind in types.items()},
     )
-    header = KeyedHeader(False, Snapshot(key, snapshot_bytes(key)), (info,))
+    header = KeyedHeader(False, SerializerSnapshot(key, snapshot_bytes(key)), (info,))
     writer = SavepointWriter(open_storage(str(folder)))
     subtasks = []
     for index, first in enumerate((0, GROUPS // 2)):
@@ -73,7 +73,7 @@ def written_savepoint(
             for group in range(first, first + GROUPS // 2)
         ]
         subtasks.append(Subtask(index, keyed=writer.keyed(header, first, each)))
-    operator = OperatorState(
+    operator = OperatorHandles(
         operator_id("big"), len(subtasks), GROUPS, tuple(subtasks), name="big", uid="big"
     )
     writer.finish(SavepointMetadata(3, number, (operator,)))

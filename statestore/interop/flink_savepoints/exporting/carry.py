@@ -30,7 +30,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     KeyGroupsHandle,
     KeyGroupsStream,
     OperatorHandle,
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     StreamHandle,
     Subtask,
@@ -61,10 +61,10 @@ class CarriedOperators:
     """
 
     checkpoint: int
-    operators: tuple[OperatorState, ...]
+    operators: tuple[OperatorHandles, ...]
     places: Places
 
-    def write(self, writer: SavepointWriter) -> Iterator[OperatorState]:
+    def write(self, writer: SavepointWriter) -> Iterator[OperatorHandles]:
         """Copy their files; yield each operator with handles of the copies.
 
         Args:
@@ -117,10 +117,10 @@ def operators_to_carry(
 
 def _found(
     record: LeftOutState,
-    known: Mapping[str, OperatorState],
+    known: Mapping[str, OperatorHandles],
     savepoint: SavepointRecord,
     max_parallelism: int | None,
-) -> OperatorState:
+) -> OperatorHandles:
     operator = known.get(record.id or "")
     if operator is None:
         raise StateNotFoundError(f"{savepoint.place} has no operator {record.operator!r}")
@@ -159,7 +159,7 @@ def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
 class _Copies:
     """Copies of an operator's files; a file that several handles share is copied once."""
 
-    def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorState) -> None:
+    def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorHandles) -> None:
         self._places, self._writer = places, writer
         self._title = operator.uid or operator.name or operator.id
         self._made: dict[StreamHandle, StreamHandle] = {}

@@ -26,12 +26,12 @@ from statestore.interop.flink_savepoints.exporting.export_rows import (
     normal_rows,
     row_set,
 )
-from statestore.interop.flink_savepoints.exporting.export_types import KeyedPlan, OperatorPlan
+from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport, OperatorExport
 from statestore.interop.flink_savepoints.write.entries import (
     PIECE_BYTES,
+    EntryRun,
     EntrySort,
     Groups,
-    Run,
     runs_of,
 )
 from statestore.keys.groups import KeyGroupRange
@@ -59,7 +59,7 @@ class _Entries:
     normal: RowSet
     group_rows: Groups
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[EntryRun]:
         return runs_of(self.entries, self.groups, np.full(len(self.groups), self.place))
 
 
@@ -69,7 +69,7 @@ class ExportedKeyed:
     def __init__(
         self,
         restored: RestoredCheckpoint,
-        plan: OperatorPlan,
+        plan: OperatorExport,
         memory_bytes: int,
         told: Callable[[int], None],
     ) -> None:
@@ -85,7 +85,7 @@ class ExportedKeyed:
         """Return the number of rows of a subtask, after all runs were consumed."""
         return int(self._group_rows[part.first : part.last + 1].sum())
 
-    def runs(self, stack: ExitStack) -> Iterator[Run]:
+    def runs(self, stack: ExitStack) -> Iterator[EntryRun]:
         """Return all entries, ordered by key group and state.
 
         Spilled files are deleted when ``stack`` is closed.
@@ -122,14 +122,14 @@ class ExportedKeyed:
         self._group_rows += np.bincount(found.group_rows, minlength=self._most)
         self._told(found.normal.rows)
 
-    def _runs_in_place(self) -> Iterator[Run]:
+    def _runs_in_place(self) -> Iterator[EntryRun]:
         """Yield the runs of rows that stay in their key groups."""
         size = _PARQUET * sum(state.entry.size_bytes for state in self._states)
         width = max(1, CHUNK_BYTES * self._most // max(size, 1))
         for first in range(0, self._most, width):
             yield from self._runs_of(KeyGroupRange(first, min(first + width, self._most) - 1))
 
-    def _runs_of(self, chunk: KeyGroupRange) -> Iterator[Run]:
+    def _runs_of(self, chunk: KeyGroupRange) -> Iterator[EntryRun]:
         every = (
             entry for place in range(len(self._states)) for entry in self._entries(place, chunk)
         )
@@ -202,7 +202,7 @@ def _whole_lists(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[p
         yield held
 
 
-def _in_new_groups(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> pa.Table:
+def _in_new_groups(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> pa.Table:
     """Return rows with their key groups for ``max_parallelism``."""
     [batch] = rows.combine_chunks().to_batches()
     groups = pa.array(groups_in_flink(batch, plan, max_parallelism), pa.int32())

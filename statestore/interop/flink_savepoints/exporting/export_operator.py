@@ -17,7 +17,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.digest import RowSet
 from statestore.interop.flink_savepoints.exporting.export_types import (
-    OperatorPlan,
+    OperatorExport,
     OperatorStatePlan,
 )
 from statestore.interop.flink_savepoints.metadata.java_binary import i16, i32
@@ -69,7 +69,7 @@ def element_set(rows: pa.Table) -> RowSet:
     return RowSet(len(rows), rows_digest(rows))
 
 
-def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
+def lists_of(restored: RestoredCheckpoint, plan: OperatorExport) -> tuple[SubtaskLists, ...]:
     """Return the elements of an operator's states, by new subtask."""
     dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     offsets = None
@@ -123,7 +123,7 @@ def _dealt(
     state: RestoredOperatorState,
     one: OperatorStatePlan,
     dealt: RedistributionPlan,
-    plan: OperatorPlan,
+    plan: OperatorExport,
     offsets: Elements | None,
 ) -> tuple[pa.Table, ...]:
     parallelism, old = plan.share.parallelism, state.per_old_subtask()

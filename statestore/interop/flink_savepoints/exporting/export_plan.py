@@ -23,13 +23,13 @@ from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
 from statestore.interop.flink_savepoints.exporting.export_types import (
     NO_VALUE,
+    ExportPart,
     ExportPlan,
     ImportedPart,
-    KeyedPlan,
+    KeyedExport,
     LeftOut,
-    OperatorPlan,
+    OperatorExport,
     OperatorStatePlan,
-    Part,
 )
 from statestore.interop.flink_savepoints.importing.import_operators import element_columns
 from statestore.interop.flink_savepoints.importing.import_record import (
@@ -40,7 +40,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 )
 from statestore.interop.flink_savepoints.importing.left_out_state import checkpoint_left_out
 from statestore.interop.flink_savepoints.metadata.reader import Mode
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState as FlinkState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink_savepoints.types.arrow_types import WINDOW
 from statestore.interop.flink_savepoints.types.flink_types import (
@@ -54,7 +54,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     name_of,
     width_of,
 )
-from statestore.interop.flink_savepoints.types.named_columns import Form
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm
 from statestore.interop.flink_savepoints.types.python_types import as_python, python_name
 from statestore.interop.flink_savepoints.types.store_types import (
     FlinkColumn,
@@ -249,7 +249,7 @@ def _refuse_unknown(
 
 def _operator(
     manifest: Manifest, uid: str, asked: _Asked, parallelism: int | None, most: int | None
-) -> OperatorPlan:
+) -> OperatorExport:
     keyed, operator = [], []
     for one in manifest.keyed:
         state = one.state
@@ -281,7 +281,7 @@ def _operator(
         subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
     number = manifest.operators.id_of(uid) if imported is None else imported.id
-    return OperatorPlan(uid, number, share, tuple(keyed), tuple(operator), imported)
+    return OperatorExport(uid, number, share, tuple(keyed), tuple(operator), imported)
 
 
 def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
@@ -295,18 +295,20 @@ def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | No
     return 1 if imported.max_parallelism == 1 else wanted or imported.max_parallelism
 
 
-def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:
+def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedExport:
     columns = known.columns(state.max_parallelism)
-    map_key = Part((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
-    value = Part((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
+    map_key = (
+        ExportPart((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
+    )
+    value = ExportPart((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
     key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
-    return KeyedPlan(state, columns.state, key, namespace, map_key, value, columns, known)
+    return KeyedExport(state, columns.state, key, namespace, map_key, value, columns, known)
 
 
 def _imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
     mode = _MODES[RedistributionMode(state.mode)]
     names = dict(known.names)
-    if known.form is Form.BYTES:
+    if known.form is EntryForm.BYTES:
         value = ImportedPart.of(element_columns(None, None, names)["value"])
         return OperatorStatePlan(state, mode, value, None, known)
     serializers = known.info.serializers
@@ -316,9 +318,9 @@ def _imported_operator_state(state: OperatorState, known: ImportedState) -> Oper
     return OperatorStatePlan(state, mode, ImportedPart.of(parts["value"]), map_key, known)
 
 
-def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
+def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     """Refuse states whose key types or names cannot be together in one Flink operator."""
-    names: dict[str, KeyedPlan] = {}
+    names: dict[str, KeyedExport] = {}
     for one in keyed:
         if one.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
@@ -334,10 +336,10 @@ def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
             )
 
 
-def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
+def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
     key = _key(state)
     namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
-    map_key, name = Part((), NO_VALUE), state.name
+    map_key, name = ExportPart((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
         entry = _typed(state, state.entry, state.schema)
         map_key = _part(state.entry, entry, as_tuple=as_tuple)
@@ -354,16 +356,16 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
         value = _python_part(state, value)
     flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
     flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
-    return KeyedPlan(state, flink, key, namespace, map_key, value)
+    return KeyedExport(state, flink, key, namespace, map_key, value)
 
 
-def _python_part(state: KeyedState, part: Part) -> Part:
+def _python_part(state: KeyedState, part: ExportPart) -> ExportPart:
     """Return columns as the bytes that PyFlink's coders write."""
     with _naming(state, ", ".join(part.names)):
         return replace(part, kind=PythonType(as_python(part.kind)))
 
 
-def _key(state: KeyedState) -> Part:
+def _key(state: KeyedState) -> ExportPart:
     """Return the key: a Java object or a row of Flink SQL.
 
     Several columns are a Java tuple. For PyFlink, the key is wrapped in a row.
@@ -372,7 +374,7 @@ def _key(state: KeyedState) -> Part:
     if state.hash_scheme == "flink-sql":
         stored = [types.field(column).type for column in state.key]
         row = sql_key(state.key, stored, state.key_types)
-        return Part(state.key, row.kind, row)
+        return ExportPart(state.key, row.kind, row)
     keys = []
     for column, java in zip(state.key, state.key_types, strict=True):
         with _naming(state, column):
@@ -381,7 +383,7 @@ def _key(state: KeyedState) -> Part:
     if state.hash_scheme != "pyflink" or part.column is None:
         return part
     row = python_key(part.column)
-    return Part(state.key, row.kind, row)
+    return ExportPart(state.key, row.kind, row)
 
 
 def _flink_value(
@@ -421,14 +423,14 @@ def _typed(
     return found
 
 
-def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> Part:
+def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> ExportPart:
     if not columns:
-        return Part((), NO_VALUE)
+        return ExportPart((), NO_VALUE)
     one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
-    return Part(tuple(names), one.kind, one)
+    return ExportPart(tuple(names), one.kind, one)
 
 
-def _value(state: KeyedState, *, as_tuple: bool) -> Part:
+def _value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
     clock = None if state.ttl is None else state.ttl.column
     names = [name for name in state.values if name != clock]
     if state.kind is StateKind.TIMERS and state.values:
@@ -439,18 +441,18 @@ def _value(state: KeyedState, *, as_tuple: bool) -> Part:
     return _part(names, _typed(state, names, state.schema), as_tuple=as_tuple)
 
 
-def _namespace(state: KeyedState) -> Part:
+def _namespace(state: KeyedState) -> ExportPart:
     """Return the namespace: none, a window of two times, or a value, such as a tuple."""
     names, types = state.namespace, arrow_schema(state.schema)
     kinds = [types.field(name).type for name in names]
     if not names:
-        return Part((), _NO_NAMESPACE)
+        return ExportPart((), _NO_NAMESPACE)
     if len(names) == 2 and all(map(_is_time, kinds)):
         window = _window(names, kinds)
-        return Part(names, window.kind, window)
+        return ExportPart(names, window.kind, window)
     if len(names) == 1 and kinds[0] == WINDOW:
         window = _window(("start", "end"), [pa.int64(), pa.int64()])
-        return Part(names, window.kind, window)
+        return ExportPart(names, window.kind, window)
     return _part(names, _typed(state, names, state.schema), as_tuple=True)
 
 

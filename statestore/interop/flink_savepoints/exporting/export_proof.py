@@ -22,7 +22,7 @@ from statestore.interop.flink_savepoints.exporting.export_operator import (
     read_back,
 )
 from statestore.interop.flink_savepoints.exporting.export_rows import row_set
-from statestore.interop.flink_savepoints.exporting.export_types import KeyedPlan, OperatorPlan
+from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport, OperatorExport
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
 from statestore.interop.flink_savepoints.read.savepoint import (
@@ -37,7 +37,7 @@ from statestore.interop.flink_savepoints.types.decode import (
     decoded_map_values,
 )
 from statestore.interop.flink_savepoints.types.flink_types import ListType, MapType
-from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, Form
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink_savepoints.types.store_types import from_millis
 from statestore.interop.flink_savepoints.write.entries import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
@@ -49,7 +49,7 @@ Groups: TypeAlias = npt.NDArray[np.int32]
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 
-def prove_keyed(found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[RowSet]) -> None:
+def prove_keyed(found: FlinkOperator, plan: OperatorExport, wanted: Sequence[RowSet]) -> None:
     """Compare the written keyed states of an operator with the rows of the store.
 
     Args:
@@ -113,7 +113,7 @@ def _together(pieces: list[Spans]) -> Spans:
 def _table(
     keys: Spans,
     values: Spans,
-    plan: KeyedPlan,
+    plan: KeyedExport,
     max_parallelism: int,
     groups: Groups,
 ) -> pa.Table:
@@ -128,7 +128,7 @@ def _table(
     return _placed(rows, plan, max_parallelism, groups)
 
 
-def _placed(rows: pa.Table, plan: KeyedPlan, max_parallelism: int, groups: Groups) -> pa.Table:
+def _placed(rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups) -> pa.Table:
     wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
     if wrong:
         raise CorruptionError(f"{plan.state}: {wrong} rows were written to wrong key groups")
@@ -136,7 +136,7 @@ def _placed(rows: pa.Table, plan: KeyedPlan, max_parallelism: int, groups: Group
 
 
 def _imported_table(
-    keys: Spans, values: Spans, plan: KeyedPlan, max_parallelism: int, groups: Groups
+    keys: Spans, values: Spans, plan: KeyedExport, max_parallelism: int, groups: Groups
 ) -> pa.Table:
     """Convert entries to the rows that an import makes."""
     columns, prefix = plan.columns, prefix_bytes(max_parallelism)
@@ -146,7 +146,7 @@ def _imported_table(
         rows = columns.table_of_bytes(entries, prefix)
         at = rows.schema.get_field_index(FLINK_KEY_GROUP)
         return rows.set_column(at, FLINK_KEY_GROUP, pa.array(groups))
-    as_bytes = columns.form is Form.VALUE_BYTES
+    as_bytes = columns.form is EntryForm.VALUE_BYTES
     found = state_rows(entries, prefix, as_bytes=as_bytes)
     if plan.flink.kind == "list" and not as_bytes:
         assert found.value is not None, "a list has elements"
@@ -156,7 +156,7 @@ def _imported_table(
 
 
 def _columns(
-    keys: Spans, values: Spans, plan: KeyedPlan, prefix: int
+    keys: Spans, values: Spans, plan: KeyedExport, prefix: int
 ) -> tuple[dict[str, pa.Array], Counts | None]:
     """Return the columns of entries by name and, for lists, the number of rows per entry."""
     kind, state = plan.flink.value, plan.state
@@ -184,7 +184,7 @@ def _columns(
     return found | _value_columns(decoded(kind, values), plan), None
 
 
-def _value_columns(values: pa.Array, plan: KeyedPlan) -> dict[str, pa.Array]:
+def _value_columns(values: pa.Array, plan: KeyedExport) -> dict[str, pa.Array]:
     ttl = plan.state.ttl
     if ttl is None:
         return plan.value.back(values)

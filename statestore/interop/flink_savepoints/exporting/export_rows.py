@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.digest import RowSet
 from statestore.format.names import KEY_GROUP
-from statestore.interop.flink_savepoints.exporting.export_types import KeyedPlan
+from statestore.interop.flink_savepoints.exporting.export_types import KeyedExport
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, length_marks
 from statestore.interop.flink_savepoints.read.key_group_check import key_groups_at
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
@@ -25,7 +25,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     NullableType,
     name_of,
 )
-from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, Form
+from statestore.interop.flink_savepoints.types.named_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink_savepoints.types.store_types import as_millis
 from statestore.interop.flink_savepoints.write.entries import Groups, entries_of, prefixes
 from statestore.rows.digests import rows_digest
@@ -41,12 +41,12 @@ __all__ = [
 _ZERO = pa.scalar(b"\0", BYTES)
 
 
-def row_set(rows: pa.Table, plan: KeyedPlan) -> RowSet:
+def row_set(rows: pa.Table, plan: KeyedExport) -> RowSet:
     """Return the number and the digest of rows of a state."""
     return RowSet(len(rows), rows_digest(rows.select(plan.state.schema.names)))
 
 
-def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
+def normal_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:
     """Return rows in the form that a savepoint can represent.
 
     List positions count from 0, and TTL timestamps are whole milliseconds.
@@ -75,7 +75,9 @@ def _with(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.T
     return rows.set_column(at, rows.schema.field(at), column)
 
 
-def encoded_rows(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> tuple[pa.Array, Groups]:
+def encoded_rows(
+    rows: pa.Table, plan: KeyedExport, max_parallelism: int
+) -> tuple[pa.Array, Groups]:
     """Encode rows as entries.
 
     Args:
@@ -116,7 +118,7 @@ def encoded_rows(rows: pa.Table, plan: KeyedPlan, max_parallelism: int) -> tuple
 
 
 def _imported_entries(
-    rows: pa.Table, plan: KeyedPlan, groups: Groups, max_parallelism: int
+    rows: pa.Table, plan: KeyedExport, groups: Groups, max_parallelism: int
 ) -> tuple[pa.Array, Groups]:
     """Encode the rows of an imported state; return the entries and their key groups."""
     columns = plan.columns
@@ -138,7 +140,7 @@ def _imported_entries(
             joined(prefix, _written(plan, plan.key.names, timers, kind)), values
         ), groups
     keys = _composite(prefix, plan, found.key, found.namespace, found.map_key)
-    if found.value is not None and columns.form is Form.VALUE_BYTES:
+    if found.value is not None and columns.form is EntryForm.VALUE_BYTES:
         values = found.value.cast(BYTES)
     elif plan.flink.kind == "list" and isinstance(kind, ListType):
         values = _written(plan, names, found.value, kind.element, is_list=True)
@@ -150,7 +152,11 @@ def _imported_entries(
 
 
 def _composite(
-    prefix: pa.Array, plan: KeyedPlan, key: pa.Array, namespace: pa.Array, map_key: pa.Array | None
+    prefix: pa.Array,
+    plan: KeyedExport,
+    key: pa.Array,
+    namespace: pa.Array,
+    map_key: pa.Array | None,
 ) -> pa.Array:
     """Return the keys of entries, concatenated from their parts."""
     layout = KeyLayout.of(plan.flink)
@@ -167,7 +173,7 @@ def _nothing(count: int) -> pa.Array:
 
 
 def groups_in_flink(
-    rows: pa.RecordBatch, plan: KeyedPlan, max_parallelism: int
+    rows: pa.RecordBatch, plan: KeyedExport, max_parallelism: int
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each row in Flink.
 
@@ -184,7 +190,7 @@ def groups_in_flink(
     return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
 
-def _keys(rows: pa.Table, plan: KeyedPlan, max_parallelism: int | None = None) -> pa.Array:
+def _keys(rows: pa.Table, plan: KeyedExport, max_parallelism: int | None = None) -> pa.Array:
     """Return the keys of entries, with key-group prefixes for ``max_parallelism``.
 
     If it is None, the result has neither key groups nor the keys of maps.
@@ -213,7 +219,7 @@ def _keys(rows: pa.Table, plan: KeyedPlan, max_parallelism: int | None = None) -
     return joined(*parts)
 
 
-def _values(rows: pa.Table, plan: KeyedPlan) -> pa.Array:
+def _values(rows: pa.Table, plan: KeyedExport) -> pa.Array:
     values = plan.value.there(rows)
     ttl = plan.state.ttl
     if ttl is None:
@@ -223,7 +229,7 @@ def _values(rows: pa.Table, plan: KeyedPlan) -> pa.Array:
 
 
 def _written(
-    plan: KeyedPlan,
+    plan: KeyedExport,
     names: Sequence[str],
     array: pa.Array,
     kind: FlinkType,

@@ -31,7 +31,7 @@ from statestore.interop.flink_savepoints.exporting.export_proof import prove_key
 from statestore.interop.flink_savepoints.exporting.export_types import (
     ExportPlan,
     LeftOut,
-    OperatorPlan,
+    OperatorExport,
 )
 from statestore.interop.flink_savepoints.importing.import_record import (
     RECORD,
@@ -41,7 +41,7 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 from statestore.interop.flink_savepoints.metadata.reader import (
     InlineHandle,
     KeyGroupsHandle,
-    OperatorState,
+    OperatorHandles,
     RelativeHandle,
     SavepointMetadata,
     Subtask,
@@ -58,9 +58,9 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = [
+    "ExportedFlinkState",
     "ExportedOperator",
     "ExportedSavepoint",
-    "ExportedState",
     "export_savepoint",
 ]
 
@@ -68,7 +68,7 @@ Progress = Callable[[float, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportedState:
+class ExportedFlinkState:
     """A state: its name and types in Flink, and the number of its rows.
 
     ``columns`` are the columns of its values. They have the order of the value's fields in Flink,
@@ -92,7 +92,7 @@ class ExportedOperator:
     id: str
     parallelism: int
     max_parallelism: int
-    states: tuple[ExportedState, ...]
+    states: tuple[ExportedFlinkState, ...]
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
 
@@ -262,8 +262,8 @@ class _Told:
 class _Written:
     """An operator that was written, and the rows that must be read back."""
 
-    plan: OperatorPlan
-    metadata: OperatorState
+    plan: OperatorExport
+    metadata: OperatorHandles
     result: ExportedOperator
     keyed: tuple[RowSet, ...]
     lists: tuple[SubtaskLists, ...]
@@ -271,7 +271,7 @@ class _Written:
 
 def _write(
     restored: RestoredCheckpoint,
-    plan: OperatorPlan,
+    plan: OperatorExport,
     writer: SavepointWriter,
     memory_bytes: int,
     told: _Told,
@@ -298,7 +298,7 @@ def _write(
         subtasks = sorted(
             [*subtasks, *(Subtask(at, is_finished=True) for at in gone)], key=lambda one: one.index
         )
-    metadata = OperatorState(
+    metadata = OperatorHandles(
         plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator(known)
     )
     result = ExportedOperator(
@@ -319,10 +319,10 @@ def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
     return InlineHandle(known.coordinator_name or "", known.coordinator)
 
 
-def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
+def _stateless(known: ImportedOperator, most: int | None) -> OperatorHandles:
     """Return an imported operator that has no rows."""
     groups = groups_of(known, most) or known.max_parallelism
-    return OperatorState(
+    return OperatorHandles(
         known.id,
         min(known.parallelism, groups) if groups > 0 else known.parallelism,
         groups,
@@ -334,7 +334,7 @@ def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
 
 def _written_keyed(
     groups: Iterator[Iterator[bytes]] | None,
-    plan: OperatorPlan,
+    plan: OperatorExport,
     part: KeyGroupRange,
     writer: SavepointWriter,
 ) -> tuple[KeyGroupsHandle | None, int]:
@@ -347,10 +347,10 @@ def _written_keyed(
 
 
 def _states(
-    plan: OperatorPlan, found: Sequence[RowSet], lists: Sequence[SubtaskLists]
-) -> tuple[ExportedState, ...]:
+    plan: OperatorExport, found: Sequence[RowSet], lists: Sequence[SubtaskLists]
+) -> tuple[ExportedFlinkState, ...]:
     keyed = [
-        ExportedState(
+        ExportedFlinkState(
             name=one.state.name,
             flink_name=one.flink.name,
             kind=one.flink.kind,
@@ -362,7 +362,7 @@ def _states(
         for one, rows in zip(plan.keyed, found, strict=True)
     ]
     operator = [
-        ExportedState(
+        ExportedFlinkState(
             name=one.plan.state.name,
             flink_name=one.plan.name,
             kind=one.plan.mode,

@@ -19,18 +19,22 @@ from statestore.interop.flink_savepoints.importing.import_record import (
 )
 from statestore.interop.flink_savepoints.metadata.reader import Mode
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     snapshot_bytes,
 )
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState as FlinkState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo as FlinkState
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
     ListType,
     Scalar,
     name_of,
 )
-from statestore.interop.flink_savepoints.types.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink_savepoints.types.named_columns import (
+    EntryForm,
+    PartColumns,
+    StateColumns,
+)
 from statestore.interop.flink_savepoints.types.python_types import as_bytes
 from statestore.interop.flink_savepoints.types.store_types import FlinkColumn
 from statestore.keys.groups import KeyGroupAssignment
@@ -38,13 +42,13 @@ from statestore.rows.column_types import arrow_schema
 
 __all__ = [
     "NO_VALUE",
+    "ExportPart",
     "ExportPlan",
     "ImportedPart",
-    "KeyedPlan",
+    "KeyedExport",
     "LeftOut",
-    "OperatorPlan",
+    "OperatorExport",
     "OperatorStatePlan",
-    "Part",
 ]
 
 NO_VALUE = Scalar("Void")
@@ -68,7 +72,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExportPart:
     """Columns of a state that are one value in Flink; without columns it is the ``Void`` value."""
 
     names: tuple[str, ...]
@@ -95,7 +99,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ImportedPart(Part):
+class ImportedPart(ExportPart):
     """Columns that an import made from a Flink value; for bytes, ``kind`` is not used."""
 
     imported: PartColumns | None = None
@@ -124,7 +128,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class KeyedPlan:
+class KeyedExport:
     """The export plan of a keyed state: its Flink state, and the columns of each part.
 
     For a state that was imported from a savepoint, ``imported`` is its record and ``columns`` is
@@ -133,10 +137,10 @@ class KeyedPlan:
 
     state: KeyedState
     flink: FlinkState
-    key: Part
-    namespace: Part
-    map_key: Part
-    value: Part
+    key: ExportPart
+    namespace: ExportPart
+    map_key: ExportPart
+    value: ExportPart
 
     columns: StateColumns | None = None
     imported: ImportedState | None = None
@@ -159,14 +163,14 @@ class KeyedPlan:
         return StateInfo(self.flink.name, "keyed", options, serializers)
 
     @property
-    def key_snapshot(self) -> Snapshot:
+    def key_snapshot(self) -> SerializerSnapshot:
         """The serializer of its keys."""
         return _snapshot(self.flink.key) if self.imported is None else self.imported.key
 
     @property
     def is_bytes(self) -> bool:
         """Whether its entries are bytes, which the store keeps in other key groups than Flink."""
-        return self.columns is not None and self.columns.form is Form.BYTES
+        return self.columns is not None and self.columns.form is EntryForm.BYTES
 
     @property
     def stored(self) -> pa.Schema:
@@ -180,8 +184,8 @@ class OperatorStatePlan:
 
     state: OperatorState
     mode: Mode
-    value: Part
-    key: Part | None
+    value: ExportPart
+    key: ExportPart | None
     imported: ImportedState | None = None
 
     @property
@@ -192,7 +196,7 @@ class OperatorStatePlan:
     @property
     def is_bytes(self) -> bool:
         """Whether its elements are the bytes that Flink wrote."""
-        return self.imported is not None and self.imported.form is Form.BYTES
+        return self.imported is not None and self.imported.form is EntryForm.BYTES
 
     @property
     def info(self) -> StateInfo:
@@ -215,7 +219,7 @@ class OperatorStatePlan:
 
 
 @dataclass(frozen=True)
-class OperatorPlan:
+class OperatorExport:
     """The export plan of an operator: its id, its key-group assignment, and its states.
 
     ``offsets`` is the name of the state that an import added for the splits of a Kafka source.
@@ -224,7 +228,7 @@ class OperatorPlan:
     uid: str
     id: str
     share: KeyGroupAssignment
-    keyed: tuple[KeyedPlan, ...]
+    keyed: tuple[KeyedExport, ...]
     operator: tuple[OperatorStatePlan, ...]
     imported: ImportedOperator | None = None
     offsets: str | None = None
@@ -243,7 +247,7 @@ class ExportPlan:
     savepoint.
     """
 
-    operators: tuple[OperatorPlan, ...]
+    operators: tuple[OperatorExport, ...]
     left_out: tuple[LeftOut, ...]
     record: SavepointRecord | None = None
     carried: tuple[LeftOutState, ...] = ()
@@ -258,5 +262,5 @@ class ExportPlan:
         return tuple(one for one in every if one.is_imported and one.operator not in known)
 
 
-def _snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))
+def _snapshot(kind: FlinkType) -> SerializerSnapshot:
+    return SerializerSnapshot(kind, snapshot_bytes(kind))

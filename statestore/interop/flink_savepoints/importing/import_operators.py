@@ -27,7 +27,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
 )
 from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator
 from statestore.interop.flink_savepoints.types.flink_types import FlinkType
-from statestore.interop.flink_savepoints.types.named_columns import Form, first_free
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm, first_free
 from statestore.interop.flink_savepoints.types.part_columns import PartColumns, part_columns
 from statestore.snapshot.writer import CheckpointWriter
 
@@ -71,13 +71,13 @@ def operator_states(
         names.append(state)
         try:
             parts_of, table = _typed(parts)
-            form, why = Form.COLUMNS, None
+            form, why = EntryForm.COLUMNS, None
         except UnsupportedTypeError as error:
             if is_strict:
                 error.add_note(f"state {info.name!r} of operator {uid}")
                 raise
             parts_of, table = _bytes(parts)
-            form, why = Form.BYTES, str(error)
+            form, why = EntryForm.BYTES, str(error)
         entry = _write(checkpoint, uid, state, info.mode, table)
         yield _imported(uid, state, info, entry, form, why, parts_of)
         if info.name == SOURCE_READER_STATE:
@@ -171,7 +171,7 @@ def _imported(
     state: str,
     info: OperatorStateInfo,
     entry: OperatorEntry,
-    form: Form,
+    form: EntryForm,
     why: str | None,
     columns: dict[str, PartColumns],
 ) -> ImportedState:

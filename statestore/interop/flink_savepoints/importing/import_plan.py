@@ -23,10 +23,10 @@ from statestore.interop.flink_savepoints.importing.losses import transactions, t
 from statestore.interop.flink_savepoints.importing.refusals import Refused
 from statestore.interop.flink_savepoints.metadata.reader import KeyGroupsHandle
 from statestore.interop.flink_savepoints.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_state
-from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.named_columns import (
-    Form,
+    EntryForm,
     StateColumns,
     first_free,
     state_columns,
@@ -54,7 +54,7 @@ class PlannedState:
     """
 
     info: StateInfo
-    state: KeyedState
+    state: KeyedStateInfo
     forms: tuple[StateColumns, ...]
     why: str | None
     python: str | None = None
@@ -78,7 +78,7 @@ class PlannedOperator:
 
 
 def plan_import(
-    savepoint: Savepoint,
+    savepoint: FlinkSavepoint,
     *,
     operators: Collection[str],
     uids: Mapping[str, str],
@@ -173,7 +173,7 @@ def _transactions(
     return names, None
 
 
-def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
+def _names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]:
     """Return the operators' names in the store, by operator id."""
     known = {operator.metadata.id for operator in savepoint.operators}
     for number, uid in uids.items():
@@ -197,7 +197,7 @@ def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _found(savepoint: Savepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
+def _found(savepoint: FlinkSavepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
     for operator in savepoint.operators:
         if name in (names[operator.metadata.id], operator.metadata.id):
             return operator
@@ -241,14 +241,16 @@ def _planned(
     is_python = any(is_python_state(one.name) for one in header.states)
     if declared:
         state = declared_state(state, declared)
-    for form in Form:
-        if form is Form.VALUE_BYTES and state.kind == "timers":
+    for form in EntryForm:
+        if form is EntryForm.VALUE_BYTES and state.kind == "timers":
             continue
-        if form is Form.COLUMNS and is_python_state(info.name) and not declared:
+        if form is EntryForm.COLUMNS and is_python_state(info.name) and not declared:
             why = UNDECLARED
             continue
         parts = {
-            part: names for part, names in wanted.items() if form is Form.COLUMNS or part == "key"
+            part: names
+            for part, names in wanted.items()
+            if form is EntryForm.COLUMNS or part == "key"
         }
         try:
             forms.append(
@@ -256,7 +258,7 @@ def _planned(
                     state,
                     form,
                     data.max_parallelism,
-                    {} if form is Form.BYTES else parts,
+                    {} if form is EntryForm.BYTES else parts,
                     is_python=is_python,
                 )
             )
@@ -265,7 +267,7 @@ def _planned(
     return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
 
 
-def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -> StateColumns:
+def _as_stored(state: KeyedStateInfo, stored: ImportedState, max_parallelism: int) -> StateColumns:
     """Return a state's stored columns; SchemaMismatchError if its columns are now different."""
     before = stored.columns(max_parallelism)
     now = None

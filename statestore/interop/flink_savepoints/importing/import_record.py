@@ -22,14 +22,14 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i32
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     read_snapshot,
 )
 from statestore.interop.flink_savepoints.read.canonical import StateInfo
 from statestore.interop.flink_savepoints.read.canonical import StateKind as FlinkKind
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_state
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_state
 from statestore.interop.flink_savepoints.types.named_columns import (
-    Form,
+    EntryForm,
     StateColumns,
     state_columns,
 )
@@ -119,7 +119,7 @@ class ImportedState:
     name: str
     sort: str
     kind: str
-    form: Form
+    form: EntryForm
     why: str | None
     names: Mapping[str, tuple[str, ...]]
     options: Mapping[str, str]
@@ -151,7 +151,7 @@ class ImportedState:
         return self.sort == "keyed"
 
     @property
-    def key(self) -> Snapshot:
+    def key(self) -> SerializerSnapshot:
         """The serializer of the keys of keyed state."""
         return self._snapshot("key_serializer")
 
@@ -160,14 +160,14 @@ class ImportedState:
         state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
         return self.columns_of(state, max_parallelism)
 
-    def columns_of(self, state: KeyedState, max_parallelism: int) -> StateColumns:
+    def columns_of(self, state: KeyedStateInfo, max_parallelism: int) -> StateColumns:
         """Return the mapping for the same state of another savepoint, with the same columns."""
         if self.python:
             state = declared_state(state, self.python)
         is_python = self.python is not None
         return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
 
-    def _snapshot(self, name: str) -> Snapshot:
+    def _snapshot(self, name: str) -> SerializerSnapshot:
         raw: bytes = getattr(self, name)
         return read_snapshot(Reader(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}"))
 
@@ -231,7 +231,7 @@ class SavepointRecord:
 def _state(element: dict[str, Any]) -> ImportedState:
     names = {part: tuple(some) for part, some in json.loads(element["names"]).items()}
     plain = _own(ImportedState)(element) | {
-        "form": Form(element["form"]),
+        "form": EntryForm(element["form"]),
         "names": names,
         "options": json.loads(element["options"]),
         "digest": int(element["digest"], 16),

@@ -46,10 +46,10 @@ from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
 from statestore.interop.flink_savepoints.read.canonical import prefix_bytes
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
-    Savepoint,
+    FlinkSavepoint,
     open_savepoint,
 )
-from statestore.interop.flink_savepoints.types.named_columns import Form, StateColumns
+from statestore.interop.flink_savepoints.types.named_columns import EntryForm, StateColumns
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange, is_int
@@ -232,7 +232,7 @@ def import_savepoint(
     )
 
 
-def _warnings(savepoint: Savepoint) -> Iterator[str]:
+def _warnings(savepoint: FlinkSavepoint) -> Iterator[str]:
     """Yield warnings about state that the savepoint itself may have lost, by operator."""
     for operator in savepoint.operators:
         said = lost_timers(savepoint, operator)
@@ -295,7 +295,7 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
         f"state {state.info.name!r} of operator {operator.name}: {state.why}"
         for operator in planned
         for state in operator.states
-        if state.forms[0].form is not Form.COLUMNS
+        if state.forms[0].form is not EntryForm.COLUMNS
     ]
     if found:
         raise UnsupportedTypeError(
@@ -408,7 +408,7 @@ def _keyed(
             sort="keyed",
             kind=columns.kind.value,
             form=columns.form,
-            why=None if columns.form is Form.COLUMNS else why,
+            why=None if columns.form is EntryForm.COLUMNS else why,
             names=columns.names,
             options=dict(one.info.options),
             key_serializer=planned.header.key.raw,
@@ -436,7 +436,9 @@ def _written(
     progress.begin()
     estimated = _bytes(planned) // _ROW_BYTES
     rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned), estimated)
-    if columns.form is Form.BYTES:  # the store's key groups differ from Flink's, as does the order
+    if (
+        columns.form is EntryForm.BYTES
+    ):  # the store's key groups differ from Flink's, as does the order
         every = KeyGroupRange.every(operator.metadata.max_parallelism)
         batches = (batch for _, table in tables(every) for batch in table.to_batches())
         rows = pa.RecordBatchReader.from_batches(columns.schema, batches)
@@ -495,13 +497,13 @@ def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroup
         operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
     )
     name = columns.state.name
-    if columns.form is Form.BYTES:
+    if columns.form is EntryForm.BYTES:
         prefix = prefix_bytes(operator.metadata.max_parallelism)
         for entries in ordered.entries(name, key_groups=key_groups):
             for part in entries.parts(_DECODED_BYTES):
                 yield part.key_group, columns.table_of_bytes(part, prefix)
         return
-    as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
+    as_bytes = [name] if columns.form is EntryForm.VALUE_BYTES else []
     # The store checks key groups.
     for rows in ordered.rows(
         name,

@@ -9,8 +9,8 @@ from statestore.format.manifest import Manifest
 from statestore.interop.flink_savepoints.importing.import_plan import PlannedOperator
 from statestore.interop.flink_savepoints.importing.import_record import SavepointRecord
 from statestore.interop.flink_savepoints.importing.refusals import unread_parts
-from statestore.interop.flink_savepoints.metadata.reader import OperatorState
-from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink_savepoints.metadata.reader import OperatorHandles
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 
 __all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]
 
@@ -18,7 +18,7 @@ COMMAND = "flink import"
 NOT_ASKED_FOR = "the import did not ask for it"
 
 
-def has_state(operator: OperatorState) -> bool:
+def has_state(operator: OperatorHandles) -> bool:
     """Return whether the subtasks of an operator have any state or in-flight records."""
     return any(
         subtask.operator or subtask.keyed or any(unread_parts(subtask))
@@ -26,7 +26,9 @@ def has_state(operator: OperatorState) -> bool:
     )
 
 
-def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Iterator[LeftOutState]:
+def left_out_of(
+    savepoint: FlinkSavepoint, planned: Iterable[PlannedOperator]
+) -> Iterator[LeftOutState]:
     """Yield the state that an import leaves out.
 
     Args:
@@ -57,7 +59,7 @@ def left_out_of(savepoint: Savepoint, planned: Iterable[PlannedOperator]) -> Ite
         )
 
 
-def dropped_parts(whole: OperatorState, operator: FlinkOperator) -> Iterator[tuple[str, str]]:
+def dropped_parts(whole: OperatorHandles, operator: FlinkOperator) -> Iterator[tuple[str, str]]:
     """Yield the name of each dropped part of an operator, and the reason.
 
     Args:
@@ -144,7 +146,7 @@ def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((name, "it was dropped, --drop transactions") for name in names)
 
 
-def _record(name: str, data: OperatorState, state: str | None, reason: str) -> LeftOutState:
+def _record(name: str, data: OperatorHandles, state: str | None, reason: str) -> LeftOutState:
     return LeftOutState(
         operator=name, state=state, reason=reason, command=COMMAND, id=data.id, name=data.name
     )

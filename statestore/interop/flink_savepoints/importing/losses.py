@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from statestore.interop.flink_savepoints.importing.refusals import Refused
-from statestore.interop.flink_savepoints.metadata.reader import IncrementalHandle, OperatorState
-from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink_savepoints.metadata.reader import IncrementalHandle, OperatorHandles
+from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, FlinkSavepoint
 from statestore.interop.flink_savepoints.types.flink_types import Scalar
 
 __all__ = ["lost_timers", "transactions", "transactions_said"]
@@ -22,7 +22,7 @@ _RAW_STATES = (
 """
 
 
-def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
+def lost_timers(savepoint: FlinkSavepoint, operator: FlinkOperator) -> str | None:
     """Return a warning if timers are missing and may have been lost; otherwise None.
 
     A savepoint in RocksDB's native format contains only the timers that are stored in RocksDB
@@ -39,7 +39,7 @@ def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
     return f"it has no timers: if the job has any on the heap, {lost}"
 
 
-def transactions(operator: OperatorState) -> Iterator[str]:
+def transactions(operator: OperatorHandles) -> Iterator[str]:
     """Yield the names of operator states that hold a sink's transactions."""
     for subtask in operator.subtasks:
         for part in subtask.operator.parts if subtask.operator is not None else ():

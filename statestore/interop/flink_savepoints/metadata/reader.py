@@ -36,8 +36,8 @@ __all__ = [
     "MergedFolders",
     "Mode",
     "OperatorHandle",
+    "OperatorHandles",
     "OperatorPart",
-    "OperatorState",
     "RelativeHandle",
     "SavepointMetadata",
     "SegmentHandle",
@@ -211,8 +211,8 @@ class Subtask:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorState:
-    """``OperatorState``: an operator, identified by the hash of its uid, and its subtasks.
+class OperatorHandles:
+    """``OperatorHandles``: an operator, identified by the hash of its uid, and its subtasks.
 
     ``name`` and ``uid`` are None if the file does not contain them, as before version 5.
     """
@@ -242,7 +242,7 @@ class SavepointMetadata:
 
     version: int
     checkpoint_id: int
-    operators: tuple[OperatorState, ...]
+    operators: tuple[OperatorHandles, ...]
     master_states: tuple[MasterState, ...] = ()
     properties: bytes = b""
 
@@ -290,7 +290,7 @@ def _master(reader: Reader) -> MasterState:
     return MasterState(name, version, data)
 
 
-def _operator(reader: Reader, version: int) -> OperatorState:
+def _operator(reader: Reader, version: int) -> OperatorHandles:
     name = uid = ""
     if version >= 5:
         name, uid = reader.utf(), reader.utf()
@@ -321,7 +321,7 @@ def _operator(reader: Reader, version: int) -> OperatorState:
     subtasks = tuple(_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
     if len({subtask.index for subtask in subtasks}) < len(subtasks):
         raise reader.damaged(f"operator {operator_id} has a subtask twice")
-    return OperatorState(
+    return OperatorHandles(
         operator_id,
         parallelism,
         max_parallelism,

@@ -46,7 +46,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     UnknownType,
 )
 
-__all__ = ["Snapshot", "read_snapshot", "snapshot_bytes"]
+__all__ = ["SerializerSnapshot", "read_snapshot", "snapshot_bytes"]
 
 _PROXY = 2
 _COMPOSITE, _NESTED = 911108, 1333245
@@ -141,14 +141,14 @@ _SQL_SCALARS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SerializerSnapshot:
     """A type, and the snapshot bytes that describe it, starting with the class's name."""
 
     kind: FlinkType
     raw: bytes
 
 
-def read_snapshot(reader: Reader) -> Snapshot:
+def read_snapshot(reader: Reader) -> SerializerSnapshot:
     """Return the serializer snapshot that begins here, and advance past it.
 
     Raises:
@@ -164,7 +164,7 @@ def read_snapshot(reader: Reader) -> Snapshot:
         )
     begin = reader.at
     kind = _versioned(reader)
-    return Snapshot(kind, bytes(reader.data[begin : reader.at]))
+    return SerializerSnapshot(kind, bytes(reader.data[begin : reader.at]))
 
 
 def snapshot_bytes(kind: FlinkType) -> bytes:

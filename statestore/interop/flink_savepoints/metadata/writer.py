@@ -19,7 +19,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     KeyGroupsHandle,
     KeyGroupsStream,
     OperatorHandle,
-    OperatorState,
+    OperatorHandles,
     RelativeHandle,
     SavepointMetadata,
     StreamHandle,
@@ -43,7 +43,7 @@ def metadata_v3(metadata: SavepointMetadata) -> bytes:
     return b"".join(parts)
 
 
-def _written_operator(operator: OperatorState) -> bytes:
+def _written_operator(operator: OperatorHandles) -> bytes:
     parts = [
         bytes.fromhex(operator.id),
         i32(operator.parallelism),

@@ -22,7 +22,7 @@ import numpy as np
 from statestore.errors import FormatVersionError
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink_savepoints.metadata.serializer_snapshots import (
-    Snapshot,
+    SerializerSnapshot,
     read_snapshot,
 )
 from statestore.interop.flink_savepoints.read.entry_places import (
@@ -69,7 +69,7 @@ class StateInfo:
     name: str
     kind: StateKind
     options: Mapping[str, str]
-    serializers: Mapping[str, Snapshot]
+    serializers: Mapping[str, SerializerSnapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class KeyedHeader:
     """The header of a stream of keyed state; ``length`` is its size in bytes."""
 
     is_compressed: bool
-    key: Snapshot
+    key: SerializerSnapshot
     states: tuple[StateInfo, ...]
     length: int = 0
 

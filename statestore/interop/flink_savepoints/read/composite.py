@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_cursor import Cursor
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans
 from statestore.interop.flink_savepoints.types.decode import decoded_from
@@ -32,7 +32,7 @@ class KeyLayout:
     has_marks: bool
 
     @staticmethod
-    def of(state: KeyedState) -> KeyLayout:
+    def of(state: KeyedStateInfo) -> KeyLayout:
         """Return the key layout of a state."""
         is_map = state.kind == "map" and isinstance(state.value, MapType)
         map_key = state.value.key if is_map and isinstance(state.value, MapType) else None

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from statestore.interop.flink_savepoints.metadata.java_binary import Reader
 from statestore.interop.flink_savepoints.read.canonical import Entries
 from statestore.interop.flink_savepoints.read.composite import KeyLayout
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.byte_slices import BYTES, Places, Spans, joined
 from statestore.interop.flink_savepoints.types.flink_types import (
     FlinkType,
@@ -55,7 +55,7 @@ class HeapEntries:
     value. The last array of ``inner`` has the end of each element.
     """
 
-    state: KeyedState
+    state: KeyedStateInfo
     reader: Reader
     begins: tuple[Places, ...]
     stop: int
@@ -132,7 +132,7 @@ def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
     reader.end(f"key group {key_group}")
 
 
-def walk_entries(reader: Reader, state: KeyedState) -> HeapEntries:
+def walk_entries(reader: Reader, state: KeyedStateInfo) -> HeapEntries:
     """Read the number of a state's entries, walk over the entries, and advance past them.
 
     Raises:

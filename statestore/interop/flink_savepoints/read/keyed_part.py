@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.read.canonical import (
 )
 from statestore.interop.flink_savepoints.read.group_bytes import GroupBytes, Window
 from statestore.interop.flink_savepoints.read.heap import heap_states, walk_entries
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.read.rocksdb import RocksTable, open_table
 from statestore.interop.flink_savepoints.read.rocksdb_live import live_key_groups
 from statestore.interop.flink_savepoints.read.savepoint_files import ByteSource, Places, source_of
@@ -63,7 +63,7 @@ class KeyedPart:
     subtask: int
     handle: KeyGroupsHandle | IncrementalHandle
     header: KeyedHeader
-    states: tuple[KeyedState | None, ...]
+    states: tuple[KeyedStateInfo | None, ...]
     title: str
     prefix: int
     places: Places

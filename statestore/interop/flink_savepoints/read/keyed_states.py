@@ -18,7 +18,7 @@ from statestore.interop.flink_savepoints.types.flink_types import (
     TtlType,
 )
 
-__all__ = ["KeyedState", "StateForm", "keyed_state", "keyed_states"]
+__all__ = ["KeyedStateInfo", "StateForm", "keyed_state", "keyed_states"]
 
 StateForm = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
 
@@ -36,7 +36,7 @@ _VALUE, _NAMESPACE = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedState:
+class KeyedStateInfo:
     """A keyed state: its name, its kind, and its types.
 
     ``value`` is the type in the header: for a list state the list, for a map state the map, for
@@ -67,7 +67,7 @@ class KeyedState:
 
 def keyed_states(
     header: KeyedHeader, name: str, drop: Collection[Refused]
-) -> tuple[KeyedState | None, ...]:
+) -> tuple[KeyedStateInfo | None, ...]:
     """Return the states of a header, with None for a dropped state.
 
     ``name`` is the file's name in messages. Raises IncompatibleStateError for an unsupported
@@ -81,7 +81,7 @@ def keyed_states(
     )
 
 
-def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
+def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
     """Return a state of a header whose keys have the type ``key``.
 
     Raises the errors of :func:`keyed_states`.
@@ -96,7 +96,7 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
         key = replace(key, is_key=True)
     if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
         timer = TimerType(key, value.kind.namespace)
-        return KeyedState(info.name, "timers", key, timer.namespace, timer)
+        return KeyedStateInfo(info.name, "timers", key, timer.namespace, timer)
     namespace = info.serializers.get(_NAMESPACE)
     form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
     shape = {"list": ListType, "map": MapType}.get(form or "")
@@ -111,4 +111,4 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
             f"{name} has the state {info.name!r} of kind {info.options.get(_OPTION, info.kind)}, "
             "whose values are not known"
         )
-    return KeyedState(info.name, form, key, namespace.kind, value.kind)
+    return KeyedStateInfo(info.name, form, key, namespace.kind, value.kind)

@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     IncrementalHandle,
     InlineHandle,
     KeyGroupsHandle,
-    OperatorState,
+    OperatorHandles,
     RelativeHandle,
     SavepointMetadata,
     SegmentHandle,
@@ -48,7 +48,7 @@ from statestore.interop.flink_savepoints.read.canonical import (
 from statestore.interop.flink_savepoints.read.composite import KeyLayout, split_keys
 from statestore.interop.flink_savepoints.read.key_group_check import check_key_groups
 from statestore.interop.flink_savepoints.read.keyed_part import KeyedPart
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, keyed_states
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, keyed_states
 from statestore.interop.flink_savepoints.read.operator_state import (
     SubtaskElements,
     read_operator_state,
@@ -73,9 +73,9 @@ from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
     "FlinkOperator",
-    "Savepoint",
+    "FlinkSavepoint",
+    "SavepointRows",
     "StateEntries",
-    "StateRows",
     "open_savepoint",
     "savepoint_of",
     "state_rows",
@@ -86,7 +86,7 @@ __all__ = [
 class StateEntries:
     """Entries of one state in one key group, as the bytes of canonical keys and values."""
 
-    state: KeyedState
+    state: KeyedStateInfo
     key_group: int
     keys: Spans
     values: Spans
@@ -102,7 +102,7 @@ class StateEntries:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StateRows:
+class SavepointRows:
     """Rows of one state in one key group, as columns.
 
     For timers, ``value`` is None and ``time`` is the firing time in milliseconds since 1970. For
@@ -111,7 +111,7 @@ class StateRows:
     an empty list clears the state (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
     """
 
-    state: KeyedState
+    state: KeyedStateInfo
     key_group: int
     key: pa.Array
     namespace: pa.Array
@@ -132,8 +132,8 @@ class FlinkOperator:
     states, merged by name over all subtasks, because subtasks can have different states.
     """
 
-    metadata: OperatorState
-    states: tuple[KeyedState, ...]
+    metadata: OperatorHandles
+    states: tuple[KeyedStateInfo, ...]
     problem: str | None
     places: Places
     parts: tuple[KeyedPart, ...]
@@ -157,7 +157,7 @@ class FlinkOperator:
         """The size of its keyed state in bytes, according to its handles."""
         return sum(_size(part.handle) for part in self.parts)
 
-    def state(self, name: str) -> KeyedState:
+    def state(self, name: str) -> KeyedStateInfo:
         """Return the keyed state with this name; StateNotFoundError if it does not exist."""
         for one in self.states:
             if one.name == name:
@@ -206,11 +206,11 @@ class FlinkOperator:
         self,
         *names: str,
         as_bytes: Collection[str] = (),
-        declared: KeyedState | None = None,
+        declared: KeyedStateInfo | None = None,
         key_groups: KeyGroupRange | None = None,
         is_checked: bool = True,
         most_bytes: int | None = None,
-    ) -> Iterator[StateRows]:
+    ) -> Iterator[SavepointRows]:
         """Yield the rows of keyed states, by column.
 
         If the hash of the key type is known, the key group of each key is computed with Flink's
@@ -259,7 +259,9 @@ class FlinkOperator:
     def _prefix(self) -> int:
         return prefix_bytes(self.metadata.max_parallelism)
 
-    def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
+    def _rows(
+        self, found: StateEntries, as_bytes: Collection[str], is_checked: bool
+    ) -> SavepointRows:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
         with _noted(f"in {where}, key group {key_group}"):
@@ -304,7 +306,7 @@ def _check_entries(found: StateEntries, prefix: int) -> None:
             return
 
 
-def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
+def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> SavepointRows:
     """Return entries by column; the first ``prefix`` bytes of each key are its key group.
 
     With ``as_bytes`` the values stay bytes. Raises the errors of :meth:`FlinkOperator.rows`.
@@ -315,7 +317,7 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows
         whole.refuse(whole.at != whole.end, "a timer has a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         time, key, namespace = decoded(state.value, timers).flatten()
-        return StateRows(state, key_group, key, namespace, None, None, time)
+        return SavepointRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
     if state.kind == "list":
         whole.refuse(whole.at == whole.end, "a list has no elements, as Flink keeps none")
@@ -327,10 +329,10 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows
         value = decoded_map_values(state.value.value, found.values)
     else:
         value = decoded(state.value, found.values)
-    return StateRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
+    return SavepointRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
 
 
-def _title(metadata: OperatorState) -> str:
+def _title(metadata: OperatorHandles) -> str:
     return metadata.uid or metadata.name or metadata.id
 
 
@@ -349,7 +351,7 @@ def _stream_size(stream: StreamHandle) -> int:
 
 
 @dataclass(frozen=True)
-class Savepoint:
+class FlinkSavepoint:
     """A savepoint or checkpoint: its URL, its parsed ``_metadata``, and its operators."""
 
     url: str
@@ -385,7 +387,7 @@ def open_savepoint(
     allow: Collection[str] = (),
     options: Mapping[str, Any] | None = None,
     drop: Collection[Refused] = (),
-) -> Savepoint:
+) -> FlinkSavepoint:
     """Open a savepoint or checkpoint.
 
     Args:
@@ -416,7 +418,7 @@ def open_savepoint(
     return savepoint_of(data, Places(storage, options, moved, tuple(allow)), drop)
 
 
-def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> Savepoint:
+def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:
     """Return the savepoint with this ``_metadata`` content and its files in ``places``.
 
     Raises the errors of :func:`open_savepoint`.
@@ -425,10 +427,12 @@ def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) ->
     with _noted(f"in the savepoint {url}"):
         metadata = read_metadata(data, f"{url}/{METADATA}")
     operators = tuple(_operator(operator, places, drop) for operator in metadata.operators)
-    return Savepoint(url, metadata, operators)
+    return FlinkSavepoint(url, metadata, operators)
 
 
-def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> FlinkOperator:
+def _operator(
+    metadata: OperatorHandles, places: Places, drop: Collection[Refused]
+) -> FlinkOperator:
     parts: list[KeyedPart] = []
     problem = None
     with _noted(f"in operator {_title(metadata)}"):
@@ -440,7 +444,7 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
         except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
             # The type or file system is not supported, or a file is missing.
             problem = str(error)
-    states: dict[str, KeyedState] = {}
+    states: dict[str, KeyedStateInfo] = {}
     for state in (state for part in parts for state in part.states):
         if state is not None:
             states.setdefault(state.name, state)
@@ -448,7 +452,7 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
 
 
 def _parts(
-    metadata: OperatorState, places: Places, drop: Collection[Refused]
+    metadata: OperatorHandles, places: Places, drop: Collection[Refused]
 ) -> Iterator[KeyedPart]:
     title, prefix = _title(metadata), prefix_bytes(metadata.max_parallelism)
     for subtask in metadata.subtasks:
@@ -475,7 +479,7 @@ def _parts(
 
 
 def _check_range(
-    handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorState, name: str
+    handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorHandles, name: str
 ) -> None:
     """Refuse key groups that do not belong to the subtask (``KeyGroupRangeAssignment``).
 

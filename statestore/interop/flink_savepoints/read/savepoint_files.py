@@ -32,7 +32,7 @@ from statestore.interop.flink_savepoints.metadata.reader import (
     InlineHandle,
     KeyGroupsHandle,
     OperatorHandle,
-    OperatorState,
+    OperatorHandles,
     RelativeHandle,
     SegmentHandle,
     StreamHandle,
@@ -88,7 +88,7 @@ class Places:
                 return new.rstrip("/") + plain[len(before) :]
         return plain if path.startswith(("file:", "/")) else path
 
-    def refuse_others(self, operator: OperatorState) -> None:
+    def refuse_others(self, operator: OperatorHandles) -> None:
         """Refuse an operator with state outside of the readable locations.
 
         Raises:

@@ -13,7 +13,7 @@ from statestore.interop.flink_savepoints.importing.losses import (
     transactions,
     transactions_said,
 )
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState, StateForm
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo, StateForm
 from statestore.interop.flink_savepoints.read.operator_state import (
     SOURCE_READER_STATE,
     KafkaSplit,
@@ -22,7 +22,7 @@ from statestore.interop.flink_savepoints.read.operator_state import (
 )
 from statestore.interop.flink_savepoints.read.savepoint import (
     FlinkOperator,
-    Savepoint,
+    FlinkSavepoint,
     open_savepoint,
 )
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
@@ -142,7 +142,7 @@ def show_savepoint(
     )
 
 
-def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
+def _operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperator:
     problem = operator.problem
     entries: dict[str, Counter[int]] = {state.name: Counter() for state in operator.states}
     sizes: Counter[str] = Counter()
@@ -175,7 +175,7 @@ def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
     )
 
 
-def _warnings(savepoint: Savepoint, operator: FlinkOperator) -> Iterator[str]:
+def _warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterator[str]:
     lost = lost_timers(savepoint, operator)
     if lost is not None:
         yield lost
@@ -184,7 +184,7 @@ def _warnings(savepoint: Savepoint, operator: FlinkOperator) -> Iterator[str]:
 
 
 def _keyed(
-    state: KeyedState, entries: Counter[int], size_bytes: int, *, is_read: bool
+    state: KeyedStateInfo, entries: Counter[int], size_bytes: int, *, is_read: bool
 ) -> ShownKeyedState:
     return ShownKeyedState(
         name=state.name,

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.state import StateKind
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
-from statestore.interop.flink_savepoints.read.savepoint import StateEntries, StateRows
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
+from statestore.interop.flink_savepoints.read.savepoint import SavepointRows, StateEntries
 from statestore.interop.flink_savepoints.types.arrow_types import arrow_type
 from statestore.interop.flink_savepoints.types.flink_types import (
     ListType,
@@ -42,7 +42,7 @@ from statestore.rows.digests import row_hashes
 
 __all__ = [
     "FLINK_KEY_GROUP",
-    "Form",
+    "EntryForm",
     "PartColumns",
     "StateColumns",
     "first_free",
@@ -64,7 +64,7 @@ Names = Mapping[str, tuple[str, ...]]
 """Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
 
 
-class Form(StrEnum):
+class EntryForm(StrEnum):
     """The parts of an entry that are stored as typed columns."""
 
     COLUMNS = "columns"
@@ -87,8 +87,8 @@ class StateColumns:
     timestamps.
     """
 
-    state: KeyedState
-    form: Form
+    state: KeyedStateInfo
+    form: EntryForm
     kind: StateKind
     key: PartColumns
     namespace: PartColumns
@@ -132,7 +132,7 @@ class StateColumns:
             found += zip(self.value.names, self.value.stored, strict=True)
         if self.last_access is not None:
             found.append((self.last_access, pa.int64()))
-        if self.form is Form.BYTES:
+        if self.form is EntryForm.BYTES:
             found.append((FLINK_KEY_GROUP, pa.int32()))
         return pa.schema(found)
 
@@ -149,7 +149,7 @@ class StateColumns:
         columns.append(pa.array(np.full(len(keys), found.key_group, np.int32)))
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def table(self, rows: StateRows) -> pa.Table:
+    def table(self, rows: SavepointRows) -> pa.Table:
         """Return the decoded rows of one key group as rows of the store.
 
         Raises UnsupportedTypeError for a value that its column cannot hold.
@@ -178,7 +178,7 @@ class StateColumns:
             [*columns, *self.value.columns(value), *times], schema=self.schema
         )
 
-    def _keys(self, rows: StateRows) -> list[pa.Array]:
+    def _keys(self, rows: SavepointRows) -> list[pa.Array]:
         if self.key.names == (_NO_KEY,):
             return [pa.nulls(len(rows), pa.bool_())]
         found = rows.key
@@ -192,7 +192,7 @@ class StateColumns:
             found = pa.StructArray.from_arrays(kept, fields=fields)
         return self.key.columns(found)
 
-    def rows(self, table: pa.Table, key_group: int) -> StateRows:
+    def rows(self, table: pa.Table, key_group: int) -> SavepointRows:
         """Return ordered rows of one key group of the store in the form of decoded Flink entries.
 
         The elements of a list become one list again. For entries that stay bytes, ``key`` and
@@ -204,7 +204,7 @@ class StateColumns:
         key, namespace = self._key_array(batch), self.namespace.array(batch)
         if self.kind is StateKind.TIMERS:
             time = batch.column(self.entry_columns[0])
-            return StateRows(self.state, key_group, key, namespace, None, None, time)
+            return SavepointRows(self.state, key_group, key, namespace, None, None, time)
         map_key = None if self.map_key is None else self.map_key.array(batch)
         value = None if self.value is None else self.value.array(batch)
         if self.last_access is not None:
@@ -219,7 +219,7 @@ class StateColumns:
             value = pa.ListArray.from_arrays(offsets, value)
             places = pa.array(begins)
             key, namespace = key.take(places), namespace.take(places)
-        return StateRows(self.state, key_group, key, namespace, map_key, value)
+        return SavepointRows(self.state, key_group, key, namespace, map_key, value)
 
     def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
         if self.key.names == (_NO_KEY,):
@@ -242,8 +242,8 @@ def _inserted(fields: list[pa.Array], kind: RowType) -> pa.Array:
 
 
 def state_columns(
-    state: KeyedState,
-    form: Form,
+    state: KeyedStateInfo,
+    form: EntryForm,
     max_parallelism: int,
     names: Names | None = None,
     *,
@@ -265,24 +265,26 @@ def state_columns(
         UnsupportedTypeError: if the state cannot have this form.
         InvalidArgumentError: for a wrong number of names, or a name that is used twice.
     """
-    if form is Form.BYTES:
+    if form is EntryForm.BYTES:
         found = _bytes(state)
     else:
         found = _typed(state, form, max_parallelism, is_python=is_python)
     return _named(found, names or {})
 
 
-def _bytes(state: KeyedState) -> StateColumns:
+def _bytes(state: KeyedStateInfo) -> StateColumns:
     key, nothing = part_columns(None), part_columns(_VOID)
     value = None if state.kind == "timers" else part_columns(None)
     types = ("BYTES",)
     kind = StateKind.VALUE
     return StateColumns(
-        state, Form.BYTES, kind, key, nothing, None, value, None, None, "flink-sql", types
+        state, EntryForm.BYTES, kind, key, nothing, None, value, None, None, "flink-sql", types
     )
 
 
-def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bool) -> StateColumns:
+def _typed(
+    state: KeyedStateInfo, form: EntryForm, max_parallelism: int, *, is_python: bool
+) -> StateColumns:
     own, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
     if is_python and isinstance(own, RowType) and len(own.fields) == 1:
         own, scheme = own.fields[0], _PYFLINK
@@ -307,7 +309,7 @@ def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bo
         if not map_key.fields:
             raise UnsupportedTypeError(f"keys of {name_of(state.value)} are no column")
     kind = StateKind(state.kind)
-    if form is Form.VALUE_BYTES:
+    if form is EntryForm.VALUE_BYTES:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind
         value, entry, stamp = part_columns(None), None, None
     else:

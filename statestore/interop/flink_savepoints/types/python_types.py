@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink_savepoints.read.keyed_states import KeyedState
+from statestore.interop.flink_savepoints.read.keyed_states import KeyedStateInfo
 from statestore.interop.flink_savepoints.types.flink_types import (
     ArrayType,
     FlinkType,
@@ -112,7 +112,7 @@ def is_python_state(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def declared_state(state: KeyedState, declared: str) -> KeyedState:
+def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
     """Return a PyFlink state with its declared types.
 
     Args:

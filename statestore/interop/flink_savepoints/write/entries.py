@@ -32,9 +32,9 @@ from statestore.rows.sorting import ExternalSort, slices_of
 
 __all__ = [
     "PIECE_BYTES",
+    "EntryRun",
     "EntrySort",
     "Groups",
-    "Run",
     "entries_of",
     "key_group_bytes",
     "prefixes",
@@ -52,7 +52,7 @@ Groups = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class EntryRun:
     """Entries of one state in one key group; the next run can have more of the same.
 
     ``state`` is the state's index in the header. The last entry begins at ``last`` in ``data``.
@@ -69,7 +69,7 @@ def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
     return joined(_sizes(keys), keys, _sizes(values), values)
 
 
-def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) -> Iterator[Run]:
+def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) -> Iterator[EntryRun]:
     """Split entries into runs of the same key group and state.
 
     Args:
@@ -86,11 +86,11 @@ def runs_of(entries: pa.Array, groups: Groups, states: npt.NDArray[np.int64]) ->
     begins = (np.diff(groups, prepend=-1) != 0) | (np.diff(states, prepend=-1) != 0)
     for first, stop in pairwise([*np.flatnonzero(begins).tolist(), len(entries)]):
         begin, last, end = upto[[first, stop - 1, stop]].tolist()
-        yield Run(int(groups[first]), int(states[first]), data[begin:end], last - begin)
+        yield EntryRun(int(groups[first]), int(states[first]), data[begin:end], last - begin)
 
 
 def key_group_bytes(
-    runs: Iterator[Run], max_parallelism: int, *, is_compressed: bool = False
+    runs: Iterator[EntryRun], max_parallelism: int, *, is_compressed: bool = False
 ) -> Iterator[Iterator[bytes]]:
     """Yield the bytes of each key group, in chunks; a key group without entries has no chunks.
 
@@ -108,13 +108,13 @@ def key_group_bytes(
         coming = next(found, None)
 
 
-def _pieces(runs: Iterator[Run]) -> Iterator[bytes]:
+def _pieces(runs: Iterator[EntryRun]) -> Iterator[bytes]:
     for state, own in groupby(runs, attrgetter("state")):
         yield from _state_pieces(i16(state), own)
     yield _END_OF_GROUP
 
 
-def _state_pieces(head: bytes, runs: Iterator[Run]) -> Iterator[bytes]:
+def _state_pieces(head: bytes, runs: Iterator[EntryRun]) -> Iterator[bytes]:
     run = next(runs)
     for following in runs:
         yield head + run.data
@@ -182,7 +182,7 @@ class EntrySort:
         columns = [pa.array(groups, pa.int32()), pa.array(places, pa.int64()), entries]
         self._sort.add(pa.Table.from_arrays(columns, schema=self._SCHEMA))
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[EntryRun]:
         """Yield all entries that were added, sorted."""
         is_sorted = self._sort.spilled
         for rows in self._sort.finish():

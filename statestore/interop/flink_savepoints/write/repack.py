@@ -19,7 +19,7 @@ from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.interop.flink_savepoints.importing.left_out_state import dropped_parts
 from statestore.interop.flink_savepoints.importing.refusals import refused_kinds
 from statestore.interop.flink_savepoints.metadata.reader import (
-    OperatorState,
+    OperatorHandles,
     SavepointMetadata,
     Subtask,
 )
@@ -121,7 +121,7 @@ def repack_savepoint(
     shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
     writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []
-    operators: list[OperatorState] = []
+    operators: list[OperatorHandles] = []
     every = zip(savepoint.metadata.operators, savepoint.operators, shares, strict=True)
     for number, (whole, operator, share) in enumerate(every):
         try:
@@ -161,7 +161,7 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
 
 def _repacked(
     operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
-) -> tuple[OperatorState, Mapping[str, int]]:
+) -> tuple[OperatorHandles, Mapping[str, int]]:
     """Write an operator's state; return its metadata with new handles, and entries by state."""
     subtasks: dict[int, Subtask] = {
         subtask.index: replace(
