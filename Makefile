@@ -66,7 +66,7 @@ compatibility: $(READY) ## run test-spark with each supported version and write 
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
-		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
+		-m "not spark and not slow and not flink and not long" --hypothesis-profile quick $(ARGS)
 
 test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(QUICK) ## run the tests that take too long for each run, except Flink's
 	@$(WITH_JAVA) $(PY) -m pytest --hypothesis-profile long \

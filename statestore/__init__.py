@@ -67,7 +67,7 @@ __all__ = [
 
 
 _PLACES = {
-    "Acknowledgement": "snapshot.subtasks",
+    "Acknowledgement": "snapshot.subtask_writer",
     "CheckpointCommitted": "listeners",
     "CheckpointFailed": "listeners",
     "CheckpointListener": "listeners",
@@ -78,18 +78,18 @@ _PLACES = {
     "CompactionRule": "format.layers",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
-    "KeyedWriter": "snapshot.subtasks",
+    "KeyedWriter": "snapshot.subtask_writer",
     "Manifest": "format.manifest",
-    "ParquetOptions": "files.writer",
+    "ParquetOptions": "parquet.writer",
     "RestorePlan": "restore.plan",
     "RestoredCheckpoint": "restore.restored",
     "StateKind": "format.state",
     "StateStore": "store",
-    "SubtaskWriter": "snapshot.subtasks",
+    "SubtaskWriter": "snapshot.subtask_writer",
     "TimeToLive": "format.state",
     "decide": "maintenance.decide",
     "key_group_of": "keys.hashing",
-    "partition": "files.engines",
+    "partition": "engines.choice",
     "run_with_restarts": "restarts",
 }
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MODULE_LINES = 550  # without the docstrings of functions, which are long where much is public
+MODULE_LINES = 560  # without the docstrings of functions, which are long where much is public
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
 PRODUCT = ("statestore", "jobs", "bench")

@@ -94,7 +94,7 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     ``subject`` names the rows in messages.
     """
     if _is_spark(rows):
-        return cast(Engine, spark_module("write")), rows
+        return cast(Engine, spark_module("state_writer")), rows
     if isinstance(rows, grouped.GroupedRows):
         return cast(Engine, grouped), rows
     if isinstance(rows, StreamedRows):
@@ -130,7 +130,7 @@ def is_frame(rows: Any) -> bool:
 def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     """Collect few rows as an Arrow table in this process, whichever engine has them."""
     if _is_spark(rows):
-        found: pa.Table = spark_module("write").collect(rows)
+        found: pa.Table = spark_module("state_writer").collect(rows)
         return found
     return arrow.as_table(rows, subject)
 

@@ -283,7 +283,7 @@ class RestoredKeyedState:
             InvalidArgumentError: if the store was opened without a Spark session.
         """
         spark = self._session()
-        frame: DataFrame = spark_module("read").dataframe(
+        frame: DataFrame = spark_module("state_reader").dataframe(
             spark,
             self._catalog.storage,
             self.entry,
@@ -382,7 +382,7 @@ class RestoredKeyedState:
             InvalidArgumentError: without Spark, or if the columns are not a key of the state.
             MissingFileError, DamagedFileError: if a lookup in the driver fails.
         """
-        frame: DataFrame = spark_module("read").dataframe_of_keys(
+        frame: DataFrame = spark_module("state_reader").dataframe_of_keys(
             spark or self._session(),
             self._catalog.storage,
             self.entry,

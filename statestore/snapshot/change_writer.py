@@ -250,7 +250,7 @@ class _ChangeWriter:
             (rows.read_all() if isinstance(rows, StreamedRows) else rows, how)
             for rows, how in parts
         ]
-        return engine_of(spark_module("write").change_frame(parts, state, changes))
+        return engine_of(spark_module("state_writer").change_frame(parts, state, changes))
 
     def _layered(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)

@@ -36,7 +36,7 @@ OPTIONAL = ("parallelism", "checkpoint", "verify", "now_ms")
 
 def register(spark: SparkSession) -> None:
     """Register the format ``keyed_state`` with a session."""
-    spark_module("read").register(spark, resolve)
+    spark_module("state_reader").register(spark, resolve)
 
 
 def resolve(options: Mapping[str, str]) -> Read:
@@ -62,7 +62,9 @@ def resolve(options: Mapping[str, str]) -> Read:
     owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))
     per_subtask = KeyedPlan(entry, owners).of_all()
     now_ms = clock_ms(_number(given, "now_ms", None))
-    read: Read = spark_module("read").Read(storage, entry, per_subtask, _verify(given), now_ms)
+    read: Read = spark_module("state_reader").Read(
+        storage, entry, per_subtask, _verify(given), now_ms
+    )
     return read
 
 

@@ -85,7 +85,7 @@ def test_each_view_in_light_and_dark_and_on_a_phone(
         page.get(address)
         if view == "sql":
             page.find_element(By.CSS_SELECTOR, "form button").click()
-            assert cells(page, "#answer") == [["104"]]
+            until(page, lambda page: cells(page, "#answer") == [["104"]])
         assert text(page, "h1")
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         assert page.execute_script("return window.owned") is None

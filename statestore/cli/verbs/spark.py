@@ -120,7 +120,9 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Show
     _check(location, batch)
     session = _session(location)
     with progress_bar("reading") as progress:
-        shown = _module("show").show_location(session, location, batch=batch, on_progress=progress)
+        shown = _module("show_location").show_location(
+            session, location, batch=batch, on_progress=progress
+        )
     return Shown(shown=shown)
 
 
