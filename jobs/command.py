@@ -153,12 +153,14 @@ def _parser(job: Job[Any]) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="replace one setting, such as store.url=/tmp/store or keyed[0].source.path=new.csv; "
-        "may be repeated",
+        help=(
+            "replace one setting, for example store.url=/tmp/store or "
+            "keyed[0].source.path=new.csv; can be repeated"
+        ),
     )
     parser.set_defaults(dry_run=False)
     if job.dry_run is not None:
-        told = f"say what would be done, and write nothing ({job.dry_run})"
+        told = f"report what the job would do, and write nothing ({job.dry_run})"
         parser.add_argument("--dry-run", action="store_true", help=told)
     parser.add_argument("--output", choices=("text", "json"), default="text", help="[text]")
     return parser
@@ -168,7 +170,9 @@ def _override(table: dict[str, Any], text: str) -> None:
     name, equals, value = text.partition("=")
     steps = _steps(name.strip())
     if not equals or not steps:
-        raise SettingsError(f"--set takes NAME=VALUE, such as store.url=/tmp/store, not {text!r}")
+        raise SettingsError(
+            f"--set takes NAME=VALUE, for example store.url=/tmp/store, not {text!r}"
+        )
     node: Any = table
     for step in steps[:-1]:
         _check_step(node, step, name)
@@ -194,9 +198,13 @@ def _check_step(node: Any, step: str | int, name: str) -> None:
     if isinstance(step, int):
         size = len(node) if isinstance(node, list) else 0
         if step >= size:
-            raise SettingsError(f"--set {name}: there is no [{step}]; the file has {size} there")
+            raise SettingsError(
+                f"--set {name}: index [{step}] does not exist; the list has {size} elements"
+            )
     elif not isinstance(node, dict):
-        raise SettingsError(f"--set {name}: {step!r} is no part of a value that is not a table")
+        raise SettingsError(
+            f"--set {name}: cannot set {step!r} because the value that contains it is not a table"
+        )
 
 
 def _typed(text: str) -> Any:

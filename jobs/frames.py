@@ -71,13 +71,15 @@ def naming(what: str) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
-        raise SettingsError(f"{what}: Spark refuses this: {_first_line(error)}") from error
+        raise SettingsError(f"{what}: Spark rejected the settings: {_first_line(error)}") from error
     except Py4JJavaError as error:
         # PySpark has no Python class for this error.
         problem = str(error.java_exception.getMessage())
         if not problem.startswith("[DATA_SOURCE_NOT_FOUND]"):
             raise
-        raise SettingsError(f"{what}: Spark refuses this: {_first_line(problem)}") from error
+        raise SettingsError(
+            f"{what}: Spark rejected the settings: {_first_line(problem)}"
+        ) from error
     finally:
         log.disabled = was_disabled
 
@@ -115,7 +117,7 @@ def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:
         return rows
     if SUBTASK in (name.lower() for name in rows.columns):
         raise SettingsError(
-            f"the state has a column {SUBTASK!r} of its own, so it cannot be written by subtask; "
+            f"the state already has a column {SUBTASK!r}, so it cannot be written by subtask; "
             "set per_subtask = false"
         )
     # Spark partition i of a restored state is subtask i.
@@ -140,8 +142,8 @@ def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
     """Raise SettingsError when the sink already exists and its mode does not allow that."""
     if sink.mode == "error" and exists(spark, sink):
         raise SettingsError(
-            f"{what}: {sink.place} exists; name another place, or choose a mode: "
-            "overwrite, append or ignore"
+            f"{what}: {sink.place} already exists; choose another path or table, or set mode "
+            "to overwrite, append or ignore"
         )
 
 

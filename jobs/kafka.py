@@ -61,7 +61,8 @@ def check(
     missing = sorted(set(kafka.topics) - live.keys())
     if missing:
         raise NotFoundError(
-            f"Kafka at {kafka.bootstrap} has no topic {missing[0]!r}, which kafka.topics names"
+            f"Kafka at {kafka.bootstrap} has no topic {missing[0]!r}, which the setting "
+            "kafka.topics names; correct the name or create the topic"
         )
     found = reconcile(stored, live, kafka)
     report = _report(kafka, found.report)

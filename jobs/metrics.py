@@ -35,8 +35,8 @@ def served(port: int | None, say: Callable[[str], None]) -> Iterator[Listeners]:
         serving = serve(port)
     except OSError as error:
         raise SettingsError(
-            f"metrics_port {port} cannot be had: {error.strerror}; name another one, or 0 for any "
-            "that is free"
+            f"cannot listen on metrics_port {port}: {error.strerror}; choose another port, or "
+            "0 for any free port"
         ) from error
     with serving:
         say(f"metrics: http://localhost:{serving.port}/metrics")

@@ -137,11 +137,11 @@ class SourceSettings:
         _check_place(self.format, self.path, self.table, self.options)
         if self.group_by and not self.select:
             raise InvalidArgumentError(
-                "group_by needs select: the columns of a group, such as count(*) AS n"
+                "group_by requires select: name the columns of a group, for example count(*) AS n"
             )
         if self.table is not None and (self.format or self.schema):
             raise InvalidArgumentError(
-                "a table knows its own format and schema; leave out format and schema"
+                "a table has its own format and schema; remove format and schema"
             )
 
 
@@ -176,13 +176,15 @@ def _check_place(
     options: dict[str, Any],
 ) -> None:
     if path is not None and table is not None:
-        raise InvalidArgumentError("both path and table are given; name one")
+        raise InvalidArgumentError("both path and table are set; keep only one")
     if path is None and table is None and not options:
-        raise InvalidArgumentError("neither path nor table is given; name one")
+        raise InvalidArgumentError("neither path nor table is set; set one")
     if table is None and format is None:
-        raise InvalidArgumentError("format is missing, such as parquet, delta, csv or json")
+        raise InvalidArgumentError(
+            "format is missing; set it, for example to parquet, delta, csv or json"
+        )
     for name, value in options.items():
         if not isinstance(value, str | int | float):
             raise InvalidArgumentError(
-                f"the option {name!r} is a string, a number, true or false, not {value!r}"
+                f"the option {name!r} must be a string, a number, true or false, not {value!r}"
             )

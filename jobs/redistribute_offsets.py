@@ -154,13 +154,13 @@ def _text(report: Report) -> str:
     lines = [f"checkpoint {report['checkpoint']}, {state}, {parallelism}", columns(header, rows)]
     lines += [f"left out  {record}" for record in report["left_out"]]
     if idle:
-        lines.append(f"without a partition: subtask {', '.join(idle)}")
+        lines.append(f"subtasks without a partition: {', '.join(idle)}")
     if kafka := report.get("kafka"):
         lines.insert(0, table(kafka) if report.get("check_only") else summary(kafka))
     if done := report.get("commit"):
         lines.append(f"committed for group {done['group']!r}: {done['committed']} partitions")
     if report.get("check_only"):
-        lines.append("nothing was written: this was a dry run")
+        lines.append("dry run: nothing was written")
     return "\n".join(lines)
 
 

@@ -49,7 +49,7 @@ def run_attempts(
             lambda: work(read[-1], listeners),
             prepare=lambda: read.append(load()),
             say=lambda text: say(
-                f"{text}: the settings file is read again then, and the store is opened anew"
+                f"{text}: the job then reads the settings file again and reopens the store"
             ),
             clock=clock,
         )
@@ -66,7 +66,9 @@ def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict
     known = {_SECTION if field.name == _FIELD else field.name for field in fields(kind)}
     for name in table:
         if name not in known:
-            raise SettingsError(f"{where}: no setting {name!r}; {close_match(name, sorted(known))}")
+            raise SettingsError(
+                f"{where}: unknown setting {name!r}; {close_match(name, sorted(known))}"
+            )
     rest = {name: value for name, value in table.items() if name != _SECTION}
     if _SECTION not in table:
         return rest
@@ -76,7 +78,9 @@ def with_strategy(table: Mapping[str, Any], kind: type[Any], where: str) -> dict
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from error
     if not options.keys() & {_SECTION, f"{_SECTION}.type"}:
-        raise SettingsError(f"{where}: '{_SECTION}.type' is missing, such as fixed-delay")
+        raise SettingsError(
+            f"{where}: '{_SECTION}.type' is missing; set it, for example to fixed-delay"
+        )
     return {**rest, _FIELD: strategy}
 
 

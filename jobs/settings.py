@@ -73,16 +73,20 @@ class KeyedSettings:
     def __post_init__(self) -> None:
         """Refuse columns that the kind does not have, and a kind that lacks a column it needs."""
         if not self.key:
-            raise InvalidArgumentError("key names no column; a keyed state has at least one")
+            raise InvalidArgumentError("key has no columns; a keyed state needs at least one")
         wanted, default = _ENTRY.get(self.kind, (None, None))
         for name in ("position", "map_key", "timestamp"):
             if getattr(self, name) is not None and name != wanted:
-                raise InvalidArgumentError(f"{name} is no setting of {self.kind} state")
+                raise InvalidArgumentError(f"{name} cannot be set for {self.kind} state; remove it")
         if wanted is not None and default is None and not getattr(self, wanted):
-            raise InvalidArgumentError(f"{wanted} is missing; {self.kind} state needs it")
+            raise InvalidArgumentError(f"{wanted} is missing; {self.kind} state requires it")
         if (self.kind == "timers") is (self.time_domain is None):
-            problem = "is missing" if self.kind == "timers" else f"is no setting of {self.kind}"
-            raise InvalidArgumentError(f"time_domain {problem}; timers have event or processing")
+            problem = (
+                "is missing" if self.kind == "timers" else f"cannot be set for {self.kind} state"
+            )
+            raise InvalidArgumentError(
+                f"time_domain {problem}; only timers have a time domain, either event or processing"
+            )
 
     @property
     def entry(self) -> tuple[str, ...]:
@@ -135,20 +139,24 @@ class SnapshotSettings(JobSettings):
         """Refuse: no states, duplicate states, no parallelism, fewer key groups than subtasks."""
         _check_states(self.states)
         if (self.job is None) is not (self.batch is None):
-            raise InvalidArgumentError("job and batch are given together, or neither of them")
+            raise InvalidArgumentError("job and batch must be set together; set both or neither")
         for uid, name in {(state.uid, state.name) for state in self.states} & self.dropped:
             raise InvalidArgumentError(
-                f"state {name!r} of operator {uid!r} is written, and in drop; do one"
+                f"state {name!r} of operator {uid!r} is written and also listed in drop; "
+                "remove one of the two"
             )
         if self.graph is not None:
             return  # the graph has the parallelism and max parallelism of each operator
         if self.parallelism is None:
-            raise InvalidArgumentError("'parallelism' is missing; give it, or the job's graph")
+            raise InvalidArgumentError(
+                "'parallelism' is missing; set it, or set graph to the job graph"
+            )
         for state in self.keyed:
             if state.max_parallelism is not None and state.max_parallelism < self.parallelism:
                 raise InvalidArgumentError(
                     f"state {state.name!r} of operator {state.uid!r} has max_parallelism "
-                    f"{state.max_parallelism}, below the parallelism, {self.parallelism}"
+                    f"{state.max_parallelism}, which is below the parallelism "
+                    f"{self.parallelism}; lower the parallelism or raise max_parallelism"
                 )
 
     @property
@@ -217,7 +225,9 @@ class RestoreSettings(JobSettings):
         places = [state.sink.path or state.sink.table for state in self.states]
         for place in places:
             if place is not None and places.count(place) > 1:
-                raise InvalidArgumentError(f"two states go to {place!r}; give each its own place")
+                raise InvalidArgumentError(
+                    f"two states have the same target {place!r}; give each state its own target"
+                )
 
     def target(self, graph: JobGraph | None) -> RestoreTarget:
         """Return the target of the restore, with the parsed job graph of ``graph``."""
@@ -275,7 +285,8 @@ class KafkaSettings(Policies):
         for name in ("options", "topics", "group"):
             if getattr(self, name):
                 raise InvalidArgumentError(
-                    f"{name} is given, and bootstrap is not: without it Kafka is not asked"
+                    f"{name} is set but bootstrap is not, so Kafka would not be used; set "
+                    f"bootstrap or remove {name}"
                 )
 
 
@@ -300,26 +311,32 @@ def _check_states(
     states: Sequence[KeyedSettings | OperatorSettings | RestoredStateSettings],
 ) -> None:
     if not states:
-        raise InvalidArgumentError("no state is named; add a [[keyed]] or [[operator]] table")
+        raise InvalidArgumentError(
+            "the settings name no state; add a [[keyed]] or [[operator]] table"
+        )
     names = [(state.uid, state.name) for state in states]
     for uid, name in names:
         if names.count((uid, name)) > 1:
-            raise InvalidArgumentError(f"state {name!r} of operator {uid!r} is named twice")
+            raise InvalidArgumentError(
+                f"state {name!r} of operator {uid!r} is listed twice; remove one of the two"
+            )
 
 
 def _check_checkpoint(checkpoint: Any) -> None:
     if type(checkpoint) is not int and not isinstance(checkpoint, str):
-        raise InvalidArgumentError(f"checkpoint is a number or 'latest', not {checkpoint!r}")
+        raise InvalidArgumentError(f"checkpoint must be a number or 'latest', not {checkpoint!r}")
 
 
 def _check_parallelism(parallelism: Any) -> None:
     if parallelism is None or parallelism == AUTO:
         return
     if type(parallelism) is not int:
-        raise InvalidArgumentError(f"parallelism is an integer or {AUTO!r}, not {parallelism!r}")
+        raise InvalidArgumentError(
+            f"parallelism must be an integer or {AUTO!r}, not {parallelism!r}"
+        )
     if not 1 <= parallelism <= MOST_KEY_GROUPS:
         raise InvalidArgumentError(
-            f"parallelism lies in 1..{MOST_KEY_GROUPS}, or is {AUTO!r}, not {parallelism}"
+            f"parallelism must be in 1..{MOST_KEY_GROUPS} or {AUTO!r}, not {parallelism}"
         )
 
 
@@ -328,7 +345,7 @@ def _check_repeatable(state: RestoredStateSettings) -> None:
     if state.sink.mode not in ("error", "overwrite"):
         raise InvalidArgumentError(
             f"state {state.name!r} of operator {state.uid!r} has a sink with mode "
-            f"{state.sink.mode!r}, and the job has a restart strategy: another attempt could not "
-            "tell the rows of the failed one from those before; choose mode error or overwrite, "
-            "or no restart strategy"
+            f"{state.sink.mode!r}, and the job has a restart strategy: a restarted attempt "
+            "cannot distinguish the failed attempt's rows from older rows; set mode to error "
+            "or overwrite, or remove the restart strategy"
         )

@@ -108,9 +108,9 @@ class Snapshot:
             self._number = None
             if not was_second:  # otherwise the previous attempt already raised the conflict
                 raise CommitConflictError(
-                    f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was about "
-                    f"to take, has been committed by writer {earlier.writer.name} meanwhile; "
-                    "nothing of this job is visible. Run it again: it will get a new number"
+                    f"checkpoint {earlier.checkpoint_id} of {store.url}, which this job was "
+                    f"taking, was meanwhile committed by writer {earlier.writer.name}; nothing of "
+                    "this job is visible. Run the job again: it gets a new checkpoint id"
                 )
         checkpoint = store.snapshot(
             parallelism=settings.parallelism,
@@ -153,10 +153,10 @@ def _settle_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> 
         (uid, name), *more = left_out
         others = f" (and {len(more)} more)" if more else ""
         raise LeftOutStateError(
-            f"the newest checkpoint has state {name!r} of operator {uid!r}{others}, which these "
-            'settings do not write, and the next one would lose it: set others = "carry" to take '
-            f"all such states over, or drop = [{{ uid = {json.dumps(uid)}, name = "
-            f"{json.dumps(name)} }}] to leave it out on purpose"
+            f"the newest checkpoint has state {name!r} of operator {uid!r}{others}, which "
+            "these settings do not write, so the next checkpoint would lose it: set others = "
+            f'"carry" to carry all such states, or drop = [{{ uid = {json.dumps(uid)}, name = '
+            f"{json.dumps(name)} }}] to drop this state"
         )
 
 
@@ -222,7 +222,7 @@ def _text(report: Report) -> str:
     header = ("operator", "state", "kind", "rows", "bytes", "files")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     place = f"checkpoint {report['checkpoint']} of {report['store']}"
-    before = " before; nothing is written" if report["already_committed"] else ""
+    before = " by an earlier run; this run wrote nothing" if report["already_committed"] else ""
     return f"{place}, taken at parallelism {report['parallelism']}{before}\n{states}"
 
 

@@ -66,10 +66,10 @@ def test_set_replaces_one_setting(tmp_path: Path, override: str, expected: Outer
         ("number", "--set takes NAME=VALUE"),
         ("=3", "--set takes NAME=VALUE"),
         ("many[.path=3", "--set takes NAME=VALUE"),
-        ("many[2].path=c", r"there is no \[2\]; the file has 2 there"),
-        ("number.x=c", "'x' is no part of a value that is not a table"),
-        ("numbr=7", "with --set: no setting 'numbr'; did you mean 'number'"),
-        ("number=seven", "with --set: number is an integer"),
+        ("many[2].path=c", r"index \[2\] does not exist; the list has 2 elements"),
+        ("number.x=c", "cannot set 'x' because the value that contains it is not a table"),
+        ("numbr=7", "with --set: unknown setting 'numbr'; did you mean 'number'"),
+        ("number=seven", "with --set: number must be an integer"),
     ],
 )
 def test_overrides_that_set_refuses(tmp_path: Path, override: str, message: str) -> None:
@@ -113,7 +113,7 @@ def test_an_error_is_one_sentence_and_its_exit_code(
     ("arguments", "message"),
     [
         ([], "required: --conf-file; --help shows examples"),
-        (["--conf-file", "none.toml"], "no settings file none.toml"),
+        (["--conf-file", "none.toml"], "the settings file none.toml does not exist"),
         (["--conf-file", "f", "--output", "xml"], "invalid choice: 'xml'"),
         (["--conf-file", "f", "--fast"], "unrecognized arguments: --fast"),
     ],

@@ -75,7 +75,7 @@ def test_a_used_port_is_reported_before_anything_is_written(
         port = taken.getsockname()[1]
         done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", str(port)))
     assert (done.code, done.out) == (2, "")
-    assert re.search(f"metrics_port {port} cannot be had: Address already in use; name", done.err)
+    assert re.search(f"metrics_port {port}: Address already in use; choose", done.err)
     assert not (tmp_path / "offsets.json").exists()
 
 

@@ -131,7 +131,8 @@ def rows(spark: SparkSession, tmp_path: Path) -> Path:
 def failure(err: str) -> str:
     """Return the reason why attempt 1 failed, from stderr, which also contains Spark's log."""
     said = re.search(
-        r"^attempt 1 failed: (.*)\nattempt 2 begins in 0\.1 s: the settings file is read again",
+        r"^attempt 1 failed: (.*)\nattempt 2 begins in 0\.1 s: "
+        r"the job then reads the settings file again",
         err,
         re.MULTILINE,
     )
@@ -218,7 +219,7 @@ def test_a_retry_does_not_mistake_another_writers_checkpoint_for_its_own(
     done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
     assert failure(done.err) == "StorageError: no answer"
     assert "attempt 2 failed: CommitConflictError: checkpoint 1 of " in done.err
-    assert "was about to take, has been committed by writer " in done.err
+    assert "was taking, was meanwhile committed by writer " in done.err
     assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 3)
     store = StateStore.open(str(tmp_path / "store"))
     assert [store.manifest(number).rows for number in store.checkpoints()] == [7, 24]
@@ -336,7 +337,7 @@ def test_a_foreign_file_at_the_sinks_location_is_kept(
     while_it_waits(repair)
     done = run_job(restore.main, RESTORE)
     assert (done.code, done.out) == (2, "")
-    assert f"{precious.parent} exists; name another place" in done.err
+    assert f"{precious.parent} already exists; choose another path" in done.err
     assert precious.read_text() == "1"
 
 

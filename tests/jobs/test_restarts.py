@@ -36,7 +36,7 @@ from statestore.restarts import RestartClock, is_recoverable, run_with_restarts
 
 pytestmark = pytest.mark.spark
 
-ANEW = "attempt {} begins in {}: the settings file is read again then, and the store is opened anew"
+ANEW = "attempt {} begins in {}: the job then reads the settings file again and reopens the store"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,9 @@ def test_fixed_delay() -> None:
     fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=3)
     with pytest.raises(StorageError) as failed:
         fake.run()
-    assert failed.value.__notes__ == ["in attempt 3; the restart strategy allows no other"]
+    assert failed.value.__notes__ == [
+        "in attempt 3; the restart strategy allows no further attempt"
+    ]
     assert (len(fake.started_ms), len(fake.said)) == (3, 2)
 
 
@@ -352,13 +354,13 @@ def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None
         ("[restart-strategy]\n", "'restart-strategy.type' is missing"),
         (
             '[restart_strategy]\ntype = "off"',
-            "no setting 'restart_strategy'; did you mean 'restart-",
+            "unknown setting 'restart_strategy'; did you mean 'restart-",
         ),
         (
             '[restart-stategy]\ntype = "off"',
-            "no setting 'restart-stategy'; did you mean 'restart-s",
+            "unknown setting 'restart-stategy'; did you mean 'restart-s",
         ),
-        ("numbr = 1", "no setting 'numbr'; did you mean 'number'"),
+        ("numbr = 1", "unknown setting 'numbr'; did you mean 'number'"),
     ],
 )
 def test_an_invalid_strategy_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -409,7 +411,7 @@ def test_the_last_error_keeps_its_exit_code_and_names_the_attempt(
     clock = RestartClock(sleep=lambda seconds: None, now_ms=iter(range(0, 10**9, 10_000)).__next__)
     assert run(job, ["--conf-file", str(tmp_path / "f.toml")], clock=clock) == 15
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: no answer (in attempt 2; the restart strategy allows no other)"
+        "error: no answer (in attempt 2; the restart strategy allows no further attempt)"
     )
 
 
@@ -440,5 +442,7 @@ def test_flinks_options_name_a_strategy() -> None:
 
 @pytest.mark.parametrize("wrong", [None, "fixed-delay", 3, FixedDelay])
 def test_an_invalid_strategy_is_refused_before_the_run(wrong: Any) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="a restart strategy, such as FixedDelay"):
+    with pytest.raises(
+        errors.InvalidArgumentError, match="a restart strategy, for example FixedDelay"
+    ):
         run_with_restarts(wrong, lambda: pytest.fail("it ran"))

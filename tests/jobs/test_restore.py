@@ -135,7 +135,7 @@ def test_a_table(run_job: RunJob, spark: SparkSession) -> None:
     assert spark.table("restored_totals").where("subtask = 6").count() > 0
     again = run_job(main, settings)
     assert (again.code, again.out) == (2, "")
-    assert "restored_totals exists; name another place" in again.err
+    assert "restored_totals already exists; choose another path" in again.err
     spark.sql("DROP TABLE restored_totals")
 
 
@@ -146,8 +146,8 @@ def test_a_target_that_exists_is_refused_before_anything_is_written(
     done = run_job(main, SETTINGS + KEYED + OFFSETS)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"error: state 'offsets' of operator 'orders-source': {tmp_path}/offsets exists; name "
-        "another place, or choose a mode: overwrite, append or ignore\n"
+        f"error: state 'offsets' of operator 'orders-source': {tmp_path}/offsets already exists; "
+        "choose another path or table, or set mode to overwrite, append or ignore\n"
     )
     assert not (tmp_path / "totals").exists()
 

@@ -84,34 +84,46 @@ def test_each_kind_has_its_columns(given: dict[str, Any], entry: tuple[str, ...]
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("parallelism = 4", "paralelism = 4", "no setting 'paralelism'; did you mean 'parallelism"),
+        (
+            "parallelism = 4",
+            "paralelism = 4",
+            "unknown setting 'paralelism'; did you mean 'parallelism",
+        ),
         ("parallelism = 4", "", "'parallelism' is missing"),
-        ("parallelism = 4", 'parallelism = "4"', "parallelism is an integer, not a string"),
-        ("parallelism = 4", "parallelism = 0", "parallelism lies in 1..32768, not 0"),
-        ("parallelism = 4", "parallelism = true", "parallelism is an integer, not true or false"),
+        ("parallelism = 4", 'parallelism = "4"', "parallelism must be an integer, not a string"),
+        ("parallelism = 4", "parallelism = 0", "parallelism must be in 1..32768, not 0"),
+        (
+            "parallelism = 4",
+            "parallelism = true",
+            "parallelism must be an integer, not true or false",
+        ),
         ('url = "s"', "", "'store.url' is missing"),
         ('url = "s"', 'url = "s"\ntable_format = "dleta"', "did you mean 'delta'"),
         ('uid = "totals-by-user"', "", r"'keyed\[0\].uid' is missing"),
         ('name = "totals"', 'nam = "totals"', "did you mean 'name'"),
-        ("[[keyed]]", "[[keyd]]", "no setting 'keyd'; did you mean 'keyed'"),
-        ('key = ["user_id"]', 'key = "user_id"', r"keyed\[0\].key is a list, not a string"),
-        ('key = ["user_id"]', "key = []", "key names no column"),
+        ("[[keyed]]", "[[keyd]]", "unknown setting 'keyd'; did you mean 'keyed'"),
+        ('key = ["user_id"]', 'key = "user_id"', r"keyed\[0\].key must be a list, not a string"),
+        ('key = ["user_id"]', "key = []", "key has no columns"),
         (SOURCE, "", r"'keyed\[0\].source' is missing"),
         (SOURCE, 'source = {format = "csv", path = "p", table = "t"}', "both path and table are"),
-        (SOURCE, 'source = {format = "csv"}', "neither path nor table is given"),
+        (SOURCE, 'source = {format = "csv"}', "neither path nor table is set"),
         (SOURCE, 'source = {path = "p"}', "format is missing"),
         (
             SOURCE,
             'source = {format = "csv", path = "p", group_by = ["a"]}',
-            "group_by needs select",
+            "group_by requires select",
         ),
-        (SOURCE, f'changes = "all"\n{SOURCE}', "changes is one of off, upserts, against-latest"),
-        (SOURCE, 'source = {table = "t", format = "csv"}', "a table knows its own format"),
+        (
+            SOURCE,
+            f'changes = "all"\n{SOURCE}',
+            "changes must be one of off, upserts, against-latest",
+        ),
+        (SOURCE, 'source = {table = "t", format = "csv"}', "a table has its own format"),
         (SOURCE, 'source = {format = "csv", path = "p", option = {}}', "did you mean 'options'"),
         (
             SOURCE,
             'source = {format = "csv", path = "p", options = {sep = [","]}}',
-            "the option 'sep' is a string, a number, true or false",
+            "the option 'sep' must be a string, a number, true or false",
         ),
     ],
 )
@@ -125,14 +137,17 @@ def test_invalid_snapshot_settings(old: str, new: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"kind": "lits"}, "kind is one of value, list, .*did you mean 'list'"),
+        ({"kind": "lits"}, "kind must be one of value, list, .*did you mean 'list'"),
         ({"kind": "map"}, "map_key is missing"),
-        ({"kind": "value", "map_key": ["m"]}, "map_key is no setting of value state"),
-        ({"kind": "map", "map_key": ["m"], "position": "p"}, "position is no setting of map state"),
+        ({"kind": "value", "map_key": ["m"]}, "map_key cannot be set for value state"),
+        (
+            {"kind": "map", "map_key": ["m"], "position": "p"},
+            "position cannot be set for map state",
+        ),
         ({"kind": "timers"}, "time_domain is missing"),
-        ({"kind": "value", "time_domain": "event"}, "time_domain is no setting of value"),
+        ({"kind": "value", "time_domain": "event"}, "time_domain cannot be set for value"),
         ({"kind": "timers", "time_domain": "evnt"}, "did you mean 'event'"),
-        ({"max_parallelism": 32769}, "max_parallelism lies in 1..32768"),
+        ({"max_parallelism": 32769}, "max_parallelism must be in 1..32768"),
         ({"hash_scheme": "jva"}, "did you mean 'java'"),
     ],
 )
@@ -142,14 +157,16 @@ def test_invalid_keyed_state_settings(given: dict[str, Any], message: str) -> No
 
 
 def test_a_snapshot_names_states_once_and_at_least_one() -> None:
-    with pytest.raises(SettingsError, match=r"no state is named; add a \[\[keyed\]\]"):
+    with pytest.raises(SettingsError, match=r"the settings name no state; add a \[\[keyed\]\]"):
         snapshot('parallelism = 4\nstore = {url = "s"}')
-    with pytest.raises(SettingsError, match="'totals' of operator 'totals-by-user' is named twice"):
+    with pytest.raises(
+        SettingsError, match="'totals' of operator 'totals-by-user' is listed twice"
+    ):
         snapshot(SNAPSHOT + SNAPSHOT[SNAPSHOT.index("[[keyed]]") :])
 
 
 def test_max_parallelism_is_not_below_parallelism() -> None:
-    with pytest.raises(SettingsError, match="max_parallelism 3, below the parallelism, 4"):
+    with pytest.raises(SettingsError, match="max_parallelism 3, which is below the parallelism 4"):
         snapshot(SNAPSHOT + "max_parallelism = 3")
 
 
@@ -167,10 +184,10 @@ def test_the_mode_of_operator_state_must_be_given() -> None:
     ("old", "new", "message"),
     [
         (SINK, 'sink = {path = "p"}', "format is missing"),
-        (SINK, 'sink = {path = "p", table = "t"}', "both path and table are given"),
+        (SINK, 'sink = {path = "p", table = "t"}', "both path and table are set"),
         (SINK, 'sink = {format = "csv", path = "p", mode = "overwite"}', "mean 'overwrite'"),
-        ("parallelism = 7", "parallelism = 7\ncheckpoint = 4.2", "checkpoint is a number or"),
-        ('url = "s"', 'url = "s"\ntable_format = "delta"', "no setting 'store.table_format'"),
+        ("parallelism = 7", "parallelism = 7\ncheckpoint = 4.2", "checkpoint must be a number or"),
+        ('url = "s"', 'url = "s"\ntable_format = "delta"', "unknown setting 'store.table_format'"),
     ],
 )
 def test_invalid_restore_settings(old: str, new: str, message: str) -> None:
@@ -180,7 +197,7 @@ def test_invalid_restore_settings(old: str, new: str, message: str) -> None:
 
 def test_two_restored_states_do_not_share_a_target() -> None:
     second = RESTORE[RESTORE.index("[[keyed]]") :].replace('"totals"', '"other"')
-    with pytest.raises(SettingsError, match="two states go to 'p'"):
+    with pytest.raises(SettingsError, match="two states have the same target 'p'"):
         from_table(tomllib.loads(RESTORE + second), RestoreSettings, where="f.toml")
 
 
@@ -188,7 +205,7 @@ def test_two_restored_states_do_not_share_a_target() -> None:
     ("old", "new", "message"),
     [
         ("parallelism = 3", "", "'parallelism' is missing"),
-        ("parallelism = 3", "parallelism = 3\ncheckpoint = true", "checkpoint is a number or"),
+        ("parallelism = 3", "parallelism = 3\ncheckpoint = true", "checkpoint must be a number or"),
         ("[offsets]", "[offset]", "did you mean 'offsets'"),
         ('url = "s"', 'url = "s"\n[files]\nper_subtak = "x"', "did you mean 'per_subtask'"),
     ],
@@ -237,15 +254,18 @@ def test_targets_of_a_restore() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["parallelism = 0"], r"parallelism lies in 1\.\.32768, or is 'auto', not 0"),
-        (["parallelism = 32769"], r"lies in 1\.\.32768, or is 'auto', not 32769"),
-        (['parallelism = "7"'], "parallelism is an integer or 'auto', not '7'"),
-        (["parallelism = true"], "parallelism is an integer or 'auto', not True"),
-        (['parallelism = "auto"', 'bytes_per_task = "256 apples"'], "no number of bytes"),
-        (["parallelism = 7", 'bytes_per_task = "1MiB"'], "ask for parallelism 'auto'"),
-        (["parallelism = 7", 'graph = "g"'], "give either it or them"),
-        (["max_parallelism = 7", 'graph = "g"'], "give either it or them"),
-        (["allow_non_restored_state = true"], "give its graph"),
+        (["parallelism = 0"], r"parallelism must be in 1\.\.32768 or 'auto', not 0"),
+        (["parallelism = 32769"], r"must be in 1\.\.32768 or 'auto', not 32769"),
+        (['parallelism = "7"'], "parallelism must be an integer or 'auto', not '7'"),
+        (["parallelism = true"], "parallelism must be an integer or 'auto', not True"),
+        (['parallelism = "auto"', 'bytes_per_task = "256 apples"'], "not a number of bytes"),
+        (
+            ["parallelism = 7", 'bytes_per_task = "1MiB"'],
+            "bytes_per_task requires parallelism 'auto'",
+        ),
+        (["parallelism = 7", 'graph = "g"'], "pass either the graph or these numbers"),
+        (["max_parallelism = 7", 'graph = "g"'], "pass either the graph or these numbers"),
+        (["allow_non_restored_state = true"], "requires a job graph"),
     ],
 )
 def test_invalid_targets_of_a_restore(lines: list[str], message: str) -> None:
@@ -275,7 +295,7 @@ def test_the_local_cache() -> None:
         "parquet": ParquetOptions(),
     }
     assert restore().store.options["local_cache"] is None
-    with pytest.raises(SettingsError, match=r"store\.local_cache_bytes is at least 1, not 0"):
+    with pytest.raises(SettingsError, match=r"store\.local_cache_bytes must be at least 1, not 0"):
         snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache_bytes = 0'))
 
 
@@ -284,5 +304,5 @@ def test_how_files_are_written() -> None:
     options = snapshot(SNAPSHOT.replace('url = "s"', f'url = "s"\n{lines}')).store.options
     assert options["layout"] == "auto"
     assert options["parquet"] == ParquetOptions(row_group_rows=7, row_group_bytes=8, zstd_level=9)
-    with pytest.raises(SettingsError, match="layout is one of partitioned, ranged, auto"):
+    with pytest.raises(SettingsError, match="layout must be one of partitioned, ranged, auto"):
         snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlayout = "striped"'))

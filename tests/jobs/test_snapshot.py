@@ -61,7 +61,9 @@ def test_a_job_that_runs_again_with_its_id_writes_nothing(
         assert done.report["already_committed"] is again
         assert done.report["rows"] == 50
     done = run_job(main, settings, "--set", "checkpoint_id=7")
-    assert done.out.splitlines()[0].endswith("at parallelism 4 before; nothing is written")
+    assert done.out.splitlines()[0].endswith(
+        "at parallelism 4 by an earlier run; this run wrote nothing"
+    )
     assert StateStore.open(str(tmp_path / "store")).checkpoints() == (7,)
     assert run_job(main, settings, "--set", "checkpoint_id=3").code == 2
 
@@ -250,11 +252,11 @@ def test_as_text_and_as_delta_table(
         (
             "path=/nowhere",
             2,
-            "state 'totals' of operator 'totals-by-user': Spark refuses this: [PATH",
+            "state 'totals' of operator 'totals-by-user': Spark rejected the settings: [PATH",
         ),
-        ("where=nonsense >", 2, "Spark refuses this: [PARSE_SYNTAX_ERROR]"),
-        ("where=amount > 3", 2, "Spark refuses this: [UNRESOLVED_COLUMN"),
-        ("format=parkuet", 2, "Spark refuses this: [DATA_SOURCE_NOT_FOUND]"),
+        ("where=nonsense >", 2, "Spark rejected the settings: [PARSE_SYNTAX_ERROR]"),
+        ("where=amount > 3", 2, "Spark rejected the settings: [UNRESOLVED_COLUMN"),
+        ("format=parkuet", 2, "Spark rejected the settings: [DATA_SOURCE_NOT_FOUND]"),
         ('select=["total"]', 2, "user_id"),
         ('select=["NULL AS user_id"]', 2, "user_id"),
         ('select=["CAST(NULL AS BIGINT) AS user_id"]', 2, "null"),
