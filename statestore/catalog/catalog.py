@@ -127,15 +127,16 @@ class Catalog:
         except FileNotFoundError:
             if not create:
                 raise StoreNotFoundError(
-                    f"no store at {storage.url} (no {STORE_FILE}); check the URL, or make one with "
-                    "StateStore.open(url) (or, where one has lost that file, 'statestore repair')"
+                    f"no store at {storage.url} (no {STORE_FILE}); check the URL, or create a "
+                    "store with StateStore.open(url) (if an existing store has lost that "
+                    "file, run 'statestore repair')"
                 ) from None
             raw = _create(storage, table_format, layout)
         except StorageError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
             raise StoreNotFoundError(
-                f"{storage.url} is a file, or lies below one, and not a store; check the URL"
+                f"{storage.url} is not a store: it is a file, or a path below a file; check the URL"
             ) from error
         return cls.of(storage, raw, committed)
 
@@ -153,7 +154,7 @@ class Catalog:
             name=f"{storage.url}/{STORE_FILE}",
             form=STORE_FORMAT,
             newest=STORE_FORMAT_VERSION,
-            mend=f"'statestore --store {storage.url} repair' makes it again",
+            mend=f"'statestore --store {storage.url} repair' recreates it",
         )
         return cls(storage, document.store_id, document.table_format, document.layout, committed)
 
@@ -168,9 +169,9 @@ class Catalog:
             return wanted or self._format_of_tables()
         if wanted not in (None, self._table_format):
             raise InvalidArgumentError(
-                f"{self.storage.url} keeps its tables as {self._table_format!r}, since it was "
-                f"made, and was opened with table_format={wanted!r}; leave table_format out, or "
-                f"give {wanted!r} tables a store of their own"
+                f"{self.storage.url} was created with table_format={self._table_format!r} and "
+                f"cannot be opened with table_format={wanted!r}; omit table_format, or create "
+                f"a separate store for {wanted!r} tables"
             )
         return self._table_format
 
@@ -182,9 +183,9 @@ class Catalog:
         if self._layout is None or wanted in (None, self._layout):
             return self._layout or wanted
         raise InvalidArgumentError(
-            f"{self.storage.url} writes keyed states with layout={self._layout!r}, since it was "
-            f"made, and was opened with layout={wanted!r}; leave layout out, and give it where a "
-            f"state is written: checkpoint.keyed(…, layout={wanted!r})"
+            f"{self.storage.url} was created with layout={self._layout!r} and cannot be "
+            f"opened with layout={wanted!r}; omit layout here, and pass it when you write a "
+            f"state: checkpoint.keyed(…, layout={wanted!r})"
         )
 
     def checkpoint_ids(self) -> tuple[int, ...]:
@@ -216,7 +217,7 @@ class Catalog:
             try:
                 return self.holds.savepoint(checkpoint).checkpoint_id
             except CheckpointNotFoundError as error:
-                raise CheckpointNotFoundError(f"{error}; of checkpoints, {_list(ids)}") from None
+                raise CheckpointNotFoundError(f"{error}; {_list(ids)}") from None
         wanted = self._wanted(checkpoint, ids)
         if wanted not in ids:
             raise self._not_found(wanted, ids)
@@ -258,8 +259,8 @@ class Catalog:
             raw = self.storage.read(name)
         except FileNotFoundError:
             raise CheckpointNotFoundError(
-                f"{self.storage.url}/{name} is not there: checkpoint {checkpoint_id} expired, "
-                "and its files collected"
+                f"{self.storage.url}/{name} does not exist: checkpoint {checkpoint_id} has "
+                "expired and its files were garbage-collected"
             ) from None
         where = f"{self.storage.url}/{name}"
         manifest = self._committed.of(raw)
@@ -267,8 +268,8 @@ class Catalog:
             manifest = manifest_from_json(raw, name=where, read=self.storage.read)
         if manifest.checkpoint_id != checkpoint_id:
             raise MalformedManifestError(
-                f"{self.storage.url}/{name} at $.checkpoint_id: it is the manifest of checkpoint "
-                f"{manifest.checkpoint_id}, under another name"
+                f"{self.storage.url}/{name} at $.checkpoint_id: the file contains the manifest of "
+                f"checkpoint {manifest.checkpoint_id}, which belongs under another name"
             )
         return manifest
 
@@ -295,7 +296,7 @@ class Catalog:
         """
         raw = file_list_to_json(entry, packed=packed)
         if not put_once(self.storage, path, raw):
-            raise StorageError(f"{self.storage.url}/{path} is there already, with other bytes")
+            raise StorageError(f"{self.storage.url}/{path} already exists with different content")
         sha256 = hashlib.sha256(raw).hexdigest()
         file_list = FileList(path, len(raw), sha256, totals_of(entry.handles))
         return replace(entry, handles=ListedFiles.of(file_list, entry.handles))
@@ -346,32 +347,32 @@ class Catalog:
 
     def _not_found(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
         of_it = [s.name for s in self.holds.readable() if s.checkpoint_id == checkpoint_id]
-        hint = f"; it has expired, and is kept as savepoint {of_it[0]!r}" if of_it else ""
+        hint = f"; it has expired, and savepoint {of_it[0]!r} keeps its files" if of_it else ""
         return CheckpointNotFoundError(
             f"no checkpoint {checkpoint_id} in {self.storage.url}{hint}; {_list(ids)}"
         )
 
     def _expired(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
-            f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: its number has "
-            "expired, and nothing of this one is visible. Take the snapshot again: it will get a "
-            "new id"
+            f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: this id has "
+            "already expired, so the new checkpoint is not visible. Take the snapshot again: "
+            "it gets a new id"
         )
 
     def _conflict(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
             f"checkpoint {checkpoint_id} of {self.storage.url} was committed by "
-            f"{self._winner(manifest_path(checkpoint_id))} first; nothing of this one is visible. "
-            "Take the snapshot again: it will get a new id"
+            f"{self._winner(manifest_path(checkpoint_id))} first; nothing of this snapshot is "
+            "visible. Take the snapshot again: it gets a new id"
         )
 
     def _unseen(self, newest: int, seen: int) -> CommitConflictError:
         before = f"checkpoint {seen}" if seen else "no checkpoint"
         return CommitConflictError(
             f"checkpoint {newest} of {self.storage.url} was committed by "
-            f"{self._winner(manifest_path(newest))} after this one was begun, which builds on "
-            f"{before} and would lack what that one has; nothing was changed. Take the snapshot "
-            "again, or run the command again after the job that writes has been stopped"
+            f"{self._winner(manifest_path(newest))} after this one had begun. This one is based on "
+            f"{before} and would lose the newer changes; nothing was changed. Take the snapshot "
+            "again, or stop the job that writes to the store and run the command again"
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:
@@ -390,7 +391,7 @@ class Catalog:
         if isinstance(checkpoint, str) and re.fullmatch("[0-9]{1,4300}", checkpoint):
             return int(checkpoint)
         raise InvalidArgumentError(
-            f"a checkpoint is a number, 'latest' or the name of a savepoint, not "
+            "a checkpoint must be a number, 'latest' or the name of a savepoint, not "
             f"{checkpoint!r:.80}; {_list(ids)}"
         )
 
@@ -411,8 +412,8 @@ def refuse_inside_store(storage: Storage, what: str) -> None:
     store = storage.folder_above(STORE_FILE)
     if store is not None:
         raise InvalidArgumentError(
-            f"{storage.url} lies in the store {store}, whose garbage collection could delete {what}"
-            " there; name a folder outside of it"
+            f"{storage.url} is inside the store {store}, whose garbage collection could "
+            f"delete {what} there; choose a folder outside that store"
         )
 
 
@@ -447,14 +448,14 @@ def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:
         return storage.read(STORE_FILE)
     except FileNotFoundError:
         raise InvalidArgumentError(
-            f"{storage.url} holds other files and no {STORE_FILE}: it is not a store, and none is "
-            "made among them; give an empty or new folder (or, if it was one, 'statestore repair' "
-            "makes the file again)"
+            f"{storage.url} contains other files but no {STORE_FILE}: it is not a store, and "
+            "no store is created among other files; choose an empty or new folder (if it was "
+            "a store, 'statestore repair' recreates the file)"
         ) from None
 
 
 def _list(ids: tuple[int, ...]) -> str:
     if not ids:
-        return "it has none"
+        return "the store has no checkpoints"
     shown = ", ".join(map(str, ids[-10:]))
-    return f"it has {'… ' if len(ids) > 10 else ''}{shown}"
+    return f"the store has the checkpoints {'… ' if len(ids) > 10 else ''}{shown}"

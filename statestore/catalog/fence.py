@@ -81,8 +81,10 @@ class Fence:
                 newest = self._newest()
                 if announce and newest is not None and not _has_ended(newest):
                     _log.warning(
-                        "%s is taken over from %s: a job that is still at work there commits no "
-                        "more, until it opens the store again",
+                        (
+                            "%s is taken over from %s: a job that still runs there cannot commit "
+                            "until it reopens the store"
+                        ),
                         *(self._storage.url, newest),
                     )
                 claim = self._put(newest.generation + 1 if newest else 1, newest)
@@ -110,9 +112,9 @@ class Fence:
         if mine is not None and self._is_replaced(mine):
             raise LateCommitError(
                 f"{self._successor()} has taken over {self._storage.url} from this writer "
-                f"(generation {mine.generation}) before checkpoint {checkpoint_id} was known to be "
-                "committed: it is there, but what comes after it may not have what is in it. See "
-                "'statestore list', and take the snapshot again, from a store that is opened again"
+                f"(generation {mine.generation}) while checkpoint {checkpoint_id} was being "
+                "committed. The checkpoint is visible, but later checkpoints may lack its "
+                "changes. Check 'statestore list', reopen the store and take the snapshot again"
             )
 
     def announced(self, *, above: int) -> tuple[int, ...]:
@@ -133,7 +135,7 @@ class Fence:
         """
         with self._lock:
             mine = self._claim
-            assert mine is not None, "claim() comes first"
+            assert mine is not None, "claim() must be called first"
             claim = self._put(mine.generation + 1, replace(mine, announced_id=checkpoint_id))
             if claim is None:
                 raise self._replaced(mine)
@@ -204,18 +206,18 @@ class Fence:
 
     def _replaced(self, mine: Claim) -> CommitConflictError:
         return CommitConflictError(
-            f"{self._successor()} has taken over {self._storage.url} from this writer (generation "
-            f"{mine.generation}); nothing of this checkpoint is visible, and this writer commits "
-            "no more. If it should go on in place of the other, open the store again: "
-            "StateStore.open(…)"
+            f"{self._successor()} has taken over {self._storage.url} from this writer "
+            f"(generation {mine.generation}); nothing of this checkpoint is visible, and this "
+            "writer can no longer commit. To continue here instead of with the other writer, "
+            "reopen the store: StateStore.open(…)"
         )
 
     def _successor(self) -> str:
         try:
             newest = self._newest()
         except (StateStoreError, FileNotFoundError):
-            return "a writer whose claim cannot be read"
-        return "somebody who has replaced the store" if newest is None else str(newest)
+            return "a writer with an unreadable claim"
+        return "a process that replaced the store" if newest is None else str(newest)
 
 
 def _has_ended(claim: Claim) -> bool:

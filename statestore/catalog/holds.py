@@ -50,7 +50,9 @@ __all__ = ["Holds"]
 
 H = TypeVar("H", Savepoint, Pin)
 
-_TAKE_AWAY = "see what it keeps, make a savepoint of that, and take the file away"
+_TAKE_AWAY = (
+    "find out which checkpoint it keeps, create a savepoint of that checkpoint, and remove the file"
+)
 
 
 class Holds:
@@ -99,8 +101,8 @@ class Holds:
                 visible()  # the writer of it may not have checked yet
                 return
             raise InvalidArgumentError(
-                f"savepoint {savepoint.name!r} is checkpoint {taken.checkpoint_id} already; give "
-                "another name, or delete that one first"
+                f"savepoint {savepoint.name!r} already keeps checkpoint "
+                f"{taken.checkpoint_id}; choose another name, or delete that savepoint first"
             )
         self._seen(path, savepoint_to_json(savepoint), visible)
 
@@ -132,7 +134,7 @@ class Holds:
         """
         path = pin_path(pin.token)
         if not put_once(self._storage, path, pin_to_json(pin)):
-            raise InvalidArgumentError(f"there is a pin {pin.token!r} already; take another token")
+            raise InvalidArgumentError(f"pin {pin.token!r} already exists; choose another token")
         self._seen(path, pin_to_json(pin), visible)
 
     def refuse_unknown_pin(self, token: str) -> None:
@@ -144,8 +146,8 @@ class Holds:
         near = get_close_matches(token, tokens, 1) or tokens
         listed = ", ".join(map(repr, near[:10])) if near else "none"
         raise CheckpointNotFoundError(
-            f"no pin {token!r} in {self._storage.url}; there is {listed} (one whose lease is over "
-            "holds nothing, and goes with the next collection)"
+            f"no pin {token!r} in {self._storage.url}; existing pins: {listed} (an expired "
+            "pin keeps nothing, and the next garbage collection deletes it)"
         )
 
     def delete_pin(self, token: str) -> None:
@@ -179,9 +181,9 @@ class Holds:
             other = unescape(path.removeprefix(f"{SAVEPOINTS}/").removesuffix(".json"))
             if other != name and folded(other) == folded(name):
                 raise InvalidArgumentError(
-                    f"savepoints {name!r} and {other!r}, which {self._storage.url} has, differ in "
-                    "case or in Unicode normalization alone: where a file system does not tell "
-                    "upper from lower case, they would be one file; give another name"
+                    f"savepoint names {name!r} and {other!r} in {self._storage.url} differ "
+                    "only in case or Unicode normalization: on a file system that ignores "
+                    "case they would be the same file; choose another name"
                 )
 
     def _seen(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
@@ -215,7 +217,8 @@ class Holds:
             return None
         if own != path:
             raise MalformedManifestError(
-                f"{where} is the document of {own}, under another name; {_TAKE_AWAY}"
+                f"{where} contains the document of {own}, which belongs under another name; "
+                f"{_TAKE_AWAY}"
             )
         return found
 
@@ -224,7 +227,7 @@ class Holds:
         near = get_close_matches(name, names, 1) or names
         listed = ", ".join(map(repr, near[:10])) if names else "none"
         return CheckpointNotFoundError(
-            f"no savepoint {name!r} in {self._storage.url}; there is {listed}"
+            f"no savepoint {name!r} in {self._storage.url}; existing savepoints: {listed}"
         )
 
 

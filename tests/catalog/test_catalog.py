@@ -95,7 +95,7 @@ def test_a_file_is_not_a_store(tmp_path: Path, create: bool, below: str) -> None
 def test_no_store_is_created_among_other_files(storage: Storage, name: str) -> None:
     """A home folder, or a store that lost its first file, is left unchanged."""
     storage.put_if_absent(name, b"x")
-    with pytest.raises(InvalidArgumentError, match=r"holds other files and no statestore\.json"):
+    with pytest.raises(InvalidArgumentError, match=r"contains other files but no statestore\.json"):
         Catalog.open(storage, create=True)
     assert storage.list("") == (name,)
 
@@ -168,7 +168,9 @@ def test_a_tombstone_hides_a_checkpoint_permanently(catalog: Catalog) -> None:
     catalog.storage.put_if_absent(tombstone_path(2), b"")
     assert catalog.checkpoint_ids() == (1,)
     assert catalog.next_id() == 3
-    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 in .*; it has 1"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"no checkpoint 2 in .*; the store has the checkpoints 1"
+    ):
         catalog.load(2)
 
 
@@ -271,7 +273,10 @@ def test_text_that_is_not_a_number_is_a_missing_savepoint(
 ) -> None:
     """The text is not converted to a number."""
     commit(catalog, 1)
-    with pytest.raises(CheckpointNotFoundError, match=r"no savepoint .* there is none.* it has 1"):
+    with pytest.raises(
+        CheckpointNotFoundError,
+        match=r"no savepoint .* existing savepoints: none.* the store has the checkpoints 1",
+    ):
         catalog.load(checkpoint)
 
 
@@ -279,7 +284,7 @@ def test_text_that_is_not_a_number_is_a_missing_savepoint(
 def test_an_invalid_checkpoint_name_is_refused(catalog: Catalog, checkpoint: object) -> None:
     """The value is not converted to a number."""
     commit(catalog, 1)
-    with pytest.raises(InvalidArgumentError, match="a checkpoint is a number, 'latest'"):
+    with pytest.raises(InvalidArgumentError, match="a checkpoint must be a number, 'latest'"):
         catalog.load(checkpoint)  # type: ignore[arg-type]
 
 
@@ -289,13 +294,16 @@ def test_a_missing_checkpoint_lists_the_existing_ones(
 ) -> None:
     """The message lists the last ten."""
     commit(catalog, *range(1, 13))
-    with pytest.raises(CheckpointNotFoundError, match="it has … 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"):
+    with pytest.raises(
+        CheckpointNotFoundError,
+        match="the store has the checkpoints … 3, 4, 5, 6, 7, 8, 9, 10, 11, 12",
+    ):
         catalog.load(checkpoint)
 
 
 def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
     """This holds for a number and for ``latest``."""
-    with pytest.raises(CheckpointNotFoundError, match="it has none"):
+    with pytest.raises(CheckpointNotFoundError, match="the store has no checkpoints"):
         catalog.load(1)
     with pytest.raises(CheckpointNotFoundError, match="has no checkpoint yet"):
         catalog.load("latest")
@@ -347,6 +355,6 @@ def test_a_creator_uses_the_store_that_another_process_created(tmp_path: Path) -
 
 
 def test_a_deleted_probe_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"was deleted by somebody else.*run it again"):
+    with pytest.raises(StorageError, match=r"another process deleted .*run the command again"):
         Catalog.open(DeletingStorage(str(tmp_path / "a"), False), create=True)
     Catalog.open(LocalStorage(str(tmp_path / "a")), create=True)
