@@ -70,7 +70,7 @@ def batch_of(given: Any, checkpoint_id: int | None) -> Batch | None:
             if 0 <= number <= _MOST:
                 return Batch(job, number)
     raise InvalidArgumentError(
-        "a batch is the name of a job and the number of the batch, as in ('totals', 7), and not "
+        "a batch must be a job name and a batch number, for example ('totals', 7), not "
         f"{given!r:.200}"
     )
 

@@ -163,7 +163,7 @@ def parse_document(
     name: str,
     form: str,
     newest: int,
-    mend: str = "bring it back from a copy",
+    mend: str = "recover it from a backup",
     known: tuple[int, str] | None = None,
 ) -> T:
     """Parse a document of the given form.
@@ -182,7 +182,7 @@ def parse_document(
     seen.update(seal)
     if not own or known not in (None, (len(raw), seen.hexdigest())):
         raise MalformedManifestError(
-            f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
+            f"{name} is damaged: its SHA-256 does not match its content; {mend}"
         )
     try:
         document = _decoded(raw, kind, name)
@@ -201,8 +201,8 @@ def _check_header(header: Header, name: str, form: str, newest: int) -> None:
         )
     if header.format_version > newest:
         raise FormatVersionError(
-            f"{name} has format version {header.format_version}; this release reads up to "
-            f"{newest}. Upgrade statestore: the section Install of its README says how"
+            f"{name} has format version {header.format_version}, but this release supports at most "
+            f"{newest}. Upgrade statestore as described in the section Install of its README"
         )
 
 
@@ -224,7 +224,7 @@ def _decoded(raw: bytes, kind: type[T], name: str) -> T:
 
 CLAIM_FORMAT = "statestore-writer"
 CLAIM_VERSION = 1
-CLAIM_MEND = "'statestore repair' claims the store anew"
+CLAIM_MEND = "'statestore repair' writes a new claim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +269,8 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     )
     if claim.generation != generation:
         raise MalformedManifestError(
-            f"{name} at $.generation: it is the claim of generation {claim.generation}, under "
-            "another name"
+            f"{name} at $.generation: the file contains the claim of generation "
+            f"{claim.generation}, which belongs under another name"
         )
     return claim
 
@@ -322,8 +322,7 @@ def check_savepoint_name(name: str) -> str:
     """Return the name; InvalidArgumentError for a name that looks like a checkpoint's reference."""
     if not is_savepoint_name(name):
         raise InvalidArgumentError(
-            f"a savepoint cannot be called {name!r}: give a name that is no number, and neither "
-            "'latest' nor 'all'"
+            f"invalid savepoint name {name!r}: a name must not be a number, 'latest' or 'all'"
         )
     return name
 

@@ -90,8 +90,8 @@ class Files(Struct, frozen=True, kw_only=True):
             column = getattr(self, name)
             if name != "hosts" and column is not None and len(column) != len(self.path):
                 raise ValueError(
-                    f"the arrays differ in length: {name!r} has {len(column)} values, and 'path' "
-                    f"{len(self.path)}"
+                    f"the arrays differ in length: {name!r} has {len(column)} values, but "
+                    f"'path' has {len(self.path)}"
                 )
         if self.footer_bytes is not None and self.footer_sha256 is None:
             raise ValueError("'footer_sha256' is missing")
@@ -117,7 +117,9 @@ class Files(Struct, frozen=True, kw_only=True):
         """Refuse a file whose name, according to ``own``, is not a data file's."""
         for path, is_own in zip(self.path, own, strict=True):
             if not is_own:
-                raise unfit(".path", f"{path!r} is not the name of a data file of {sort} state")
+                raise unfit(
+                    ".path", f"{path!r} is not a valid name for a data file of {sort} state"
+                )
 
 
 class KeyedFiles(Files, frozen=True, kw_only=True):
@@ -152,7 +154,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         if self.hosts is None:
             return [""] * len(self.path)
         if self.host is None or max(self.host, default=-1) >= len(self.hosts):
-            raise unfit(".host", "it is not one place in hosts for each file")
+            raise unfit(".host", "the number of hosts differs from the number of files")
         return [self.hosts[at] for at in self.host]
 
     def _indexes(self, digests: Sequence[int], packed: bool) -> list[GroupIndex]:
@@ -169,13 +171,16 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
                 of_rows = _unpacked(of_rows, 8 * groups)
                 of_digests = _unpacked(of_digests, 8 * groups)
             if not 8 * groups == len(of_rows) == len(of_digests):
-                raise unfit(".group_rows", f"{path} has {groups} key groups, not as many")
+                raise unfit(
+                    ".group_rows",
+                    f"{path} covers {groups} key groups, but has another number of values",
+                )
             index = GroupIndex(of_rows, of_digests)
             if index.rows_in(0, groups) != rows:
-                what = f"the key groups of {path} do not add up to its rows"
+                what = f"the rows per key group of {path} do not add up to its row count"
                 raise unfit(".group_rows", what)
             if index.digest_in(0, groups) != digest:
-                what = f"the key groups of {path} do not add up to its digest"
+                what = f"the digests per key group of {path} do not add up to its digest"
                 raise unfit(".group_digests", what)
             indexes.append(index)
         return indexes
@@ -276,8 +281,8 @@ def _unpacked(raw: bytes, size: int) -> bytes:
 LIST_FORMAT = "statestore-files"
 LIST_VERSION = 1
 _MEND_LIST = (
-    "bring it back from a copy, or take a checkpoint with this state in full (other states can be "
-    "carried), and expire those before it"
+    "recover it from a backup, or take a full checkpoint of this state (other states can be "
+    "carried) and expire the older checkpoints"
 )
 
 
@@ -307,7 +312,7 @@ class FileListDocument(Struct, frozen=True):
     def listed(self, state: KeyedState, table: str, lists: Lists, *, packed: bool) -> ListedFiles:
         """Return the files of a state; the list is read on the first access to one of them."""
         if not is_file_list(self.path):
-            raise unfit(".path", f"{self.path!r} is not the name of a list of files")
+            raise unfit(".path", f"{self.path!r} is not a valid name for a file list")
         totals = Totals(self.files, self.rows, self.data_bytes, int(self.digest, 16))
         file_list = FileList(self.path, self.size_bytes, self.sha256, totals)
         return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
@@ -321,7 +326,7 @@ class _ListDocument(Header, frozen=True):
 def _read(
     file_list: FileList, state: KeyedState, table: str, lists: Lists, *, packed: bool
 ) -> tuple[KeyedStateHandle, ...]:
-    name = f"{lists.name}: its list of the files of {state}, {file_list.path},"
+    name = f"{lists.name}: the file list {file_list.path} of {state}"
     try:
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
@@ -337,11 +342,13 @@ def _read(
     )
     with placed(name, ".table"):
         if document.table != table:
-            raise ValueError(f"it is of {document.table!r}, and not of {table!r}")
+            raise ValueError(f"it belongs to {document.table!r} instead of {table!r}")
     with placed(name, ".files"):
         handles = document.files.keyed(state, packed=packed)
         if totals_of(handles) != file_list.totals:
-            raise ValueError(f"they add up to {totals_of(handles)}, not to {file_list.totals}")
+            raise ValueError(
+                f"the files add up to {totals_of(handles)} instead of {file_list.totals}"
+            )
     return handles
 
 
@@ -386,7 +393,7 @@ def listed_files(
 ) -> Sequence[KeyedStateHandle]:
     """Return the files of a state from a document, which must have exactly one of both members."""
     if (files is None) == (file_list is None):
-        raise ValueError("one of 'files' and 'file_list' must be there, and not both")
+        raise ValueError("exactly one of 'files' and 'file_list' must be present")
     if files is not None:
         with within(".files"):
             return files.keyed(state, packed=packed)
@@ -416,7 +423,7 @@ def refuse_foreign_folder(
     found = table_of(path)
     own = found is not None and found[1:] == (sort, state.name)
     if found is None or not own or (found[0] != state.uid and not relabelled):
-        what = f"{path!r} is not the folder of the {sort} table of {state}"
+        what = f"{path!r} is not a valid folder for the {sort} table of {state}"
         raise unfit(member, what)
 
 
@@ -429,9 +436,9 @@ def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
     owners: dict[str, tuple[str, str]] = {}
     for uid, state, path in folders:
         if (uid, state) in states:
-            return f"state {state!r} of operator {uid!r} is there twice"
+            return f"state {state!r} of operator {uid!r} occurs twice"
         if path in owners:
-            return f"states {owners[path]} and {(uid, state)} have one table, {path!r}"
+            return f"states {owners[path]} and {(uid, state)} have the same table {path!r}"
         states.add((uid, state))
         owners[path] = uid, state
     return None
@@ -505,8 +512,8 @@ def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> N
     for one in ranges:
         if not next_free <= one.first <= one.last < max_parallelism:
             raise ValueError(
-                f"the key groups {one} come twice, out of order, or are not below max parallelism "
-                f"{max_parallelism}"
+                f"the key groups {one} are duplicate, out of order, or not below max "
+                f"parallelism {max_parallelism}"
             )
         next_free = one.last + 1
 
@@ -517,4 +524,4 @@ def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) 
         found, said = getattr(entry, member), getattr(document, member)
         found = digest_text(found) if member == "digest" else found
         if said != found:
-            raise unfit(f".{member}", f"says {said}, its files add up to {found}")
+            raise unfit(f".{member}", f"the manifest says {said}, but the files add up to {found}")

@@ -54,8 +54,8 @@ def change_state(state: KeyedState) -> KeyedState:
     """
     if MARK in (name.lower() for name in state.schema.names):
         raise InvalidArgumentError(
-            f"{state} has a column named like the store's own {MARK!r}; rename it to take "
-            "incremental checkpoints"
+            f"{state} has a column {MARK!r}, a name that is reserved for the store; rename it "
+            "to take incremental checkpoints"
         )
     identity = [Field(name, state.schema.type_of(name)) for name in state.identity]
     values = [Field(name, state.schema.type_of(name)) for name in state.values]
@@ -155,15 +155,15 @@ class CompactionRule:
         """Raise InvalidArgumentError for values out of bounds."""
         if type(self.merge_layers) is not int or self.merge_layers < 2:
             raise InvalidArgumentError(
-                f"merge_layers is a number from 2 on, not {self.merge_layers!r}"
+                f"merge_layers must be an integer of at least 2, not {self.merge_layers!r}"
             )
         if not 0 <= self.share <= self.most_share:
             raise InvalidArgumentError(
-                f"share lies between 0 and most_share ({self.most_share}), not {self.share!r}"
+                f"share must be between 0 and most_share ({self.most_share}), not {self.share!r}"
             )
         if type(self.bytes_per_checkpoint) is not int or self.bytes_per_checkpoint < 0:
             raise InvalidArgumentError(
-                f"bytes_per_checkpoint is 0 or more, not {self.bytes_per_checkpoint!r}"
+                f"bytes_per_checkpoint must be at least 0, not {self.bytes_per_checkpoint!r}"
             )
 
 

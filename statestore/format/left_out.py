@@ -149,9 +149,9 @@ def refuse_left_out(
     if unnamed:
         options = " ".join(f"--leave-out {record.label!r}" for record in unnamed)
         raise LeftOutStateError(
-            f"checkpoint {checkpoint_id} does not have all state of its source, and {reader} would "
-            f"start without it: {left_out_text(unnamed)}. If that is what you want, say so with "
-            f"{options} (leave_out= in Python){otherwise}"
+            f"checkpoint {checkpoint_id} lacks some state of its source, and {reader} would "
+            f"start without it: {left_out_text(unnamed)}. To accept this, pass {options} "
+            f"(leave_out= in Python){otherwise}"
         )
 
 

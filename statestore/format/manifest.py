@@ -335,7 +335,7 @@ class Manifest:
         return (
             f"checkpoint {self.checkpoint_id}: parallelism {self.parallelism}, "
             f"{counted(self.rows, 'row')}, {amount(self.size_bytes, self.files)}"
-            + ("; only part of its source" if self.left_out else "")
+            + ("; part of its source is left out" if self.left_out else "")
         )
 
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
@@ -408,7 +408,9 @@ def _not_found(manifest: Manifest, uid: str, name: str) -> str:
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) == (uid, name):
             sort = "keyed" if isinstance(entry, KeyedEntry) else "operator"
-            return f"{name!r} of operator {uid!r} in {where} is {sort} state; ask with .{sort}(…)"
+            return (
+                f"{name!r} of operator {uid!r} in {where} is {sort} state; read it with .{sort}(…)"
+            )
     states = (e.state.name for e in manifest.entries if e.state.uid == uid)
     return f"no state {name!r} in operator {uid!r} of {where}; it has {_names(states)}"
 

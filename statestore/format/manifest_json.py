@@ -121,7 +121,9 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
     made = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
     with placed(name, ".origin.checkpoint"):
         if not made:
-            raise ValueError(f"checkpoint {checkpoint_id} cannot have been made of {old!r}")
+            raise ValueError(
+                f"the source of checkpoint {checkpoint_id} cannot be checkpoint {old!r}"
+            )
     return value
 
 
@@ -384,7 +386,7 @@ def _what_no_reader_takes(manifest: Manifest) -> str | None:
     """Return a message about a problem across operators; None if all is well."""
     subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
     if subtasks > _MOST_SUBTASKS:
-        return f"its operators have {subtasks:,} subtasks, and {_MOST_SUBTASKS:,} at most"
+        return f"its operators have {subtasks:,} subtasks; at most {_MOST_SUBTASKS:,} are allowed"
     folders = ((entry.state.uid, entry.state.name, entry.table.path) for entry in manifest.entries)
     return what_is_twice(folders)
 
@@ -459,6 +461,6 @@ def _check_counts(entry: OperatorEntry, parallelism: int) -> None:
     stored = sum(handle.rows for handle in entry.handles)
     if len(entry.counts) != lists or entry.rows != stored:
         raise ValueError(
-            f"{entry.state} has {len(entry.counts)} counts of together {entry.rows} elements; "
-            f"there are {lists} lists, and its files hold {stored}"
+            f"{entry.state} has {len(entry.counts)} counts that add up to {entry.rows} "
+            f"elements, but there are {lists} lists and the files contain {stored} elements"
         )

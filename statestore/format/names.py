@@ -109,7 +109,7 @@ GREATEST_GIVEN_ID = 9 * 10**9 - 1
 def escape(name: str) -> str:
     """Return ``name`` as one path element; InvalidArgumentError if it is empty or too long."""
     if not name:
-        raise InvalidArgumentError("an operator uid or state name is empty; give it a name")
+        raise InvalidArgumentError("an operator uid or state name is empty; choose a name")
     try:
         raw = name.encode()
     except UnicodeEncodeError as error:
@@ -119,7 +119,7 @@ def escape(name: str) -> str:
     escaped = "".join(_escape_byte(byte, first=index == 0) for index, byte in enumerate(raw))
     if len(escaped) > _LONGEST_NAME:
         raise InvalidArgumentError(
-            f"the name {name[:40]!r}… needs {len(escaped)} bytes in a path, at most "
+            f"the name {name[:40]!r}… needs {len(escaped)} bytes in a path, but at most "
             f"{_LONGEST_NAME} are allowed; shorten it"
         )
     return escaped
@@ -327,5 +327,7 @@ def is_leftover(path: str) -> bool:
 
 def _digits(checkpoint_id: int) -> str:
     if not 0 < checkpoint_id <= GREATEST_ID:
-        raise InvalidArgumentError(f"a checkpoint id lies in 1..{GREATEST_ID}, not {checkpoint_id}")
+        raise InvalidArgumentError(
+            f"a checkpoint id must be in 1..{GREATEST_ID}, not {checkpoint_id}"
+        )
     return f"{checkpoint_id:010}"

@@ -86,8 +86,8 @@ class Schema:
             folded = field.name.lower()
             if folded in seen:
                 raise InvalidArgumentError(
-                    f"two columns are named {seen[folded]!r} and {field.name!r}; Spark does not "
-                    "tell upper from lower case, so rename one"
+                    f"two columns are named {seen[folded]!r} and {field.name!r}; Spark "
+                    "ignores case in column names, so rename one"
                 )
             if not field.name:
                 raise InvalidArgumentError("a column has an empty name; give it one")
@@ -137,22 +137,23 @@ def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> N
     if isinstance(data_type, str):
         if data_type not in PRIMITIVES and not _is_decimal(data_type):
             raise UnsupportedTypeError(
-                f"column {column!r} has type {data_type}, which cannot be stored; cast it to one "
-                f"of {', '.join(sorted(PRIMITIVES))}, decimal (at most {MOST_DIGITS} digits, a "
-                "scale from 0 to their number), struct, array or map"
+                f"column {column!r} has type {data_type}, which cannot be stored; cast it to "
+                f"one of {', '.join(sorted(PRIMITIVES))}, decimal (at most {MOST_DIGITS} "
+                "digits, with a scale from 0 to the number of digits), struct, array or map"
             )
         return
     if levels == 1:
         raise UnsupportedTypeError(
-            f"column {column!r} has a type of more than {MOST_LEVELS} levels, one in another"
+            f"the type of column {column!r} has more than {MOST_LEVELS} nested levels; store "
+            "the inner part as JSON or as binary"
         )
     children = _children(data_type)
     if data_type["type"] == "struct":
         names = [field["name"].lower() for field in data_type["fields"]]
         if not names or len(set(names)) < len(names) or not all(names):
             raise UnsupportedTypeError(
-                f"column {column!r} has type {type_text(data_type)}, which cannot be stored: a "
-                "struct has fields, and their names differ, not in case alone"
+                f"column {column!r} has type {type_text(data_type)}, which cannot be stored: "
+                "a struct must have fields, and their names must differ in more than case"
             )
     for child in children:
         check_type(child, column, levels - 1)
@@ -168,10 +169,10 @@ def refuse_too_deep(schema: Schema, subject: str) -> None:
         levels, repeated = _nesting(field.type)
         if levels > MOST_WRITTEN_LEVELS or repeated > MOST_REPEATED_LEVELS:
             raise UnsupportedTypeError(
-                f"{subject} has a column {field.name!r} whose type has {levels} levels, of which "
-                f"{repeated} are arrays or maps; at most {MOST_WRITTEN_LEVELS} levels can be "
-                f"stored, and {MOST_REPEATED_LEVELS} arrays or maps, since not all readers read "
-                "more. Store the inner part as JSON or as binary"
+                f"the type of column {field.name!r} of {subject} has {levels} levels, "
+                f"{repeated} of them arrays or maps; at most {MOST_WRITTEN_LEVELS} levels and "
+                f"{MOST_REPEATED_LEVELS} arrays or maps can be stored, because some readers "
+                "support no more. Store the inner part as JSON or as binary"
             )
 
 
@@ -356,14 +357,17 @@ def changed_columns(
         name = names.get(field.name, field.name)
         if name not in now.names:
             if field.name in fixed:
-                raise change.refused(f"{field.name!r} is one of the columns that tell rows apart")
+                raise change.refused(f"{field.name!r} is one of the identity columns")
             continue
         kind = now.type_of(name)
         if field.name in fixed and not same_type(field.type, kind):
-            raise change.refused(f"{field.name!r}, which tells rows apart, keeps its type")
+            raise change.refused(
+                f"the type of {field.name!r} cannot change because it is an identity column"
+            )
         if not widens(field.type, kind):
             raise change.refused(
-                f"{name!r} was {type_text(field.type)}, which is not widened to {type_text(kind)}"
+                f"{name!r} was stored as {type_text(field.type)}, which cannot be widened to "
+                f"{type_text(kind)}"
             )
         fields.append(Field(name, kind))
     kept = [field.name for field in fields]
@@ -386,25 +390,25 @@ class _Change:
         stored, now = self._stored.names, self._now.names
         for name in dropped:
             if name in now:
-                raise self._wrong(f"dropped names {name!r}, which the rows have")
+                raise self._wrong(f"dropped names {name!r}, but the rows still have it")
         for old, new in renamed.items():
             if old in fixed or new in fixed:
-                problem = "the columns that tell rows apart keep their names"
+                problem = "identity columns cannot be renamed"
             elif new not in now:
                 problem = f"the rows have no column {new!r}"
             elif old not in stored and new not in stored:
-                problem = f"no column {old!r} was stored"
+                problem = f"the stored state has no column {old!r}"
             elif old in stored and old in dropped:
-                problem = f"dropped names {old!r} too"
+                problem = f"dropped also names {old!r}"
             elif old in stored and old in now and new not in stored:
-                problem = f"the rows have the column {old!r} still"
+                problem = f"the rows still have the column {old!r}"
             elif old in stored and old not in now and new in stored:
-                problem = f"a column {new!r} was stored beside it"
+                problem = f"the stored state already has a column {new!r}"
             elif list(renamed.values()).count(new) > 1:
-                problem = f"two columns become {new!r}"
+                problem = f"two columns would be named {new!r}"
             else:
                 continue
-            raise self._wrong(f"renamed={{{old!r}: {new!r}}} does not fit, {problem}")
+            raise self._wrong(f"renamed={{{old!r}: {new!r}}} is not possible: {problem}")
         return {old: new for old, new in renamed.items() if old in stored and new not in stored}
 
     def refuse_guess(self, gone: list[Field], added: tuple[Field, ...]) -> None:
@@ -413,14 +417,16 @@ class _Change:
             for new in added:
                 if widens(old.type, new.type):
                     raise self.refused(
-                        f"{old.name!r} is gone and {new.name!r} is new. Say renamed="
-                        f"{{{old.name!r}: {new.name!r}}} if it is the same column, or "
-                        f"dropped=[{old.name!r}] if it is not",
+                        (
+                            f"{old.name!r} is missing and {new.name!r} is new. Pass "
+                            f"renamed={{{old.name!r}: {new.name!r}}} if it is the same column, or "
+                            f"dropped=[{old.name!r}] if it is not"
+                        ),
                         advice="",
                     )
 
     def refused(
-        self, reason: str, advice: str = "; keep it, or use a new state name"
+        self, reason: str, advice: str = "; keep the type, or use a new state name"
     ) -> SchemaMismatchError:
         return SchemaMismatchError(f"{self._both()}: {reason}{advice}")
 
@@ -429,7 +435,7 @@ class _Change:
 
     def _both(self) -> str:
         return (
-            f"{self._subject} was stored with the columns ({self._stored}), and now has "
+            f"{self._subject} was stored with the columns ({self._stored}) and now has "
             f"({self._now})"
         )
 

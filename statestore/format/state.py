@@ -77,7 +77,7 @@ class TtlUpdate(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TtlUpdate:
-        raise unknown_choice("update of a time to live", value, cls)
+        raise unknown_choice("TTL update mode", value, cls)
 
 
 class TtlVisibility(StrEnum):
@@ -88,7 +88,7 @@ class TtlVisibility(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TtlVisibility:
-        raise unknown_choice("visibility of a time to live", value, cls)
+        raise unknown_choice("TTL visibility", value, cls)
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ class TimeToLive:
         given: object = self.duration_ms
         if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= _LONG_MAX:
             raise InvalidArgumentError(
-                f"a time to live of {given!r} ms: give a whole number of milliseconds from 1 to "
-                f"{_LONG_MAX}"
+                f"invalid TTL duration {given!r}: give an integer number of milliseconds from "
+                f"1 to {_LONG_MAX}"
             )
         column: object = self.column
         if not isinstance(column, str) or not column:
             raise InvalidArgumentError(
-                f"a time to live goes by the column {self.column!r}; name the column that has the "
-                "times of the rows"
+                f"invalid TTL column {self.column!r}; name the column with the timestamps of "
+                "the rows"
             )
 
     @property
@@ -148,9 +148,9 @@ def expired(timestamp_ms: int, ttl_ms: int, now_ms: int) -> bool:
 def check_time(now_ms: int) -> int:
     """Return the caller's clock, ms since 1970; InvalidArgumentError unless a 64-bit integer."""
     if isinstance(now_ms, bool) or not isinstance(now_ms, int):
-        raise InvalidArgumentError(f"now_ms is a number of milliseconds, not {now_ms!r}")
+        raise InvalidArgumentError(f"now_ms must be a number of milliseconds, not {now_ms!r}")
     if not _LONG_MIN <= now_ms <= _LONG_MAX:
-        raise InvalidArgumentError(f"now_ms {now_ms} has more than 64 bits; give milliseconds")
+        raise InvalidArgumentError(f"now_ms {now_ms} does not fit 64 bits; pass milliseconds")
     return now_ms
 
 
@@ -235,9 +235,9 @@ class KeyedState:
         for column in self.schema.names:
             if column.lower() == KEY_GROUP:
                 raise InvalidArgumentError(
-                    f"{self}: the column {column!r} is named like the store's own {KEY_GROUP!r}, "
-                    "which has the key group of each row and comes with every restore: leave it "
-                    "out"
+                    f"{self}: the column name {column!r} conflicts with the store's own "
+                    f"{KEY_GROUP!r}, which has the key group of each row and is part of every "
+                    "restore: remove the column"
                 )
         roles = (*self.key, *self.namespace, *self.entry)
         for column in roles:
@@ -245,22 +245,21 @@ class KeyedState:
         twice = sorted({column for column in roles if roles.count(column) > 1})
         if twice:
             raise InvalidArgumentError(
-                f"{self}: the column {twice[0]!r} has two roles; give it one"
+                f"{self}: the column {twice[0]!r} has two roles; give it only one"
             )
         if not self.key:
             raise InvalidArgumentError(f"{self}: name at least one key column, e.g. key='user_id'")
         if len(self.key_types) != len(self.key):
             raise InvalidArgumentError(
-                f"{self}: {len(self.key)} key columns have {len(self.key_types)} key types"
+                f"{self}: there are {len(self.key)} key columns but {len(self.key_types)} key types"
             )
         for column in roles:
             if not is_ordered(self.schema.type_of(column)):
                 raise UnsupportedTypeError(
-                    f"{self}: the column {column!r} has type "
-                    f"{type_text(self.schema.type_of(column))}, which cannot tell rows apart: "
-                    "they are sorted by it, and the entries of a map have no order. Make it a "
-                    "list of structs of key and value, sorted; a key that is one has other key "
-                    "groups than the map"
+                    f"{self}: the identity column {column!r} has type "
+                    f"{type_text(self.schema.type_of(column))}, which cannot be sorted because the "
+                    "entries of a map have no order. Convert it to a sorted list of structs with "
+                    "key and value; a key of that type has other key groups than the map"
                 )
         self._check_entry()
         self._check_ttl()
@@ -271,19 +270,19 @@ class KeyedState:
         column = self.ttl.column
         if column not in self.schema.names:
             raise InvalidArgumentError(
-                f"{self}: the time to live goes by the column {column!r}, and the rows have "
-                f"({self.schema}); give them that column"
+                f"{self}: the rows lack the TTL column {column!r}; they have ({self.schema}). "
+                "Add the column"
             )
         found = type_text(self.schema.type_of(column))
         if column in self.identity:
             raise InvalidArgumentError(
-                f"{self}: the time to live goes by {column!r}, which tells rows apart; a row keeps "
-                "that for life, so name a column of the values"
+                f"{self}: the TTL column {column!r} is an identity column, whose value never "
+                "changes for a row; use a value column"
             )
         if found not in TIME_TYPES:
             raise UnsupportedTypeError(
-                f"{self}: the time to live goes by {column!r}, which has type {found}; it must be "
-                "a long (milliseconds since 1970, UTC) or a timestamp"
+                f"{self}: the TTL column {column!r} has type {found}; it must be a long "
+                "(milliseconds since 1970, UTC) or a timestamp"
             )
 
     def _check_entry(self) -> None:
@@ -295,11 +294,11 @@ class KeyedState:
         role = wanted.get(self.kind)
         if (role is not None) != bool(self.entry):
             raise InvalidArgumentError(
-                f"{self}: {self.kind} state takes {role or 'no entry'} column"
+                f"{self}: {self.kind} state requires {f'a {role}' if role else 'no entry'} column"
             )
         if (self.kind is StateKind.TIMERS) != (self.time_domain is not None):
             wants = "a time domain" if self.kind is StateKind.TIMERS else "no time domain"
-            raise InvalidArgumentError(f"{self}: {self.kind} state takes {wants}")
+            raise InvalidArgumentError(f"{self}: {self.kind} state requires {wants}")
         allowed = {StateKind.LIST: _INTEGERS, StateKind.TIMERS: _TIMES}.get(self.kind)
         for column in self.entry:
             found = type_text(self.schema.type_of(column))
@@ -338,8 +337,8 @@ class OperatorState:
         for column in self.schema.names:
             if column.lower() in (SUBTASK, POSITION):
                 raise InvalidArgumentError(
-                    f"{self}: the element column {column!r} is named like a column of the store "
-                    f"({SUBTASK}, {POSITION}); rename it"
+                    f"{self}: the element column {column!r} conflicts with a column of the "
+                    f"store ({SUBTASK}, {POSITION}); rename it"
                 )
 
     def __str__(self) -> str:

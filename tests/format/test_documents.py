@@ -113,7 +113,7 @@ def test_another_form_is_refused() -> None:
 
 def test_a_newer_version_asks_for_an_upgrade_before_anything_else_is_read() -> None:
     """A newer version may have changed everything."""
-    with pytest.raises(FormatVersionError, match="version 4; this release reads up to 3"):
+    with pytest.raises(FormatVersionError, match="version 4, but this release supports at most 3"):
         parse({"format": "f", "format_version": 4})
 
 

@@ -159,7 +159,7 @@ def test_two_states_do_not_share_a_table(store: StateStore) -> None:
         {"uid": "u", "id": "", "keyed": [first], "operator": []},
         {"uid": "v", "id": "", "keyed": [second], "operator": []},
     ]
-    with pytest.raises(MalformedManifestError, match="one table"):
+    with pytest.raises(MalformedManifestError, match="the same table"):
         manifest_from_json(document_bytes(manifest), name="m.json")
 
 

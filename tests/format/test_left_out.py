@@ -39,7 +39,7 @@ def test_a_part_of_a_state_is_named_with_or_without_its_key_groups() -> None:
 def test_an_export_is_refused_unless_all_missing_state_is_named() -> None:
     with pytest.raises(LeftOutStateError, match=r"--leave-out 'totals/sums:3-5'") as refused:
         refuse_left_out([PART], [], 7, "a job")
-    assert "checkpoint 7 does not have all state of its source" in str(refused.value)
+    assert "checkpoint 7 lacks some state of its source" in str(refused.value)
     refuse_left_out([WHOLE, PART], ["totals"], 7, "a job")
 
 

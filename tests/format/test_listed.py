@@ -107,7 +107,7 @@ def test_every_flipped_byte_of_a_list_is_found() -> None:
     ((path, raw),) = store.files.items()
     for at in range(len(raw)):
         store.files[path] = raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :]
-        refused(store, rf"m\.json: its list of the files of state .*, {path}, is damaged")
+        refused(store, rf"m\.json: the file list {path} of state .* is damaged")
 
 
 def refused(store: Store, match: str, change: Callable[[Any], object] = lambda _: None) -> None:
@@ -129,7 +129,7 @@ def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
     _, store = listed(SMALL)
     ((path, raw),) = store.files.items()
     store.files = {}
-    refused(store, f"of state 'sum' of operator 'totals', {path}, is missing; bring it back")
+    refused(store, f"{path} of state 'sum' of operator 'totals' is missing; recover it")
     store.files = {path: raw[:-1]}
     refused(store, "is damaged")
     store.files = {path: raw}
@@ -152,7 +152,7 @@ def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
         told["size_bytes"] = len(store.files[path])
         told["sha256"] = hashlib.sha256(store.files[path]).hexdigest()
 
-    refused(store, r"\$\.table: it is of 'operators/a/keyed/b'", of_that)
+    refused(store, r"\$\.table: it belongs to 'operators/a/keyed/b'", of_that)
 
 
 def test_a_list_that_does_not_add_up_is_refused() -> None:
@@ -162,12 +162,12 @@ def test_a_list_that_does_not_add_up_is_refused() -> None:
     def other_rows(state: Any) -> None:
         state["file_list"]["rows"] = state["rows"] = 6
 
-    refused(store, r"\$\.files: they add up to Totals\(files=2, rows=5", other_rows)
+    refused(store, r"\$\.files: the files add up to Totals\(files=2, rows=5", other_rows)
 
     def other_total(state: Any) -> None:
         state["file_list"]["rows"] = 6
 
-    refused(store, r"\.rows: says 5, its files add up to 6", other_total)
+    refused(store, r"\.rows: the manifest says 5, but the files add up to 6", other_total)
 
 
 @pytest.mark.parametrize("path", ["statestore.json", "files/../checkpoints/0000000001.json", "/x"])
@@ -177,7 +177,7 @@ def test_a_list_is_read_only_from_the_folder_of_lists(path: str) -> None:
     def other(state: Any) -> None:
         state["file_list"]["path"] = path
 
-    refused(Store(), "is not the name of a list of files", other)
+    refused(Store(), "is not a valid name for a file list", other)
 
 
 def test_a_state_has_files_or_a_list() -> None:

@@ -184,11 +184,19 @@ def test_a_rename_is_the_same_column_under_another_name(
 @pytest.mark.parametrize(
     ("stored", "now", "message"),
     [
-        (schema(k="string"), schema(k="binary"), "'k', which tells rows apart, keeps its type"),
-        (schema(k="integer"), schema(k="long"), "'k', which tells rows apart, keeps its type"),
-        (schema(k="string", a="long"), schema(a="long"), "'k' is one of the columns that tell"),
-        (schema(a="long"), schema(a="integer"), "'a' was long, which is not widened to integer"),
-        (schema(a="long"), schema(a="double"), "'a' was long, which is not widened to double"),
+        (schema(k="string"), schema(k="binary"), "the type of 'k' cannot change"),
+        (schema(k="integer"), schema(k="long"), "the type of 'k' cannot change"),
+        (schema(k="string", a="long"), schema(a="long"), "'k' is one of the identity"),
+        (
+            schema(a="long"),
+            schema(a="integer"),
+            "'a' was stored as long, which cannot be widened to integer",
+        ),
+        (
+            schema(a="long"),
+            schema(a="double"),
+            "'a' was stored as long, which cannot be widened to double",
+        ),
         (schema(a="long"), schema(A="long"), r"renamed=\{'a': 'A'\} if .* or dropped=\['a'\]"),
         (schema(a="byte"), schema(b="long"), r"renamed=\{'a': 'b'\}"),
     ],
@@ -215,15 +223,15 @@ def test_columns_that_cannot_be_a_rename_need_no_declaration(stored: Schema, now
     ("renamed", "dropped", "message"),
     [
         ({"a": "x"}, (), "the rows have no column 'x'"),
-        ({"x": "c"}, (), "no column 'x' was stored"),
-        ({"k": "c"}, (), "the columns that tell rows apart keep their names"),
-        ({"b": "k"}, (), "the columns that tell rows apart keep their names"),
-        ({"a": "c"}, (), "the rows have the column 'a' still"),
-        ({"b": "a"}, (), "a column 'a' was stored beside it"),
-        ({"b": "c"}, ("b",), "dropped names 'b' too"),
-        ({"b": "c", "d": "c"}, (), "two columns become 'c'"),
-        ({}, ("a",), "dropped names 'a', which the rows have"),
-        ({}, ("k",), "dropped names 'k', which the rows have"),
+        ({"x": "c"}, (), "the stored state has no column 'x'"),
+        ({"k": "c"}, (), "identity columns cannot be renamed"),
+        ({"b": "k"}, (), "identity columns cannot be renamed"),
+        ({"a": "c"}, (), "the rows still have the column 'a'"),
+        ({"b": "a"}, (), "the stored state already has a column 'a'"),
+        ({"b": "c"}, ("b",), "dropped also names 'b'"),
+        ({"b": "c", "d": "c"}, (), "two columns would be named 'c'"),
+        ({}, ("a",), "dropped names 'a', but the rows still have it"),
+        ({}, ("k",), "dropped names 'k', but the rows still have it"),
     ],
 )
 def test_a_mapping_that_fits_neither_schema_is_refused(
@@ -240,7 +248,7 @@ def test_a_mapping_that_fits_neither_schema_is_refused(
 def test_a_rename_may_widen_and_free_a_name() -> None:
     stored = schema(k="string", a="integer", b="long")
     now = schema(k="string", c="long", a="string")
-    with pytest.raises(InvalidArgumentError, match="the rows have the column 'a' still"):
+    with pytest.raises(InvalidArgumentError, match="the rows still have the column 'a'"):
         change(stored, now, renamed={"a": "c"}, dropped=["b"])
     taken = change(stored, schema(k="string", c="long"), renamed={"a": "c"}, dropped=["b"])
     assert change(taken, now, renamed={"a": "c"}, dropped=["b"]) == now

@@ -76,7 +76,7 @@ def test_a_kind_has_an_entry_column_or_none(kind: StateKind) -> None:
     column = WITH_ENTRY.get(kind)
     state = keyed(kind=kind, entry=(column,) if column else ())
     assert state.kind is kind
-    with pytest.raises(InvalidArgumentError, match=f"{kind} state takes"):
+    with pytest.raises(InvalidArgumentError, match=f"{kind} state requires"):
         keyed(kind=kind, entry=() if column else ("at",))
 
 
@@ -95,9 +95,9 @@ def test_timers_have_a_time_domain_and_nothing_else_has() -> None:
         ({"key": ("user", "user"), "key_types": ("String",) * 2}, "'user' has two roles"),
         ({"namespace": ("user",)}, "'user' has two roles"),
         ({"kind": StateKind.MAP, "entry": ("user",)}, "'user' has two roles"),
-        ({"key_types": ()}, "1 key columns have 0 key types"),
-        ({"schema": schema({"user": "string", "key_group": "long"})}, "'key_group' is named like"),
-        ({"schema": schema({"user": "string", "Key_Group": "long"})}, "'Key_Group' is named like"),
+        ({"key_types": ()}, "1 key columns but 0 key types"),
+        ({"schema": schema({"user": "string", "key_group": "long"})}, "'key_group' conflicts with"),
+        ({"schema": schema({"user": "string", "Key_Group": "long"})}, "'Key_Group' conflicts with"),
     ],
 )
 def test_an_invalid_role_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -117,7 +117,7 @@ def test_an_invalid_role_is_refused(changes: dict[str, Any], message: str) -> No
         ),
         (
             {"namespace": ("counts",), "schema": WITH_MAP},
-            "'counts' has type map<string, long>, which cannot tell rows apart",
+            "'counts' has type map<string, long>, which cannot be sorted",
         ),
         (
             {"key": ("counts",), "schema": WITH_MAP},
@@ -143,7 +143,9 @@ def test_lists_can_identify_rows() -> None:
 @pytest.mark.parametrize("column", ["subtask", "position", "Position"])
 def test_elements_have_no_reserved_columns(column: str) -> None:
     """Spark could not distinguish them."""
-    with pytest.raises(InvalidArgumentError, match=f"'{column}' is named like a column of the sto"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"'{column}' conflicts with a column of the sto"
+    ):
         operator("partition", column)
 
 
