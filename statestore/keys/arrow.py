@@ -114,7 +114,7 @@ def _table(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
     try:
         return pa.Table.from_arrays(arrays, [str(index) for index in range(len(arrays))])
     except pa.ArrowInvalid as error:
-        raise InvalidArgumentError(f"the key columns do not fit each other: {error}") from error
+        raise InvalidArgumentError(f"the key columns cannot be combined: {error}") from error
 
 
 def _without_null_entries(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -145,9 +145,7 @@ def _refuse_nulls(table: pa.Table) -> None:
         if column.null_count:
             nulls |= column.is_null().to_numpy()
     if count := int(nulls.sum()):
-        raise NullKeyError(
-            f"{count} of {table.num_rows} rows have a null key: filter them out or fill them"
-        )
+        raise NullKeyError(f"{count} of {table.num_rows} rows have a null key: remove or fill them")
 
 
 def _mix(hashes: Hashes) -> Hashes:

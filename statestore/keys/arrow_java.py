@@ -179,7 +179,7 @@ def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise InvalidArgumentError(
-            f"a value of a column of type {array.type} is none of {kind}: {error}"
+            f"a value of a column of type {array.type} does not fit {kind}: {error}"
         ) from error
 
 
@@ -221,7 +221,7 @@ def _characters(array: pa.Array, kind: JavaType) -> Hashes:
         wrong &= array.is_valid().to_numpy(zero_copy_only=False)
     if wrong.any():
         text = array[int(np.flatnonzero(wrong)[0])].as_py()
-        raise InvalidArgumentError(f"{text!r} is no Character: that is one UTF-16 code unit")
+        raise InvalidArgumentError(f"{text!r} is not a Character: that is one UTF-16 code unit")
     padded = np.append(units, np.uint16(0)).astype(np.uint32)
     return padded[ends[:-1]]
 
@@ -315,7 +315,7 @@ def _lists(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> H
     ends, first, last = _spans(array)
     values = array.values.slice(first, last - first)
     if kind.primitive is not None and values.null_count:
-        raise InvalidArgumentError(f"an element of a {kind} is null, which it cannot hold")
+        raise InvalidArgumentError(f"an element of {kind} is null, which this type does not allow")
     hashes = polynomials(of_element(values, element), ends)
     lengths = np.diff(ends)
     return hashes + powers(int(lengths.max(initial=0)) + 1)[0][lengths]

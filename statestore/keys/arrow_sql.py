@@ -121,14 +121,16 @@ def _simple_slot(array: pa.Array, sql_type: SqlType) -> _U64s:
         return flags
     if name == "DATE" and pa.types.is_integer(array.type):
         days = int64s(array)
-        _refuse_inexact(array, (days != days.astype(np.int32)).astype(np.int64), "days of 32 bits")
+        _refuse_inexact(
+            array, (days != days.astype(np.int32)).astype(np.int64), "days must fit 32 bits"
+        )
         return days.astype(np.uint32).astype(np.uint64)
     if name == "TIME":
         seconds, nanos = second_and_nano(array)
         unit = 10 ** (9 - min(sql_type.precision, 3))
-        _refuse_inexact(array, nanos % unit, f"{sql_type} keeps whole milliseconds at most")
+        _refuse_inexact(array, nanos % unit, f"{sql_type} supports milliseconds at most")
         outside = (seconds < 0) | (seconds >= 86_400)
-        _refuse_inexact(array, outside.astype(np.int64), "a TIME is within a day")
+        _refuse_inexact(array, outside.astype(np.int64), "a TIME must be within one day")
         return (seconds * 1000 + nanos // _NANOS_PER_MILLI).astype(np.uint64)
     # DATE, FLOAT and DOUBLE: the bits unchanged.
     bits: _U64s = fixed_width(array, np.uint64 if name == "DOUBLE" else np.uint32).astype(np.uint64)
@@ -162,7 +164,7 @@ def _refuse_longer(array: pa.Array, sql_type: SqlType) -> None:
     text = sql_type.name in ("CHAR", "VARCHAR")
     lengths = pc.utf8_length(array) if text else pc.binary_length(array)
     longer = pc.fill_null(pc.greater(lengths, sql_type.precision), False)
-    _refuse_inexact(array, np.asarray(longer).astype(np.int64), f"{sql_type} is shorter")
+    _refuse_inexact(array, np.asarray(longer).astype(np.int64), f"it is longer than {sql_type}")
 
 
 def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
@@ -185,7 +187,9 @@ def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
 def _timestamp(array: pa.Array, sql_type: SqlType) -> _Field:
     seconds, nanos = second_and_nano(array)
     unit = 10 ** (9 - sql_type.precision)
-    _refuse_inexact(array, nanos % unit, f"precision {sql_type.precision}")
+    _refuse_inexact(
+        array, nanos % unit, f"it has more fractional digits than precision {sql_type.precision}"
+    )
     nulls = _nulls(array)
     millis = np.where(nulls, 0, seconds * 1000 + nanos // _NANOS_PER_MILLI)
     if not sql_type.reserved:

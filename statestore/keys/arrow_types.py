@@ -159,16 +159,16 @@ def check_tuple(names: Sequence[str]) -> None:
     _check_arity(len(names))
     if len(names) > 1 and any(name.endswith("[]") for name in names):
         raise UnsupportedTypeError(
-            "an array inside a tuple has an identity hash in Java, another in every JVM: no key "
-            "group of it lasts, and Flink refuses it"
+            "an array inside a tuple has an identity hash in Java, which differs in every "
+            "JVM, so it has no stable key group and Flink rejects it"
         )
 
 
 def _check_arity(count: int) -> None:
     if count > MAX_TUPLE_ARITY:
         raise UnsupportedTypeError(
-            f"Flink has no tuple of {count} fields (at most {MAX_TUPLE_ARITY}): put some of the "
-            "key columns into a struct, as the job nests its tuples"
+            f"Flink has no tuple of {count} fields (at most {MAX_TUPLE_ARITY}): put some of "
+            "the key columns into a struct, following the nested tuples of the job"
         )
 
 
@@ -241,7 +241,9 @@ def _array_of_primitives(data_type: pa.DataType, kind: JavaType, deep: bool) -> 
 
 def _check_width(data_type: pa.DataType) -> None:
     if pa.types.is_fixed_size_binary(data_type) and data_type.byte_width != 16:
-        raise UnsupportedTypeError(f"a UUID has 16 bytes, and a column of type {data_type} has not")
+        raise UnsupportedTypeError(
+            f"a UUID needs 16 bytes, which a column of type {data_type} does not have"
+        )
 
 
 def _own(data_type: pa.DataType) -> JavaType | None:
@@ -352,41 +354,41 @@ def is_list(data_type: pa.DataType) -> bool:
 def _cannot(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTypeError:
     name = asked if isinstance(asked, str) else str(asked)
     return UnsupportedTypeError(
-        f"a column of type {data_type} is hashed as {own}, it cannot be hashed as {name}: give a "
-        f"column that can, or leave the key type out; as {own} its keys lie in other key groups "
-        f"than as {name}"
+        f"a column of type {data_type} is hashed as {own} and cannot be hashed as {name}: use "
+        f"a column of a suitable type, or remove the key type; hashed as {own}, the keys have "
+        f"other key groups than as {name}"
     )
 
 
 def _unsupported(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeError:
     types = pa.types
-    moves = "which puts its keys into other key groups than Flink's"
+    moves = "which gives its keys other key groups than Flink's"
     if isinstance(data_type, pa.UuidType):
-        advice = "Flink SQL has no UUID: give its text or its 16 bytes, as the job does"
+        advice = "Flink SQL has no UUID type: use its text or its 16 bytes, like the job"
     elif is_binary(data_type):
         advice = (
-            "an array has an identity hash in Java. Say key_types='UUID' where the 16 bytes are "
-            "one; a PyFlink job's bytes are keys in the scheme pyflink"
+            "an array has an identity hash in Java. Pass key_types='UUID' if the 16 bytes "
+            "are a UUID; for a PyFlink job, whose keys can be bytes, use the scheme pyflink"
         )
     elif types.is_nested(data_type) and hash_scheme == "flink-sql":
         advice = f"name the fields that make the key as separate key columns, {moves}"
     elif is_list(data_type):
         advice = (
-            "an array has an identity hash in Java; it counts by content in a Row and in the "
-            "scheme pyflink. A java.util.List is List"
+            "an array has an identity hash in Java; it is hashed by content only in a Row "
+            "and in the scheme pyflink. For a java.util.List use the key type List"
         )
     elif types.is_unsigned_integer(data_type):
-        advice = "Java has no unsigned integers: cast it to the signed type that the job has"
+        advice = "Java has no unsigned integers: cast it to the signed type that the job uses"
     elif types.is_null(data_type):
         advice = "the column has no values: cast it to the key's type"
     elif types.is_decimal(data_type):
-        advice = "cast it to decimal128 with the scale that the job has, in 0..precision"
+        advice = "cast it to decimal128 with the scale that the job uses, in 0..precision"
     elif types.is_date64(data_type):
         advice = "cast it to date32, which has the same key groups"
     elif types.is_duration(data_type):
-        advice = "Flink SQL has no such key: cast it to the type that the job has"
+        advice = "Flink SQL has no such key type: cast it to the type that the job uses"
     else:
-        advice = f"cast it to a type that is one, {moves} unless the job does the same"
+        advice = f"cast it to a supported type, {moves} unless the job does the same"
     return UnsupportedTypeError(
         f"a column of type {data_type} cannot be a key in the hash scheme {hash_scheme}: {advice}"
     )
@@ -460,7 +462,7 @@ def uuid_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
     if not is_text(array.type):
         zeros = pa.scalar(bytes(16), pa.large_binary())
         raw = pc.fill_null(array.cast(pa.large_binary()), zeros)
-        refuse_texts(raw, pc.equal(pc.binary_length(raw), 16), "UUID: that has 16 bytes")
+        refuse_texts(raw, pc.equal(pc.binary_length(raw), 16), "UUID: it must have 16 bytes")
         content, _ = byte_spans(raw)
         return np.ascontiguousarray(content)
     texts = pc.fill_null(array.cast(pa.large_string()), "00000000-0000-0000-0000-000000000000")
@@ -541,4 +543,6 @@ def refuse_texts(values: pa.Array, good: pa.BooleanArray, problem: str) -> None:
     """Raise InvalidArgumentError with ``problem`` for the first value that is not ``good``."""
     wrong = np.flatnonzero(~np.asarray(good))
     if len(wrong):
-        raise InvalidArgumentError(f"{values[int(wrong[0])].as_py()!r:.80} is no {problem}")
+        raise InvalidArgumentError(
+            f"{values[int(wrong[0])].as_py()!r:.80} is not a valid {problem}"
+        )

@@ -96,9 +96,10 @@ def effective_max_parallelism(
             )
         if maximum != current and not derived:
             raise ParallelismError(
-                f"the state was stored with max parallelism {maximum} but {current} is configured: "
-                f"configure {maximum} or nothing, or rewrite the state: all of its rows with "
-                "regroup=True, or the checkpoint with 'statestore rekey'"
+                f"the state was stored with max parallelism {maximum} but {current} is "
+                f"configured: configure {maximum} or remove the setting. To change the stored "
+                "value, rewrite all rows of the state with regroup=True, or the checkpoint "
+                "with 'statestore rekey'"
             )
         current = maximum
     return current
@@ -107,10 +108,10 @@ def effective_max_parallelism(
 def _ways_on(stored: int, parallelism: int) -> str:
     multiple = -(-parallelism // stored) * stored
     if multiple > MAX_PARALLELISM:
-        return f"restore at {stored} or less, or give the state another with 'statestore rekey'"
+        return f"restore at {stored} or less, or change the max parallelism with 'statestore rekey'"
     return (
         f"restore at {stored} or less, or with max_parallelism={multiple} (--max-parallelism "
-        f"{multiple}): a multiple is read without rewriting"
+        f"{multiple}): a multiple can be read without a rewrite"
     )
 
 
@@ -222,8 +223,9 @@ class KeyGroupAssignment:
         _check_bounds("max parallelism", self.max_parallelism)
         if self.max_parallelism < self.parallelism:
             raise ParallelismError(
-                f"max parallelism {self.max_parallelism} is below parallelism {self.parallelism}: "
-                "a subtask would own no key group; lower the parallelism, or raise the other"
+                f"max parallelism {self.max_parallelism} is below parallelism "
+                f"{self.parallelism}: a subtask would own no key group; lower the "
+                "parallelism, or raise the max parallelism"
             )
 
     def range_of(self, subtask: int) -> KeyGroupRange:

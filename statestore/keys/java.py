@@ -263,9 +263,9 @@ def java_hash(value: object, key_type: AnyType = None) -> int:
     if name in ("Row", "NamedRow"):
         return row_hash(value if isinstance(value, Row) else Row(value), parts)  # type: ignore[arg-type]
     raise UnsupportedTypeError(
-        f"a key of type {kind} has an identity hash in Java, another in every JVM, and Flink "
-        "refuses it as a key of a DataStream job: only in a Row, or with the scheme pyflink or "
-        "flink-sql, has it a key group that lasts"
+        f"a key of type {kind} has an identity hash in Java, which differs in every JVM, and "
+        "Flink rejects it as a key of a DataStream job: it has a stable key group only in a "
+        "Row, or with the scheme pyflink or flink-sql"
     )
 
 
@@ -314,7 +314,7 @@ def _rescaled(value: object, kind: JavaType) -> object:
     try:
         wanted = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     except (Inexact, InvalidOperation) as error:
-        raise InvalidArgumentError(f"{value} is no value of {kind}: round it first") from error
+        raise InvalidArgumentError(f"{value} does not fit {kind}: round it first") from error
     if len(wanted.as_tuple().digits) > precision:
         raise InvalidArgumentError(f"{value} has more than the {precision} digits of {kind}")
     return wanted
@@ -326,7 +326,8 @@ def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
         key_type, value = value.type, value.value
     if isinstance(value, Enum):
         raise UnsupportedTypeError(
-            f"{value!r} is an enum, whose hash differs in every JVM: key by its name or value"
+            f"{value!r} is an enum, whose hash differs in every JVM: use its name or value as "
+            "the key"
         )
     if key_type is None:
         return value, java_type("string" if value is None else _name_of(value))
@@ -345,7 +346,7 @@ def _of_field(key_type: AnyType) -> Any:
         return java_type(key_type)
     if not isinstance(key_type, Sequence):
         raise InvalidArgumentError(
-            f"a key's type is a name, or a sequence of types, not {type(key_type).__name__}"
+            f"a key type must be a name or a sequence of types, not {type(key_type).__name__}"
         )
     return JavaType("Tuple", tuple(map(_of_field, key_type)))
 
@@ -362,8 +363,8 @@ def _name_of(value: object) -> str:
     if isinstance(value, Integral):
         return "long"
     raise UnsupportedTypeError(
-        f"a key cannot be a {type(value).__name__}: use str, int, float, bool, Decimal, date, "
-        "time, datetime, timedelta, UUID, or a tuple of these"
+        f"a key cannot be of type {type(value).__name__}: use str, int, float, bool, Decimal, "
+        "date, time, datetime, timedelta, UUID, or a tuple of these"
     )
 
 
@@ -372,7 +373,8 @@ def _tuple_hash(fields: Sequence[object], types: Sequence[AnyType] | None) -> in
         raise InvalidArgumentError(f"the key has {len(fields)} fields but {len(types)} key types")
     if len(fields) > MAX_TUPLE_ARITY:
         raise UnsupportedTypeError(
-            f"Flink has no tuple of {len(fields)} fields (at most {MAX_TUPLE_ARITY}): nest tuples"
+            f"Flink has no tuple of {len(fields)} fields (at most {MAX_TUPLE_ARITY}): use "
+            "nested tuples"
         )
     h = 0  # a list starts with 1, a tuple with 0
     for field, key_type in zip(fields, types or [None] * len(fields), strict=True):

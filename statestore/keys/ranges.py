@@ -40,7 +40,8 @@ class RangeAssignment:
         """Check that the ranges tile all key groups."""
         if not self.stops or any(stop <= first for first, stop in pairwise((0, *self.stops))):
             raise ParallelismError(
-                f"each subtask owns a key group, which is not so in {self.stops}"
+                f"every subtask must own at least one key group, which {self.stops} does not "
+                "satisfy"
             )
 
     @property
@@ -57,7 +58,7 @@ class RangeAssignment:
         """Return the key groups of a subtask; ParallelismError if the subtask does not exist."""
         if not 0 <= subtask < self.parallelism:
             raise ParallelismError(
-                f"subtask {subtask} does not exist: they are 0..{self.parallelism - 1}"
+                f"subtask {subtask} does not exist: the subtasks are 0..{self.parallelism - 1}"
             )
         return self.ranges()[subtask]
 
@@ -65,7 +66,8 @@ class RangeAssignment:
         """Return the owner of a key group; ParallelismError if the group does not exist."""
         if not 0 <= key_group < self.max_parallelism:
             raise ParallelismError(
-                f"key group {key_group} does not exist: they are 0..{self.max_parallelism - 1}"
+                f"key group {key_group} does not exist: the key groups are "
+                f"0..{self.max_parallelism - 1}"
             )
         return bisect_right(self.stops, key_group)
 
@@ -171,15 +173,15 @@ def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
     of bounds.
     """
     if not 0 < wanted <= MAX_PARALLELISM:
-        raise InvalidArgumentError(f"max parallelism lies in 1..{MAX_PARALLELISM}, not {wanted}")
+        raise InvalidArgumentError(f"max parallelism must be in 1..{MAX_PARALLELISM}, not {wanted}")
     if wanted == stored:
         return None
     if wanted % stored and stored % wanted:
         divisor = next(n for n in range(stored // 2, 0, -1) if stored % n == 0)
         near = [n for n in (divisor, stored * 2, stored * 4) if n <= MAX_PARALLELISM]
         raise ParallelismError(
-            f"max parallelism {wanted} cannot be read from the stored {stored} without rewriting: "
-            f"it is neither a multiple nor a divisor (such as {', '.join(map(str, near))}). Use "
-            "'statestore rekey' for any other"
+            f"stored max parallelism {stored} cannot be read as {wanted} without a rewrite: "
+            f"{wanted} is neither a multiple nor a divisor of it (for example "
+            f"{', '.join(map(str, near))}). Use 'statestore rekey' for any other value"
         )
     return Ceiling(stored, wanted)

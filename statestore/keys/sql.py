@@ -251,7 +251,9 @@ def _raw(sql_type: SqlType, value: object) -> bytes:
         try:
             raw, length = value.encode(), len(value)
         except UnicodeEncodeError as error:
-            raise InvalidArgumentError(f"{value!r} has a lone surrogate: no UTF-8") from error
+            raise InvalidArgumentError(
+                f"{value!r} has an unpaired surrogate, so it is not valid UTF-8"
+            ) from error
     else:
         raise wrong_value(sql_type.name, value)
     if length > sql_type.precision:

@@ -70,7 +70,7 @@ def test_parallelism_is_at_most_the_number_of_key_groups(parallelism: int) -> No
 
 @pytest.mark.parametrize("stops", [(), (0,), (2, 2), (3, 1), (-1, 4)])
 def test_each_subtask_owns_a_key_group(stops: tuple[int, ...]) -> None:
-    with pytest.raises(ParallelismError, match="each subtask owns a key group"):
+    with pytest.raises(ParallelismError, match="every subtask must own at least one key group"):
         RangeAssignment(stops)
 
 

@@ -86,7 +86,9 @@ def test_the_same_number_is_an_identity() -> None:
 def test_neither_multiple_nor_divisor_names_rekey(stored: int, wanted: int) -> None:
     with pytest.raises(ParallelismError, match="statestore rekey") as caught:
         ceiling_of(stored, wanted)
-    assert f"{wanted} cannot be read from the stored {stored}" in str(caught.value)
+    assert f"stored max parallelism {stored} cannot be read as {wanted} without" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("wanted", [0, -128, MAX_PARALLELISM * 2])
@@ -100,5 +102,5 @@ def test_proposed_numbers_are_valid(stored: int) -> None:
     wanted = next(number for number in range(2, stored) if number % stored and stored % number)
     with pytest.raises(ParallelismError) as caught:
         ceiling_of(stored, wanted)
-    proposed = str(caught.value).partition("such as ")[2].partition(")")[0].split(", ")
+    proposed = str(caught.value).partition("for example ")[2].partition(")")[0].split(", ")
     assert all(ceiling_of(stored, int(number)) for number in proposed)
