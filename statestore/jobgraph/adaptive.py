@@ -306,7 +306,9 @@ class ConsumedInput:
         object.__setattr__(self, "partitions", tuple(map(tuple, self.partitions)))
         widths = [len(sizes) for sizes in self.partitions]
         if not widths or not widths[0]:
-            raise InvalidArgumentError("an input needs a partition with a subpartition")
+            raise InvalidArgumentError(
+                "an input needs at least one partition with at least one subpartition"
+            )
         for row, sizes in enumerate(self.partitions):
             if widths[row] != widths[0]:
                 raise InvalidArgumentError(
@@ -379,8 +381,9 @@ class Options:
         """
         if self.vertex_parallelism is not None:
             raise InvalidArgumentError(
-                f"vertex_parallelism {self.vertex_parallelism} is set and the vertex has inputs: "
-                "there is nothing to decide; leave it out, or set the bounds to it"
+                f"vertex_parallelism {self.vertex_parallelism} is set although the vertex has "
+                "inputs, from which its parallelism is computed; remove it, or set the "
+                "minimum and maximum parallelism to this value"
             )
         least = max(self.min_parallelism, self.vertex_min_parallelism or 1)
         least = min(least, self.vertex_max_parallelism)
@@ -469,8 +472,8 @@ def _aligned(inputs: _Inputs, limit: int, bounds: _Bounds) -> dict[int, Groups]:
     kept = {len(one.partitions) for one in inputs.values() if one.intra_correlated}
     if len(kept) > 1:
         raise InvalidArgumentError(
-            f"pointwise inputs that keep partitions whole have {sorted(kept)} partitions: they "
-            "need the same number"
+            f"pointwise inputs that keep partitions whole have {sorted(kept)} partitions: "
+            "they must all have the same number"
         )
     cell_counts = [len(one.partitions) * one.subpartitions for one in inputs.values()]
     count = kept.pop() if kept else min(*cell_counts, _SLICES_PER_SUBTASK * bounds.most)
@@ -508,14 +511,14 @@ def _joined(inputs: _Inputs, limit: int, bounds: _Bounds, options: Options) -> d
     widths = {one.subpartitions for side in sides.values() for one in side}
     if len(widths) > 1:
         raise InvalidArgumentError(
-            f"inputs whose keys must meet have {sorted(widths)} subpartitions: they need the same "
-            "number"
+            f"inputs whose keys must meet have {sorted(widths)} subpartitions: they must all "
+            "have the same number"
         )
     for type_number, side in sides.items():
         if len({one.intra_correlated for one in side}) > 1:
             raise InvalidArgumentError(
-                f"the inputs of type number {type_number} differ in intra_correlated: give all of "
-                "them the same"
+                f"the inputs of type number {type_number} differ in intra_correlated: give "
+                "all of them the same value"
             )
     tables = [
         ([one.partitions for one in side], not side[0].intra_correlated) for side in sides.values()

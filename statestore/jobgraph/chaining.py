@@ -70,7 +70,7 @@ def is_chainable(graph: JobGraph, edge: Edge) -> bool:
     InvalidArgumentError if the edge is not in the graph.
     """
     if edge not in graph.in_edges(edge.target):
-        raise InvalidArgumentError(f"the job graph has no {edge}: take one of its edges")
+        raise InvalidArgumentError(f"the job graph has no {edge}: choose one of its edges")
     return edge in chainable_edges(graph)
 
 
@@ -83,7 +83,7 @@ def job_vertices(graph: JobGraph, ids: Mapping[str, str]) -> tuple[JobVertex, ..
     missing = [node.name for node in graph.nodes if node.name not in ids]
     if missing:
         raise InvalidArgumentError(
-            f"ids has no operator id of {missing[0]!r}: pass operator_ids(graph) of the same graph"
+            f"ids has no operator id for {missing[0]!r}: pass operator_ids(graph) of the same graph"
         )
     walk = _Walk(graph)
     return tuple(

@@ -91,7 +91,7 @@ class GraphTables:
 def graph_tables(text: str) -> GraphTables:
     """Parse the TOML document of a job graph; SettingsError names the problem and the place."""
     if not isinstance(text, str):
-        raise SettingsError(f"a job graph is a string of TOML, not {type(text).__name__}")
+        raise SettingsError(f"a job graph must be a string of TOML, not {type(text).__name__}")
     try:
         document = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -126,7 +126,7 @@ def close_match(name: object, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     more = ", …" if len(names) > _LISTED else ""
-    return f"there is {', '.join(map(repr, names[:_LISTED])) or 'none'}{more}"
+    return f"known names are {', '.join(map(repr, names[:_LISTED])) or 'none'}{more}"
 
 
 def _node(place: str, table: Table, *, has_inputs: bool) -> Table:
@@ -143,7 +143,7 @@ def _node(place: str, table: Table, *, has_inputs: bool) -> Table:
 def _inputs(place: str, table: Table) -> list[tuple[str, Table]]:
     given = [key for key in _INPUTS if key in table]
     if len(given) > 1:
-        raise SettingsError(f"{place} has inputs and [[operator.input]]: use one of them")
+        raise SettingsError(f"{place} has both inputs and [[operator.input]]: use only one of them")
     edges = []
     for key in given:
         for index, value in enumerate(_list(f"{place}.{key}", table[key])):
@@ -257,12 +257,12 @@ class Node:
         for flag in ("source", "legacy_source", "yielding"):
             _check_bool(f"{flag} of {self}", getattr(self, flag))
         if self.source and self.legacy_source:
-            raise InvalidArgumentError(f"{self} is a source and a legacy source: choose one")
+            raise InvalidArgumentError(f"{self} is both a source and a legacy source: choose one")
         if self.uid_hash is not None:
             if not _HASH.fullmatch(str(self.uid_hash)):
                 raise InvalidArgumentError(
-                    f"the uid_hash of {self} is {self.uid_hash!r}: it must be 32 hex digits, as "
-                    "operator ids are; a name goes into uid"
+                    f"the uid_hash of {self} is {self.uid_hash!r}: it must be 32 hex digits, "
+                    "like an operator id; put a name into uid"
                 )
             object.__setattr__(self, "uid_hash", self.uid_hash.lower())
         highest = MAX_PARALLELISM if self.max_parallelism is None else self.max_parallelism
@@ -432,13 +432,13 @@ class JobGraph:
         seen: dict[tuple[str, str], str] = {}
         for node in self.nodes:
             if not isinstance(node, Node):
-                raise InvalidArgumentError(f"a node is a Node, not {type(node).__name__}")
+                raise InvalidArgumentError(f"a node must be a Node, not {type(node).__name__}")
             if not self.auto_generate_uids and node.uid is None:
                 raise InvalidArgumentError(
-                    f"{node} has no uid, and auto_generate_uids is off: give it one"
+                    f"{node} has no uid, and auto_generate_uids is off: give it a uid"
                 )
             if ("name", node.name) in seen:
-                raise InvalidArgumentError(f"two operators are called {node.name!r}: rename one")
+                raise InvalidArgumentError(f"two operators are named {node.name!r}: rename one")
             seen["name", node.name] = node.name
             for what, value in (("uid", node.uid), ("uid_hash", node.uid_hash)):
                 if value is None:
@@ -446,28 +446,30 @@ class JobGraph:
                 other = seen.setdefault((what, value), node.name)
                 if other != node.name:
                     raise InvalidArgumentError(
-                        f"the operators {other!r} and {node.name!r} have one {what}, {value!r}: "
-                        "give each its own, or both would claim the same state"
+                        f"the operators {other!r} and {node.name!r} have the same {what} "
+                        f"{value!r}: give each its own, otherwise both would claim the same state"
                     )
 
     def _check_edge(self, edge: Edge) -> None:
         if not isinstance(edge, Edge):
-            raise InvalidArgumentError(f"an edge is an Edge, not {type(edge).__name__}")
+            raise InvalidArgumentError(f"an edge must be an Edge, not {type(edge).__name__}")
         for name in (edge.source, edge.target):
             if name not in self._positions:
                 hint = close_match(name, self._positions)
-                raise InvalidArgumentError(f"{edge}: there is no operator {name!r}; {hint}")
+                raise InvalidArgumentError(
+                    f"{edge}: the job graph has no operator {name!r}; {hint}"
+                )
         source, target = self.node(edge.source), self.node(edge.target)
         if target.source or target.legacy_source:
             raise InvalidArgumentError(
-                f"{edge}: {target} is a source and has no inputs; remove the edge, or make it an "
-                "operator"
+                f"{edge}: {target} is a source and has no inputs; remove the edge, or make "
+                f"{target} an operator"
             )
         forward = edge.partitioner is EdgePartitioner.FORWARD
         if forward and source.parallelism != target.parallelism:
             raise InvalidArgumentError(
                 f"{edge} is forward, but goes from parallelism {source.parallelism} to "
-                f"{target.parallelism}: use rebalance or rescale, or make them equal"
+                f"{target.parallelism}: use rebalance or rescale, or make both parallelisms equal"
             )
 
 
@@ -486,7 +488,7 @@ def _made(build: Callable[..., V], place: str, table: Table) -> V:
 
 def _check_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise InvalidArgumentError(f"{what} must be a string that is not empty, not {value!r}")
+        raise InvalidArgumentError(f"{what} must be a non-empty string, not {value!r}")
 
 
 def _check_bool(what: str, value: object) -> None:

@@ -65,8 +65,8 @@ class HintReason(StrEnum):
     """The reason to assume that a stored operator is one of the job's."""
 
     SAME_NAME = "it has the same name"
-    OLD_NAME = "the stored job called it so"
-    OLD_POSITION = "it has the same place in the job"
+    OLD_NAME = "the stored job used this name"
+    OLD_POSITION = "it has the same position in the job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Matching:
         for found in self.nodes:
             if found.node.name == name:
                 return found
-        raise InvalidArgumentError(f"there is no operator {name!r} in the job graph")
+        raise InvalidArgumentError(f"the job graph has no operator {name!r}")
 
     def outcome_of(self, stored: StoredOperator) -> Outcome:
         """Return FOUND, DROPPED or IGNORED for one of the stored operators."""
@@ -188,15 +188,17 @@ class Matching:
         if not self.dropped:
             return
         losses = "; ".join(
-            f"{stored} with {stored.rows} rows, {stored.size_bytes} bytes "
-            f"({', '.join(stored.states) or 'its states are not named'})"
+            (
+                f"{stored} with {stored.rows} rows, {stored.size_bytes} bytes "
+                f"({', '.join(stored.states) or 'state names unknown'})"
+            )
             for stored in self.dropped
         )
         advice = "; ".join(map(str, self.hints))
         advice = f"To keep it: {advice}. " if advice else ""
         raise UnclaimedStateError(
-            f"no operator of the job claims this state, which would be lost: {losses}. {advice}"
-            "To give it up: allow_non_restored_state=True (--allow-non-restored-state)"
+            f"no operator of the job claims this state, so it would be lost: {losses}. "
+            f"{advice}To drop it: allow_non_restored_state=True (--allow-non-restored-state)"
         )
 
 
@@ -213,7 +215,7 @@ def match(
     if len(by_id) != len(stored):
         ids = [one.operator_id for one in stored]
         twice = next(one for one in ids if ids.count(one) > 1)
-        raise InvalidArgumentError(f"two stored operators have the id {twice}: pass each once")
+        raise InvalidArgumentError(f"two stored operators have the id {twice}: pass each only once")
     nodes = _look_up(by_id, graph)
     claimants: dict[str, str] = {}
     for node in nodes:

@@ -47,7 +47,7 @@ def operator_id(uid: str) -> str:
     for anything but a string.
     """
     if not isinstance(uid, str):
-        raise InvalidArgumentError(f"an operator uid is a string, not {type(uid).__name__}")
+        raise InvalidArgumentError(f"an operator uid must be a string, not {type(uid).__name__}")
     if not uid:
         raise InvalidArgumentError("an operator uid must not be empty")
     return _hashed(uid)
@@ -87,7 +87,7 @@ def operator_ids(graph: JobGraph) -> dict[str, str]:
             continue
         if found in owners:
             raise InvalidArgumentError(
-                f"the operators {owners[found]!r} and {name!r} have one operator id, "
+                f"the operators {owners[found]!r} and {name!r} have the same operator id "
                 f"{found.hex()}: give one of them another uid"
             )
         ids[name], owners[found] = found, name
@@ -179,8 +179,9 @@ class Operators:
             other = seen.setdefault(label_of(node), node)
             if other is not node:
                 raise InvalidArgumentError(
-                    f"{other} and {node} would keep their state in one place, {label_of(node)!r}: "
-                    "the uid of one is the name of the other, which has no uid; give it one"
+                    f"{other} and {node} would keep their state in the same place, "
+                    f"{label_of(node)!r}: the uid of the first is the name of the second, "
+                    "which has no uid; give the second a uid"
                 )
 
     def parallelism_of(self, label: str) -> int:
@@ -231,7 +232,7 @@ class Operators:
         if self.graph is not None and label not in self._by_label:
             raise InvalidArgumentError(
                 f"the job graph has no operator {label!r}: {close_match(label, self._by_label)}. "
-                "State is kept under the operator's uid, or under its name when it has no uid"
+                "State is stored under the operator's uid, or under its name if it has no uid"
             )
 
     @cached_property

@@ -225,14 +225,14 @@ def decide_for_key_groups(
     check_bounds(min_parallelism, max_parallelism)
     if not 1 <= len(sizes) <= MAX_PARALLELISM:
         raise InvalidArgumentError(
-            f"{len(sizes)} key groups are out of bounds: there must be 1..{MAX_PARALLELISM}"
+            f"there are {len(sizes)} key groups: the number must be in 1..{MAX_PARALLELISM}"
         )
     for key_group, size in enumerate(sizes):
         check_bytes(f"key group {key_group}", size)
     if min_parallelism > len(sizes):
         raise InvalidArgumentError(
-            f"min_parallelism {min_parallelism} is above the number of key groups, {len(sizes)}: "
-            "a subtask would own none; lower it"
+            f"min_parallelism {min_parallelism} is above the number of key groups, "
+            f"{len(sizes)}, so a subtask would own none: lower it"
         )
     row = SizeCutter(sizes)
     most = min(max_parallelism, len(sizes))
@@ -283,7 +283,7 @@ def check_bounds(
             )
     if least > most:  # type: ignore[operator]
         raise InvalidArgumentError(
-            f"{names[0]} {least} is above {names[1]} {most}: lower the one or raise the other"
+            f"{names[0]} {least} is above {names[1]} {most}: lower the first or raise the second"
         )
 
 
@@ -339,8 +339,8 @@ def decide_2022(
     least, most = round_up_to_power_of_two(min_parallelism), _power_of_two_below(max_parallelism)
     if least > most:
         raise InvalidArgumentError(
-            f"no power of two lies in {min_parallelism}..{max_parallelism}, the minimum and "
-            "maximum parallelism: move one of them"
+            f"no power of two is in {min_parallelism}..{max_parallelism}, the range from "
+            "minimum to maximum parallelism: change one of them"
         )
     if not inputs:
         return min(default_source_parallelism, vertex_max_parallelism)

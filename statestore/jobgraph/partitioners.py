@@ -122,7 +122,8 @@ def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) ->
     check_parallelism(new, "new parallelism")
     if not is_int(subtask) or not 0 <= subtask < new:
         raise InvalidArgumentError(
-            f"there is no subtask {subtask!r}: at parallelism {new} subtasks are 0 to {new - 1}"
+            f"subtask {subtask!r} does not exist: at parallelism {new} the subtasks are 0 to "
+            f"{new - 1}"
         )
     if mapper is StateMapper.UNSUPPORTED:
         raise ParallelismError(
@@ -229,7 +230,7 @@ class Shuffle(Partitioner):
 
     def __post_init__(self) -> None:
         if self.seed is not None and (not is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
-            raise InvalidArgumentError(f"a seed is a signed 64-bit integer, not {self.seed!r}")
+            raise InvalidArgumentError(f"a seed must be a signed 64-bit integer, not {self.seed!r}")
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         if self.seed is None:
@@ -299,7 +300,7 @@ class Broadcast(Partitioner):
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         raise InvalidArgumentError(
-            f"Broadcast sends a record to all {channels} channels, not to one: ask for channels()"
+            f"Broadcast sends each record to all {channels} channels: call channels() instead"
         )
 
 
@@ -376,15 +377,15 @@ class Custom(Partitioner):
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise InvalidArgumentError(f"Custom needs a function, not {self.function!r}")
+            raise InvalidArgumentError(f"Custom requires a function, not {self.function!r}")
         object.__setattr__(self, "key", column_names(self.key))
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         answer = self.function(key, channels)
         if not is_int(answer) or not 0 <= answer < channels:
             raise InvalidArgumentError(
-                f"the custom partitioner answered {answer!r} for key {key!r}: with {channels} "
-                f"channels it must answer an integer in 0..{channels - 1}"
+                f"the custom partitioner returned {answer!r} for key {key!r}: with {channels} "
+                f"channels it must return an integer in 0..{channels - 1}"
             )
         return int(answer)
 
@@ -425,4 +426,4 @@ def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
 
 
 def _undrawn(what: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{what} is not drawn yet: give it, or call started()")
+    return InvalidArgumentError(f"{what} has no value yet: set it, or call started()")

@@ -224,8 +224,8 @@ class RedistributionPlan:
         """
         if not is_int(subtask) or not 0 <= subtask < self.parallelism:
             raise InvalidArgumentError(
-                f"there is no subtask {subtask!r}: at parallelism {self.parallelism} subtasks are "
-                f"0 to {self.parallelism - 1}"
+                f"subtask {subtask!r} does not exist: at parallelism {self.parallelism} the "
+                f"subtasks are 0 to {self.parallelism - 1}"
             )
         return {name: self._runs_of(state, subtask) for name, state in self._states.items()}
 
@@ -329,7 +329,8 @@ def _counted(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
     """Check that the elements are sequences, and return ``old`` with their counts."""
     if not _is_list(old) or not all(one is None or isinstance(one, Mapping) for one in old):
         raise InvalidArgumentError(
-            "what the old subtasks reported is a list: of each its states by name, None for none"
+            "the reports of the old subtasks must be a list with one item per subtask: its "
+            "states by name, or None"
         )
     for subtask, states in enumerate(old):
         for name, (_, elements) in (states or {}).items():

@@ -234,8 +234,8 @@ class ExponentialDelay(RestartStrategy):
         if self.jitter:
             if between is None:
                 raise InvalidArgumentError(
-                    f"jitter {self.jitter} needs a source of chance: pass random.Random().randint "
-                    "to notify, or set jitter to 0"
+                    f"jitter {self.jitter} requires a random number source: pass "
+                    "random.Random().randint to notify, or set jitter to 0"
                 )
             offset = int(backoff * self.jitter)
             backoff += between(-offset, offset)
@@ -329,7 +329,7 @@ def _check_keys(settings: Mapping[str, str]) -> None:
         # An option with a typo in the prefix would be ignored as an option of something else.
         ours = key.startswith(_PREFIX) or get_close_matches(key, OPTIONS, n=1, cutoff=0.95)
         if ours and key not in OPTIONS:
-            raise SettingsError(f"there is no option {key!r}: {_hint(key, OPTIONS)}")
+            raise SettingsError(f"unknown option {key!r}: {_hint(key, OPTIONS)}")
         if ours and not isinstance(value, str):
             raise SettingsError(f"{key} must be a string, not {value!r}")
 
@@ -337,7 +337,7 @@ def _check_keys(settings: Mapping[str, str]) -> None:
 def _named(type_key: str, settings: Mapping[str, str]) -> RestartStrategy:
     name = settings[type_key].strip().lower()
     if name not in _NAMED:
-        raise SettingsError(f"{type_key}: there is no strategy {name!r}: {_hint(name, _NAMED)}")
+        raise SettingsError(f"{type_key}: unknown strategy {name!r}: {_hint(name, _NAMED)}")
     strategy, names, options = _NAMED[name]
     prefix = f"{_PREFIX}.{names.split()[0]}"
     values = {}
@@ -355,7 +355,7 @@ def _named(type_key: str, settings: Mapping[str, str]) -> RestartStrategy:
 
 def _hint(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(known)}"
 
 
 def _value(field: str, text: str) -> float:
@@ -364,7 +364,7 @@ def _value(field: str, text: str) -> float:
     try:
         return float(text) if field in ("multiplier", "jitter") else int(text)
     except ValueError:
-        raise SettingsError(f"{text!r} is not a number that fits") from None
+        raise SettingsError(f"{text!r} is not a number in the allowed range") from None
 
 
 _UNITS: Final = {
@@ -396,7 +396,7 @@ def duration_ms(text: str) -> int:
     if length := _LENGTH.fullmatch(trimmed):
         label = length[2].strip().lower()
         if label and label not in _NANOS:
-            raise SettingsError(f"{text!r} has no known unit: {_hint(label, _NANOS)}")
+            raise SettingsError(f"{text!r} has an unknown unit: {_hint(label, _NANOS)}")
         nanos = int(length[1]) * _NANOS[label or "ms"]
     elif iso := _ISO.fullmatch(trimmed):
         days, hours, minutes, seconds = (int(part or 0) for part in iso.groups()[:4])

@@ -151,8 +151,8 @@ class SharedFiles:
             known = files.get(key)
             if known is None and handle is None:
                 raise NotFoundError(
-                    f"checkpoint {checkpoint_id} uses file {key!r}, which no kept checkpoint has: "
-                    f"{_hint(key, files)}; write the file again"
+                    f"checkpoint {checkpoint_id} uses file {key!r}, which no retained "
+                    f"checkpoint has: {_hint(key, files)}; write the file again"
                 )
             if known is None:
                 assert handle is not None
@@ -161,9 +161,9 @@ class SharedFiles:
                 files[key] = replace(known, last_used_by=max(known.last_used_by, checkpoint_id))
             else:
                 raise InvalidArgumentError(
-                    f"checkpoint {checkpoint_id} gives {handle!r} for {key!r}, which is "
-                    f"{known.handle!r} since checkpoint {known.created_by}: use that one, or "
-                    "another key"
+                    f"checkpoint {checkpoint_id} passes {handle!r} for {key!r}, which has "
+                    f"been {known.handle!r} since checkpoint {known.created_by}: use that "
+                    "handle, or another key"
                 )
         return Used(replace(self, files=files), {key: files[key].handle for key in handles})
 
@@ -212,7 +212,9 @@ def _hint(key: str, known: Mapping[str, SharedFile]) -> str:
 def _check_id(checkpoint_id: object) -> None:
     # Python's bool is an int, but a bool as an id is always a mistake.
     if not isinstance(checkpoint_id, int) or isinstance(checkpoint_id, bool) or checkpoint_id < 0:
-        raise InvalidArgumentError(f"a checkpoint id is an int from 0 on, not {checkpoint_id!r}")
+        raise InvalidArgumentError(
+            f"a checkpoint id must be an integer of at least 0, not {checkpoint_id!r}"
+        )
 
 
 class SnapshotKind(StrEnum):
@@ -345,7 +347,8 @@ class Retention:
         """
         if any(known.checkpoint_id == snapshot.checkpoint_id for known in self.kept + self.waiting):
             raise InvalidArgumentError(
-                f"checkpoint {snapshot.checkpoint_id} was added before: ids must not repeat"
+                f"checkpoint {snapshot.checkpoint_id} was already added: each id can be added "
+                "only once"
             )
         queue = (*self.kept, snapshot)
         spared = _spared(queue)

@@ -135,10 +135,11 @@ class VertexDemand:
 
     def __post_init__(self) -> None:
         check_parallelism(self.minimum, "the minimum parallelism")
-        check_parallelism(self.wanted, "the wanted parallelism")
+        check_parallelism(self.wanted, "the desired parallelism")
         if self.minimum > self.wanted:
             raise ParallelismError(
-                f"the minimum parallelism {self.minimum} is above the wanted one, {self.wanted}"
+                f"the minimum parallelism {self.minimum} is above the desired parallelism "
+                f"{self.wanted}"
             )
 
     def parallelism(self, slots: int) -> int:
@@ -226,7 +227,7 @@ def slots_per_group(groups: Mapping[str, Sequence[VertexDemand]], free: int) -> 
     """
     for group, demands in groups.items():
         if not demands:
-            raise InvalidArgumentError(f"slot sharing group {group!r} has no vertex: leave it out")
+            raise InvalidArgumentError(f"slot sharing group {group!r} has no vertex: remove it")
     needs = {group: max(vertex.minimum for vertex in each) for group, each in groups.items()}
     room = {g: max(vertex.wanted for vertex in each) - needs[g] for g, each in groups.items()}
     left = check_int("the number of free slots", free) - sum(needs.values())
@@ -294,7 +295,9 @@ class PreviousAllocation:
     def __post_init__(self) -> None:
         check_int("a slot id", self.slot)
         if check_int("size_bytes", self.size_bytes) < 0:
-            raise InvalidArgumentError(f"slot {self.slot}: {self.size_bytes} bytes, below 0")
+            raise InvalidArgumentError(
+                f"slot {self.slot} has a negative size of {self.size_bytes} bytes"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +344,9 @@ def assign_by_locality(
     """
     known = {state.vertex: state for state in vertices}
     if len(known) < len(vertices):
-        raise InvalidArgumentError("a vertex is given twice: give its old subtasks together")
+        raise InvalidArgumentError(
+            "a vertex is listed twice: combine its old subtasks in one entry"
+        )
     scores: dict[str, dict[int, int]] = {}
     for vertex, owners in _owners(groups, known).items():
         state = known[vertex]
@@ -350,8 +355,8 @@ def assign_by_locality(
         )
         if assignment.parallelism != len(owners):
             raise InvalidArgumentError(
-                f"vertex {vertex!r} has {assignment.parallelism} ranges, and the groups name "
-                f"{len(owners)} subtasks of it"
+                f"vertex {vertex!r} has {assignment.parallelism} ranges, but the groups name "
+                f"{len(owners)} of its subtasks"
             )
         _add_scores(scores, owners, assignment, state.previous)
     by_score, remaining = _assign(scores, tuple(groups), free)
@@ -384,17 +389,20 @@ def _owners(
         for vertex, subtask in members:
             if vertex not in known:
                 raise InvalidArgumentError(
-                    f"group {group!r} has vertex {vertex!r}; there is {[*known]}"
+                    f"group {group!r} names the unknown vertex {vertex!r}; known vertices: "
+                    f"{[*known]}"
                 )
             owner = owners.setdefault(vertex, {}).setdefault(subtask, group)
             if owner != group:
                 raise InvalidArgumentError(
-                    f"subtask {subtask} of vertex {vertex!r} is in groups {owner!r} and {group!r}"
+                    f"subtask {subtask} of vertex {vertex!r} is in both group {owner!r} and "
+                    f"group {group!r}"
                 )
     for vertex, subtasks in owners.items():
         if missing := set(range(len(subtasks))) - subtasks.keys():
             raise InvalidArgumentError(
-                f"no group has subtask {min(missing)} of vertex {vertex!r}, which has {[*subtasks]}"
+                f"no group contains subtask {min(missing)} of vertex {vertex!r}, whose "
+                f"subtasks are {[*subtasks]}"
             )
     return owners
 

@@ -244,5 +244,5 @@ def test_every_operator_is_in_one_vertex() -> None:
 
 
 def test_missing_ids_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="no operator id of 'down'"):
+    with pytest.raises(InvalidArgumentError, match="no operator id for 'down'"):
         job_vertices(pair(), {"up": "0" * 32})

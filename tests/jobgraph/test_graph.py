@@ -88,13 +88,13 @@ def test_a_cycle_is_named(edges: list[tuple[str, str]], path: str) -> None:
     ("members", "edges", "message"),
     [
         (nodes("totals"), [Edge("total", "totals")], "no operator 'total'; did you mean 'totals'"),
-        (nodes("totals"), [Edge("totals", "zzz")], "no operator 'zzz'; there is 'totals'"),
-        (nodes("a", "a"), [], "two operators are called 'a'"),
-        ((Node("a", uid="u"), Node("b", uid="u")), [], "'a' and 'b' have one uid, 'u'"),
+        (nodes("totals"), [Edge("totals", "zzz")], "no operator 'zzz'; known names are 'totals'"),
+        (nodes("a", "a"), [], "two operators are named 'a'"),
+        ((Node("a", uid="u"), Node("b", uid="u")), [], "'a' and 'b' have the same uid 'u'"),
         (
             (Node("a", uid_hash="AB" * 16), Node("b", uid_hash="ab" * 16)),
             [],
-            "'a' and 'b' have one uid_hash",
+            "'a' and 'b' have the same uid_hash",
         ),
         (
             (Node("a", parallelism=2), Node("b")),
@@ -114,7 +114,7 @@ def test_an_inconsistent_graph_is_refused(members: Any, edges: Any, message: str
 def test_one_node_twice_is_refused() -> None:
     """This holds even for the same Python object."""
     node = Node("a")
-    with pytest.raises(InvalidArgumentError, match="two operators are called 'a'"):
+    with pytest.raises(InvalidArgumentError, match="two operators are named 'a'"):
         JobGraph((node, node))
 
 
@@ -286,12 +286,12 @@ def test_an_empty_document_is_an_empty_graph() -> None:
             r"operator\[0\] \('a'\): unknown key 'uidd': did you mean 'uid'",
         ),
         ("[[operator]]\nname = 'a'\nkind = 'sorce'", "unknown kind 'sorce': did you mean 'source'"),
-        ("[[operator]]\nname = 'a'\nkind = 3", "unknown kind 3: there is 'source'"),
+        ("[[operator]]\nname = 'a'\nkind = 3", "unknown kind 3: known names are 'source'"),
         ("[[operator]]\nname = 'a'\ninputs = 'b'", "inputs must be a list, not 'b'"),
         ("[[operator]]\nname = 'a'\ninputs = [3]", r"inputs\[0\] must be a table, not 3"),
         ("[[operator]]\nname = 'a'\ninputs = [{ form = 'b' }]", "did you mean 'from'"),
         ("[[operator]]\nname = 'a'\ninputs = [{ number = 1 }]", "the key 'from' is missing"),
-        ("[[operator]]\nname = 'a'\ninputs = []\ninput = []", "use one of them"),
+        ("[[operator]]\nname = 'a'\ninputs = []\ninput = []", "use only one of them"),
     ],
 )
 def test_a_document_of_another_shape_is_refused(text: str, message: str) -> None:

@@ -75,13 +75,13 @@ def test_a_graph_with_one_uid_twice_is_refused() -> None:
     ops = case["in"]["ops"]
     nodes = tuple(Node(op["name"], uid=op.get("uid")) for op in ops)
     edges = tuple(Edge(i["from"], op["name"]) for op in ops for g in op.get("in", ()) for i in g)
-    with pytest.raises(InvalidArgumentError, match="'a' and 'b' have one uid, 'dup'"):
+    with pytest.raises(InvalidArgumentError, match="'a' and 'b' have the same uid 'dup'"):
         JobGraph(nodes, edges)
 
 
 def test_two_uids_with_one_id_are_refused() -> None:
     """Java reads an unpaired surrogate as a question mark, so these two are the same uid there."""
-    with pytest.raises(InvalidArgumentError, match="'a' and 'b' have one operator id"):
+    with pytest.raises(InvalidArgumentError, match="'a' and 'b' have the same operator id"):
         operator_ids(JobGraph((Node("a", uid="x?"), Node("b", uid="x\ud83d"))))
 
 

@@ -89,9 +89,12 @@ def test_fewer_slots_than_groups_are_refused() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"g": [("w", 0)]}, r"group 'g' has vertex 'w'; there is \['v'\]"),
-        ({"g": [("v", 0)], "h": [("v", 0)]}, "subtask 0 of vertex 'v' is in groups 'g' and 'h'"),
-        ({"g": [("v", 1)]}, "no group has subtask 0 of vertex 'v'"),
+        ({"g": [("w", 0)]}, r"group 'g' names the unknown vertex 'w'; known vertices: \['v'\]"),
+        (
+            {"g": [("v", 0)], "h": [("v", 0)]},
+            "subtask 0 of vertex 'v' is in both group 'g' and group 'h'",
+        ),
+        ({"g": [("v", 1)]}, "no group contains subtask 0 of vertex 'v'"),
     ],
 )
 def test_groups_that_do_not_hold_each_subtask_once_are_refused(groups: Any, message: str) -> None:
@@ -100,7 +103,7 @@ def test_groups_that_do_not_hold_each_subtask_once_are_refused(groups: Any, mess
 
 
 def test_a_vertex_given_twice_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="given twice"):
+    with pytest.raises(InvalidArgumentError, match="listed twice"):
         assign_by_locality([VertexState("v", 8), VertexState("v", 8)], {}, [])
 
 
@@ -111,7 +114,7 @@ def test_more_subtasks_than_key_groups_are_refused() -> None:
 
 
 def test_negative_bytes_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="slot 3: -1 bytes"):
+    with pytest.raises(InvalidArgumentError, match="slot 3 has a negative size of -1 bytes"):
         old(3, 0, 7, -1)
 
 

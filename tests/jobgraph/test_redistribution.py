@@ -375,7 +375,9 @@ def test_an_invalid_element_count_is_refused(count: Any) -> None:
 
 @pytest.mark.parametrize("old", ["a", 3, None, ["s"], [{}, 3], {"s": ("split", [])}])
 def test_reports_without_subtasks_are_refused(old: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="what the old subtasks reported is a list"):
+    with pytest.raises(
+        InvalidArgumentError, match="the reports of the old subtasks must be a list"
+    ):
         redistribute(old, 2)
 
 

@@ -99,7 +99,7 @@ def test_only_the_first_settings_with_a_type_apply() -> None:
     ("settings", "message"),
     [
         ({"restart-strategy.type": "fixed-dely"}, "'fixed-dely': did you mean 'fixed-delay'"),
-        ({"restart-strategy.type": "zzz"}, "there is disable, none, off"),
+        ({"restart-strategy.type": "zzz"}, "known names are disable, none, off"),
         ({"restart-strategy.typ": "off"}, "did you mean 'restart-strategy.type'"),
         ({"restart-stategy.type": "off"}, "did you mean 'restart-strategy.type'"),
         (
@@ -120,7 +120,7 @@ def test_an_unknown_name_is_refused_with_one_that_is_close(settings: Any, messag
         ("fixed-delay.attempts", "-1", "attempts must be in 0"),
         ("fixed-delay.attempts", "1.5", "restart-strategy.fixed-delay.attempts: '1.5'"),
         ("fixed-delay.delay", "-1 s", "restart-strategy.fixed-delay.delay: '-1 s'"),
-        ("fixed-delay.delay", "1 week", "'1 week' has no known unit"),
+        ("fixed-delay.delay", "1 week", "'1 week' has an unknown unit"),
         ("failure-rate.max-failures-per-interval", "0", "max_failures must be in 1"),
         ("failure-rate.failure-rate-interval", "0", "interval_ms must be in 1"),
         ("exponential-delay.backoff-multiplier", "1", "multiplier must be above 1"),

@@ -144,7 +144,7 @@ def test_adding_leaves_the_retention_before_it_as_it_was() -> None:
 def test_an_id_that_repeats_is_refused() -> None:
     retention = after(1, [CHECKPOINT, CHECKPOINT])
     for number in (1, 2):
-        with pytest.raises(InvalidArgumentError, match=f"checkpoint {number} was added before"):
+        with pytest.raises(InvalidArgumentError, match=f"checkpoint {number} was already added"):
             retention.add(RetainedCheckpoint(number))
 
 

@@ -47,7 +47,9 @@ def test_files_are_kept_and_deleted_as_flink_does(number: int) -> None:
 def test_an_error_has_a_single_class() -> None:
     registry = SharedFiles().use(1, {"k": "h1"}).registry
     assert not issubclass(NotFoundError, InvalidArgumentError)
-    with pytest.raises(InvalidArgumentError, match="'h2' for 'k', which is 'h1' since checkpoint"):
+    with pytest.raises(
+        InvalidArgumentError, match="'h2' for 'k', which has been 'h1' since checkpoint"
+    ):
         registry.use(2, {"k": "h2"})
     with pytest.raises(NotFoundError, match=r"checkpoint 2 uses file 'kk'.*did you mean 'k'"):
         registry.use(2, {"kk": None})
@@ -138,5 +140,5 @@ def test_an_invalid_checkpoint_id_is_refused(checkpoint: Any) -> None:
         lambda: registry.restored(checkpoint, "CLAIM"),
         lambda: registry.release(checkpoint),
     ):
-        with pytest.raises(InvalidArgumentError, match="a checkpoint id is an int"):
+        with pytest.raises(InvalidArgumentError, match="a checkpoint id must be an integer"):
             ask()
