@@ -53,8 +53,8 @@ def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") ->
                 break
             return width
     raise InvalidArgumentError(
-        f"{what} of {state} names the columns ({', '.join(map(str, names))}); give its key "
-        f"({', '.join(state.key)}), or all of ({', '.join(state.identity)})"
+        f"{what} of {state} has the columns ({', '.join(map(str, names))}); it must have the key "
+        f"columns ({', '.join(state.key)}), or all identity columns ({', '.join(state.identity)})"
     )
 
 
@@ -75,8 +75,8 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
         return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
     except (InvalidArgumentError, SchemaMismatchError) as error:
         raise SchemaMismatchError(
-            f"{error}. Changes have the columns of what they change; take a full snapshot to "
-            "change the columns"
+            f"{error}. Upserts must have the columns of the stored state; take a full "
+            "snapshot to change the columns"
         ) from error
 
 
@@ -219,9 +219,9 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
         if len(both):
             entry = shown(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
             raise DuplicateKeyError(
-                f"the entry {entry} of {changes} comes and is deleted in one checkpoint; give it "
-                "to one of upserts and deletes. To write a key anew, without what it had, name it "
-                "in cleared"
+                f"the entry {entry} of {changes} is both upserted and deleted in one "
+                "checkpoint; keep it in only one of upserts and deletes. To replace all "
+                "entries of a key, name the key in cleared"
             )
 
 

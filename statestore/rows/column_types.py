@@ -103,25 +103,27 @@ def _advice(kind: pa.DataType) -> str:
     advice: list[tuple[Callable[[pa.DataType], bool], str]] = [
         (
             pa.types.is_unsigned_integer,
-            "cast it to a signed integer (Spark and Delta have no unsigned ones)",
+            "cast it to a signed integer (Spark and Delta have no unsigned integers)",
         ),
         (
             pa.types.is_time,
             (
-                "cast it to the nanoseconds of the day (long); as a key say key_types='LocalTime' "
-                "('TIME(3)' in flink-sql), and its key groups stay"
+                "cast it to nanoseconds of the day (long); for a key column also pass "
+                "key_types='LocalTime' ('TIME(3)' in flink-sql), which keeps its key groups"
             ),
         ),
         (
             pa.types.is_duration,
             (
-                "cast it to nanoseconds (long); as a key say key_types='Duration', and its key "
-                "groups stay"
+                "cast it to nanoseconds (long); for a key column also pass "
+                "key_types='Duration', which keeps its key groups"
             ),
         ),
-        (pa.types.is_null, "give the column a type"),
+        (pa.types.is_null, "the column has only nulls; give it a type"),
     ]
-    return next((text for test, text in advice if test(kind)), "cast it to a type that Delta has")
+    return next(
+        (text for test, text in advice if test(kind)), "cast it to a type that Delta supports"
+    )
 
 
 # Python UUIDs, in keys that are hashed as UUIDs. They are stored as the 16 bytes or the text that

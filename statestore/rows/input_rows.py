@@ -74,7 +74,7 @@ def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(
-            f"the names of the columns of {subject} are strings, not {names!r:.80}; rename them "
+            f"the column names of {subject} must be strings, not {names!r:.80}; rename them "
             "with frame.columns = […]"
         )
     columns = [_column(frame.iloc[:, at], name, subject) for at, name in enumerate(names)]
@@ -87,8 +87,8 @@ def _refuse_index(index: Any, subject: str) -> None:
     named = [name for name in index.names if name is not None]
     what = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
     raise InvalidArgumentError(
-        f"the pandas frame of {subject} has {what}, which is no column: "
-        "frame.reset_index() makes one of it, frame.reset_index(drop=True) leaves it out"
+        f"the pandas frame of {subject} has {what}, which is not a column: "
+        "frame.reset_index() turns it into columns, frame.reset_index(drop=True) removes it"
     )
 
 
@@ -101,8 +101,8 @@ def _column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray:
         return pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject}, of pandas' type {kind}, cannot be read as Arrow: "
-            f"{error}; give it another type with astype"
+            f"the column {name!r} of {subject} has the pandas type {kind}, which cannot be "
+            f"converted to Arrow: {error}; convert it with astype"
         ) from error
 
 
@@ -188,10 +188,10 @@ def _refuse_rounded(column: pa.ChunkedArray, field: pa.Field, subject: str) -> N
     at = pc.index(pc.greater(pc.abs(column), pa.scalar(end, column.type)), True).as_py()
     if at >= 0:
         raise InvalidArgumentError(
-            f"row {at} of {subject} has {column[at].as_py()!r} in the column {field.name!r}, which "
-            f"holds {kind_text(field.type)}: that is a {kind_text(column.type)}, which does not "
-            f"have every whole number beyond {end:.0f}, and may be another one than was meant; "
-            f'give the column a type that has, such as "int64[pyarrow]"'
+            f"row {at} of {subject} has {column[at].as_py()!r} in the column {field.name!r} "
+            f"of type {kind_text(field.type)}: the value is a {kind_text(column.type)}, which "
+            f"cannot represent every integer above {end:.0f} and may have been rounded; give "
+            'the column an integer type, for example "int64[pyarrow]"'
         )
 
 
@@ -291,14 +291,14 @@ def _tables_alike(batches: Iterable[Any]) -> Iterator[pa.Table]:
     for number, batch in enumerate(batches):
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidArgumentError(
-                f"an iterator of record batches yields {type(batch).__name__} as item {number}; "
-                "give record batches alone"
+                f"an iterator of record batches yielded {type(batch).__name__} as item "
+                f"{number}; it must yield only record batches"
             )
         schema = schema or batch.schema
         if not batch.schema.equals(schema):
             raise SchemaMismatchError(
-                f"the batches do not have the same columns: batch {number} has ({batch.schema}), "
-                f"and the first one ({schema}); give all of them one schema"
+                f"batch {number} has other columns ({batch.schema}) than the first batch "
+                f"({schema}); give all batches the same schema"
             )
         if batch.num_rows:
             yield pa.Table.from_batches([batch])
@@ -310,7 +310,7 @@ def _reading(rows: Any, subject: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{type(rows).__name__} cannot be read as Arrow ({subject}): {error}"
+            f"cannot convert {type(rows).__name__} to Arrow ({subject}): {error}"
         ) from error
 
 
@@ -357,8 +357,8 @@ def _mark_read(stream: Any) -> None:
     try:
         if stream in _read:
             raise InvalidArgumentError(
-                f"this {type(stream).__name__} was read before, and a stream has its rows once; "
-                "make a new one, or give its rows as an Arrow table"
+                f"this {type(stream).__name__} has already been read, and a stream can be "
+                "read only once; create a new one, or pass its rows as an Arrow table"
             )
         _read.add(stream)
     except TypeError:
@@ -370,7 +370,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches)
     except pa.ArrowInvalid as error:
         raise SchemaMismatchError(
-            f"the batches do not have the same columns: {error}; give all of them one schema"
+            f"the batches have different columns: {error}; give all batches the same schema"
         ) from error
 
 
@@ -401,8 +401,8 @@ def given_groups(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
     given = rows.column(KEY_GROUP)
     if not (pa.types.is_integer(given.type) or pa.types.is_null(given.type)):
         raise InvalidArgumentError(
-            f"the column {KEY_GROUP!r} of {state} holds {given.type}: it is the store's own, the "
-            "key group of each row, which is a whole number. Leave it out; it is not stored"
+            f"the column {KEY_GROUP!r} of {state} has type {given.type}, but it is reserved for "
+            "the key group of each row, which is an integer. Remove the column; it is not stored"
         )
     return given.cast(pa.int64(), safe=False)
 
@@ -421,8 +421,8 @@ def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedStat
         return
     [key] = rows.select(state.key).slice(at, 1).to_pylist()
     raise InvalidArgumentError(
-        f"the row of {state} with the key {key} says {KEY_GROUP} {given[at].as_py()}, and that key "
-        f"is in key group {groups[at]} of {state.max_parallelism}. The column is the store's own: "
-        "it is checked and not stored. Leave it out, if it is of rows of another max parallelism "
-        "or key, or of your own making"
+        f"the row of {state} with the key {key} has {KEY_GROUP} {given[at].as_py()}, but the "
+        f"key belongs to key group {groups[at]} of {state.max_parallelism}. This column is "
+        "reserved for the store: it is checked and not stored. Remove it if it comes from "
+        "another max parallelism or key, or has another meaning"
     )

@@ -198,8 +198,10 @@ def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
     some = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
     wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
     return NullKeyError(
-        f"{some} a null key ({columns}); with a null in any of these columns there is no key "
-        f"group. Leave them out, of a DataFrame with df.where('{wanted}')",
+        (
+            f"{some} a null key ({columns}), which has no key group. Remove these rows, for "
+            f"example from a DataFrame with df.where('{wanted}')"
+        ),
         rows,
     )
 
@@ -229,8 +231,8 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
     for name in state.entry:
         if batch.column(name).null_count:
             raise InvalidArgumentError(
-                f"{state} has rows whose {name!r} is null; it says which {state.kind} entry a row "
-                "is, so give every row a value"
+                f"{state} has rows with null in {name!r}, which distinguishes the entries of "
+                f"{state.kind} state; give every row a value"
             )
 
 
@@ -242,9 +244,8 @@ def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
     nulls = batch.column(state.ttl.column).null_count
     if nulls:
         raise InvalidArgumentError(
-            f"{nulls} rows of {state} have null in {state.ttl.column!r}, by which their time to "
-            "live goes; give every row a time, or leave the column out where the checkpoint's "
-            "clock may fill it"
+            f"{nulls} rows of {state} have null in the TTL column {state.ttl.column!r}; give every "
+            "row a timestamp, or leave the column out if the checkpoint's clock can fill it"
         )
 
 
@@ -259,8 +260,8 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
     at = int(np.flatnonzero(same)[0])
     [entry] = shown(batch.select(list(state.identity)).slice(at, 1))
     raise DuplicateKeyError(
-        f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
-        "columns that tell them apart (namespace, map_key or position)"
+        f"two rows of {state} have the same identity {entry}; aggregate them into one row, or "
+        "name the columns that distinguish them (namespace, map_key or position)"
     )
 
 

@@ -132,7 +132,7 @@ def _integer(value: Any, kind: pa.DataType) -> int:
     if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
         number = int(value)
         if number != value:
-            reason = f"it would become {number}; fractions go into double or decimal"
+            reason = f"it would become {number}; store fractions as double or decimal"
             raise UnfitError(value, kind_text(kind), reason)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = int.__index__(value)
@@ -140,7 +140,7 @@ def _integer(value: Any, kind: pa.DataType) -> int:
         raise _other(value, kind)
     most = 1 << (kind.bit_width - 1)
     if not -most <= number < most:
-        raise UnfitError(value, kind_text(kind), f"that ends at {-most} and {most - 1}")
+        raise UnfitError(value, kind_text(kind), f"the type's range is {-most}..{most - 1}")
     return number
 
 
@@ -154,7 +154,9 @@ def _double(value: Any, kind: pa.DataType) -> float:
         if kind == pa.float32():
             (number,) = unpack("<f", pack("<f", number))
     except OverflowError:
-        raise UnfitError(value, kind_text(kind), "it is beyond the largest one") from None
+        raise UnfitError(
+            value, kind_text(kind), "it is larger than the type's largest value"
+        ) from None
     is_near = isinstance(value, float) and kind == pa.float32() and (number != 0) is (value != 0)
     if number != value and value == value and not is_near:  # NaN comes out as NaN
         raise UnfitError(value, kind_text(kind), f"it would become {number!r}")
@@ -171,15 +173,15 @@ def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     unscaled = int(Decimal((0, digits, 0)))  # Python does not parse text with this many digits
     shift = exponent + kind.scale
     if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
-        raise UnfitError(value, kind_text(kind), "it has more digits")
+        raise UnfitError(value, kind_text(kind), "it has more digits than the type")
     if unscaled and shift >= 0:
         unscaled *= 10**shift
     elif unscaled:
         unscaled, rest = divmod(unscaled, 10**-shift)
         if rest:
-            raise UnfitError(value, kind_text(kind), "it has more digits behind the point")
+            raise UnfitError(value, kind_text(kind), "it has more decimal places than the type")
     if unscaled >= 10**kind.precision:
-        raise UnfitError(value, kind_text(kind), "it has more digits")
+        raise UnfitError(value, kind_text(kind), "it has more digits than the type")
     return Decimal((sign if unscaled else 0, tuple(map(int, str(unscaled))), -kind.scale))
 
 
@@ -190,7 +192,9 @@ def _string(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UnfitError(value, "string", "half a surrogate pair is no text") from None
+        raise UnfitError(
+            value, "string", "it contains an unpaired surrogate, which is not valid text"
+        ) from None
     return text
 
 
@@ -219,7 +223,7 @@ def _moment(value: Any) -> int:
         raise _other(value, kind)
     value = _to_micros(value, kind)
     if value.utcoffset() is None:
-        raise UnfitError(value, kind_text(kind), "it has no time zone; give it one")
+        raise UnfitError(value, kind_text(kind), "it has no time zone; add one")
     try:
         since: timedelta = value.astimezone(UTC) - _INSTANT
     except (OverflowError, ValueError):
@@ -234,7 +238,7 @@ def _local(value: Any) -> int:
     if not isinstance(value, datetime):
         raise _other(value, kind)
     if value.utcoffset() is not None:
-        reason = "it has a time zone; say of which zone's clock, and leave the zone out"
+        reason = "it has a time zone; convert it to the local time of one zone and remove the zone"
         raise UnfitError(value, kind_text(kind), reason)
     return (_to_micros(value, kind).replace(tzinfo=None) - _EPOCH) // _MICRO
 
@@ -242,7 +246,7 @@ def _local(value: Any) -> int:
 def _to_micros(value: Any, kind: pa.DataType) -> datetime:
     """Return a Python datetime; refuse a pandas timestamp with nanoseconds."""
     if nanos := getattr(value, "nanosecond", 0):
-        reason = f"in microseconds it would lose data: {nanos} ns; round it"
+        reason = f"microseconds cannot represent its {nanos} ns; round it"
         raise UnfitError(value, kind_text(kind), reason)
     own: datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return own
@@ -250,17 +254,17 @@ def _to_micros(value: Any, kind: pa.DataType) -> datetime:
 
 def _time(value: Any) -> time:
     if not isinstance(value, time) or value.tzinfo is not None:
-        raise UnfitError(value, "time", "that is a time of day without a zone")
+        raise UnfitError(value, "time", "the column needs a time of day without a time zone")
     return value
 
 
 def _struct(fields: Mapping[str, Convert], text: str) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise UnfitError(value, text, "give a dictionary")
+            raise UnfitError(value, text, "pass a dictionary")
         for name in value:
             if name not in fields:
-                reason = f"that has no field {name!r}, whose value would be lost"
+                reason = f"the struct has no field {name!r}, so this value would be lost"
                 raise UnfitError(value[name], text, reason, f".{name}")
         found = {}
         for name, inner in fields.items():
@@ -276,7 +280,7 @@ def _struct(fields: Mapping[str, Convert], text: str) -> Convert:
 def _list(element: Convert, text: str) -> Convert:
     def convert(value: Any) -> list[Any]:
         if not is_list(value):
-            raise UnfitError(value, text, "give a list")
+            raise UnfitError(value, text, "pass a list")
         found = []
         for at, item in enumerate(value):
             try:
@@ -297,7 +301,7 @@ def _map(key: Convert, item: Convert, text: str) -> Convert:
             except UnfitError as error:
                 raise error.within(f"[{brief(pair[0], 40)}]") from None
             if entry[0] is None:
-                raise UnfitError(value, text, "the key of an entry is not null")
+                raise UnfitError(value, text, "the key of a map entry must not be null")
             found.append(entry)
         return found
 
@@ -311,7 +315,7 @@ def _pairs(value: Any, text: str) -> Iterable[Any]:
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
     ):
         return value
-    raise UnfitError(value, text, "give a dictionary, or a list of pairs")
+    raise UnfitError(value, text, "pass a dictionary or a list of pairs")
 
 
 def _is_finite(value: float | Decimal) -> bool:
@@ -327,7 +331,7 @@ def _is_small(value: float | Decimal) -> bool:
 
 def _other(value: Any, kind: pa.DataType) -> UnfitError:
     text = kind_text(kind)
-    return UnfitError(value, text, f"{type(value).__name__} is none of its values")
+    return UnfitError(value, text, f"a value of Python type {type(value).__name__} does not fit")
 
 
 def kind_text(kind: pa.DataType) -> str:
@@ -400,7 +404,11 @@ def guessed_kind(values: Iterable[Any]) -> pa.DataType:
         word = _word(value)
         others = [other for other in found if not _go_together(word, other)]
         if others:
-            raise UnfitError(value, others[0], f"it is a {word}, and a column has one type")
+            raise UnfitError(
+                value,
+                others[0],
+                f"it is a {word}, but all values of a column must have the same type",
+            )
         found.setdefault(word, []).append(value)
     if not found:
         return pa.null()
@@ -426,10 +434,13 @@ def _word(value: Any) -> str:
     for types, word, _ in _KINDS:
         if isinstance(value, types):
             return word
-    reason = f"{type(value).__name__} is none"
+    reason = f"Python type {type(value).__name__} is not supported"
     if isinstance(value, UUID):
-        reason += "; say key_types='UUID' where it is a key, else give its text or its 16 bytes"
-    raise UnfitError(value, "one of the types of columns", reason)
+        reason += (
+            "; if it is a key, pass key_types='UUID', otherwise convert it to text or to its 16 "
+            "bytes"
+        )
+    raise UnfitError(value, "one of the column types", reason)
 
 
 def _go_together(one: str, other: str) -> bool:
@@ -444,7 +455,10 @@ def _guessed_struct(values: Sequence[Mapping[Any, Any]]) -> pa.DataType:
     fields = []
     for name in names:
         if not isinstance(name, str):
-            reason = "the names of a struct are strings; declare a map with an Arrow schema"
+            reason = (
+                "the field names of a struct must be strings; to store a map, declare it with an "
+                "Arrow schema"
+            )
             raise UnfitError(name, "a dictionary", reason)
         try:
             fields.append((name, guessed_kind(value.get(name) for value in values)))
@@ -466,7 +480,7 @@ def _guessed_decimal(values: Sequence[Any]) -> pa.DataType:
             before = max(before, len(digits) + exponent)
             behind = max(behind, -exponent)
     if before + behind > _MOST_DIGITS:
-        reason = f"their values need {before + behind} digits, more than a decimal has"
+        reason = f"the values need {before + behind} digits, more than a decimal can have"
         raise UnfitError(values[-1], "decimals", reason)
     width = max(before + behind, 1)
     return (pa.decimal128 if width <= 38 else pa.decimal256)(width, behind)

@@ -87,13 +87,13 @@ def column_of(
         except UnfitError as error:
             raise InvalidArgumentError(
                 f"{place(at)} of {subject} has {brief(error.value)} in the column "
-                f"{name + error.path!r}, which holds {error.kind}: {error.reason}"
+                f"{name + error.path!r} of type {error.kind}: {error.reason}"
             ) from None
     try:
         return pa.array(converted, kind)
     except _ARROW_ERRORS as error:
         raise InvalidArgumentError(
-            f"the values of {name!r} of {subject} are none of {kind}: {error}"
+            f"the values of {name!r} of {subject} do not fit type {kind}: {error}"
         ) from error
 
 
@@ -119,15 +119,15 @@ def guessed_column(
     except UnfitError as error:
         at = bisect_left(range(len(values)), True, key=lambda at: not _is_alike(values[: at + 1]))
         raise InvalidArgumentError(
-            f"the values of {name!r} do not form a column of one type: {place(at)} of {subject} "
-            f"has {brief(error.value)} in {name + error.path!r}, beside {error.kind}: "
-            f"{error.reason}"
+            f"the values of {name!r} do not have one type: {place(at)} of {subject} has "
+            f"{brief(error.value)} in {name + error.path!r}, where other values are "
+            f"{error.kind}: {error.reason}"
         ) from None
     try:
         return column_of(values, kind, name=name, subject=subject, place=place)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"the values of {name!r} do not form a column of one type: {error}"
+            f"the values of {name!r} do not have one type: {error}"
         ) from error
 
 
@@ -162,8 +162,8 @@ def table_of_dicts(
     for name in names:
         if name not in schema.names:
             raise SchemaMismatchError(
-                f"{subject} has a value of {name!r}, and the state was stored with the columns "
-                f"({schema}); leave it out, or use a new state name"
+                f"there is a value for {name!r} in {subject}, but the state is stored with the "
+                f"columns ({schema}); remove the value, or use a new state name"
             )
     stored = arrow_schema(schema)
     columns = [
@@ -195,7 +195,7 @@ def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: st
 def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"the names of columns are strings, in {subject} too")
+        raise InvalidArgumentError(f"column names must be strings, also in {subject}")
     return names
 
 
@@ -217,9 +217,9 @@ def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[d
         found: list[dict[str, Any]] = rows.to_pylist()
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{subject} has a time in {_unreadable(rows)!r} that Python's date and datetime cannot "
-            "hold, which end at the years 1 and 9999; read these rows as Arrow: subtask(i), "
-            "keys(…) or query(…)"
+            f"{subject} has a timestamp in {_unreadable(rows)!r} outside the years 1 to 9999, "
+            "which Python's date and datetime cannot represent; read these rows as Arrow: "
+            "subtask(i), keys(…) or query(…)"
         ) from error
     return found
 
@@ -431,8 +431,8 @@ def fitted(
     fit = _fit(column.type, kind)
     if fit is _Fit.NEVER or (fit is _Fit.NEAREST and not nearest):
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} holds {kind_text(column.type)}, which is no "
-            f"{kind_text(kind)}; give it that type"
+            f"the column {name!r} of {subject} has type {kind_text(column.type)} instead of "
+            f"{kind_text(kind)}; cast it to {kind_text(kind)}"
         )
     cast = _cast(column, kind) if fit <= _Fit.CAST else None
     if cast is not None:
@@ -441,8 +441,8 @@ def fitted(
         values = column.to_pylist()
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} holds {kind_text(column.type)} with times outside "
-            f"the years 1 to 9999, which cannot become {kind_text(kind)}: {error}"
+            f"the column {name!r} of {subject} has type {kind_text(column.type)} with timestamps "
+            f"outside the years 1 to 9999, which cannot become {kind_text(kind)}: {error}"
         ) from error
     found = column_of(
         values, kind, name=name, subject=subject, place=lambda at: row_place(first_row + at)

@@ -410,8 +410,8 @@ def _limited(
 def _refuse_row(row: pa.Table, state: KeyedState) -> None:
     [entry] = shown(row.select([name for name in state.identity if name != MARK]))
     raise InvalidArgumentError(
-        f"the row {entry!s:.200} of {state} has {row.nbytes} bytes, and a row can have "
-        f"{ROW_BYTES}; split its values over several rows, or store them elsewhere"
+        f"the row {entry!s:.200} of {state} has {row.nbytes} bytes, but the limit for a row "
+        f"is {ROW_BYTES}; split its values over several rows, or store them elsewhere"
     )
 
 
@@ -421,8 +421,8 @@ def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
     at = int(np.diff(groups, prepend=last).argmin())
     before = groups[at - 1] if at else last
     raise InvalidArgumentError(
-        f"rows of key group {groups[at]} come after those of key group {before}; sort them by key "
-        "group"
+        f"rows of key group {groups[at]} follow rows of key group {before}; sort the rows by "
+        "key group"
     )
 
 

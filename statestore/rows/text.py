@@ -29,9 +29,9 @@ def refuse_invalid_text(batch: pa.RecordBatch, subject: object, key: Sequence[st
         row = _first_invalid(column)
         where = ", ".join(f"{part}={_shown(batch.column(part).slice(row, 1))}" for part in key)
         raise InvalidArgumentError(
-            f"{subject} has text in column {name!r} that is not UTF-8: "
-            f"{_shown(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the bytes "
-            "with the encoding that they are in, or store them as binary"
+            f"the column {name!r} of {subject} has text that is not UTF-8: "
+            f"{_shown(column.slice(row, 1))}{f' of {where}' if where else ''}. Decode the "
+            "bytes with their actual encoding, or store them as binary"
         )
 
 

@@ -51,16 +51,19 @@ def test_types_of_other_dataframes_have_a_stored_type(kind: pa.DataType, stored:
         (pa.time32("ms"), "nanoseconds"),
         (pa.time64("us"), "nanoseconds"),
         (pa.duration("us"), "nanoseconds"),
-        (pa.null(), "give the column a type"),
+        (pa.null(), "the column has only nulls; give it a type"),
         (pa.float16(), "cast it"),
         (pa.date64(), "cast it"),
         (pa.decimal256(40, 2), "cast it"),
         (pa.decimal128(5, -2), "cast it"),
         (pa.month_day_nano_interval(), "cast it"),
-        (pa.struct([]), "a struct has fields"),
-        (pa.struct([("a", pa.int64()), ("A", pa.int64())]), "not in case alone"),
+        (pa.struct([]), "a struct must have fields"),
+        (pa.struct([("a", pa.int64()), ("A", pa.int64())]), "must differ in more than case"),
         (pa.list_(pa.uint8()), "signed"),
-        (pa.struct([("a", pa.map_(pa.string(), pa.null()))]), "give the column a type"),
+        (
+            pa.struct([("a", pa.map_(pa.string(), pa.null()))]),
+            "the column has only nulls; give it a type",
+        ),
     ],
 )
 def test_a_type_that_delta_lacks_is_refused_with_advice(kind: pa.DataType, advice: str) -> None:

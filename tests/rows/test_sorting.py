@@ -189,7 +189,7 @@ def test_a_row_that_is_too_large_is_refused_with_its_column(
     rows: list[tuple[Any, ...]] = [
         (1, f"k{number}", 0.0, [], bytes(6000 * (number == 3))) for number in range(9)
     ]
-    with pytest.raises(InvalidArgumentError, match=r"row \{'k': 'k3', .* bytes, .*have 5000"):
+    with pytest.raises(InvalidArgumentError, match=r"row \{'k': 'k3', .* bytes, .*row is 5000"):
         [*key_group_pieces([table_of(rows)], state_of(), 1, 1000)]
 
 
@@ -268,7 +268,7 @@ def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", ROWS, **KEY)
     with (
-        pytest.raises(DuplicateKeyError, match="comes and is deleted in one checkpoint"),
+        pytest.raises(DuplicateKeyError, match="is both upserted and deleted in one checkpoint"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
         checkpoint.changes("u", "s", stream(), deletes=[{"k": "k1"}])
