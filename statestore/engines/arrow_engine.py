@@ -83,8 +83,8 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
     elif not isinstance(rows, pa.Table):
         if not hasattr(rows, "__arrow_c_stream__"):
             raise InvalidArgumentError(
-                "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a "
-                f"list of dictionaries, not {type(rows).__name__} ({subject})"
+                "rows must be a Spark DataFrame, an Arrow table, a pandas, Polars or DuckDB "
+                f"frame, or a list of dictionaries, not {type(rows).__name__} ({subject})"
             )
         rows = read_stream(rows, subject)
     refuse_repeated_names(rows.schema, subject)
@@ -193,8 +193,8 @@ def write_subtask(
         found.select(state.schema.names), state.schema
     ):
         raise SchemaMismatchError(
-            f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
-            f"({found}); give every subtask's rows the declared columns"
+            f"{state} is declared with the columns ({state.schema}), but subtask {subtask} "
+            f"writes ({found}); give the rows of every subtask the declared columns"
         )
     return _written(table, target, (owners, subtask))
 
@@ -328,7 +328,7 @@ def _refuse_foreign(
     for group in map(int, groups):
         if group not in own:
             raise InvalidArgumentError(
-                f"subtask {subtask} of {assignment.parallelism} has key groups {own} of {state}, "
-                f"and writes a row of key group {group}, which belongs to subtask "
-                f"{assignment.subtask_of(group)}; give each subtask the rows of its own keys"
+                f"subtask {subtask} of {assignment.parallelism} owns key groups {own} of {state}, "
+                f"but writes a row of key group {group}, which belongs to subtask "
+                f"{assignment.subtask_of(group)}; give each subtask only the rows of its own keys"
             )

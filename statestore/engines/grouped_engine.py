@@ -84,7 +84,7 @@ def rows_known(rows: GroupedRows) -> int | None:
 
 def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
     """Refuse to load all rows into memory."""
-    raise UnsupportedTypeError("rows by key group are a whole state, and no changes of one")
+    raise UnsupportedTypeError("rows by key group must be a whole state; changes are not accepted")
 
 
 def refuse_narrowing(rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
@@ -214,8 +214,8 @@ def _placed(
     for group, table in groups:
         if not last <= group <= key_groups.last:
             raise DamagedFileError(
-                f"{state}: rows of key group {group} come after those of key group {last}, of "
-                f"{state.max_parallelism}"
+                f"{state}: rows of key group {group} follow rows of key group {last} (of "
+                f"{state.max_parallelism} key groups); sort the rows by key group"
             )
         last = group
         if not table.num_rows:
@@ -239,7 +239,8 @@ def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:
     if len(wrong):
         at = int(wrong[0])
         raise DamagedFileError(
-            f"{state} has {len(wrong)} rows in key groups that their keys do not belong to, the "
-            f"first in {given[at]} and not in {found[at]} of {state.max_parallelism}"
+            f"{len(wrong)} rows of {state} are in the wrong key group: the first is in key "
+            f"group {given[at]}, but its key belongs to key group {found[at]} of "
+            f"{state.max_parallelism}"
         )
     return rows

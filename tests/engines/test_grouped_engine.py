@@ -204,7 +204,7 @@ def test_rows_of_another_range_are_refused(storage: LocalStorage) -> None:
     table = pa.table([[1], ["a"]], SCHEMA)
     group = key_group_of(1, max_parallelism=MOST)
     rows = GroupedRows(SCHEMA, lambda key_groups: iter([(group, table)]), 2)
-    with pytest.raises(DamagedFileError, match="come after those of key group"):
+    with pytest.raises(DamagedFileError, match="follow rows of key group"):
         write_keyed(
             rows, KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage)
         )
