@@ -62,7 +62,7 @@ def footer_of(written: bytes) -> Footer:
 def footer_bytes(end: bytes | memoryview) -> int:
     """Return the length of a file's footer from the file's end; ValueError if it is not Parquet."""
     if len(end) != END_BYTES or bytes(end[-len(MAGIC) :]) != MAGIC:
-        raise ValueError("its end is not that of a Parquet file")
+        raise ValueError("it does not end like a Parquet file")
     return END_BYTES + int.from_bytes(end[: -len(MAGIC)], "little")
 
 
@@ -79,14 +79,14 @@ def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
     else:
         length = handle.footer.size_bytes
     if length > size - len(MAGIC):
-        raise ValueError("its end is not that of a Parquet file")
+        raise ValueError("it does not end like a Parquet file")
     file.seek(size - length)
     raw = file.read(length)
     if handle.footer is not None and _sum_of(raw) != handle.footer.sha256:
         raise DamagedFileError(
-            f"{where} ends with another footer than was written: its SHA-256 is "
-            f"{_sum_of(raw)[:16]}…, the manifest says {handle.footer.sha256[:16]}…; restore an "
-            "older checkpoint, or bring the file back from a copy"
+            f"{where} has another footer than was written: its SHA-256 is "
+            f"{_sum_of(raw)[:16]}…, but the manifest says {handle.footer.sha256[:16]}…; restore an "
+            "older checkpoint, or recover the file from a backup"
         )
     metadata = pq.read_metadata(pa.BufferReader(raw))
     _check_counts(metadata, where, handle)
@@ -97,8 +97,8 @@ def check_rows(where: str, found: int, stated: int, *, stated_by: str = "its foo
     """Raise DamagedFileError unless a file returned the stated number of rows."""
     if found != stated:
         raise DamagedFileError(
-            f"{where} gave {found} rows where {stated_by} says {stated}; restore an older "
-            "checkpoint, or bring the file back from a copy"
+            f"{where} returned {found} rows, but {stated_by} says {stated}; restore an older "
+            "checkpoint, or recover the file from a backup"
         )
 
 
@@ -110,8 +110,9 @@ def check_columns(where: str, found: pa.Schema, stated: pa.Schema) -> None:
     )
     if not alike:
         raise DamagedFileError(
-            f"{where} has the columns ({_columns(found)}), the manifest says ({_columns(stated)}); "
-            "restore an older checkpoint, or bring the file back from a copy"
+            f"{where} has the columns ({_columns(found)}), but the manifest says "
+            f"({_columns(stated)}); restore an older checkpoint, or recover the file from a "
+            "backup"
         )
 
 
@@ -127,7 +128,7 @@ def _check_counts(metadata: pq.FileMetaData, where: str, handle: Handle) -> None
         ("rows in its row groups", sum(groups), handle.rows),
     ):
         if found != stated or min(groups, default=1) < 1:
-            raise DamagedFileError(f"{where} has {found} {what}, the manifest says {stated}")
+            raise DamagedFileError(f"{where} has {found} {what}, but the manifest says {stated}")
 
 
 def _sum_of(raw: Any) -> str:
@@ -387,8 +388,8 @@ def check_length(where: str, found: int, handle: Handle | FileList) -> None:
     """Raise DamagedFileError unless a file is as long as its handle says."""
     if found != handle.size_bytes:
         raise DamagedFileError(
-            f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
-            "older checkpoint, or bring the file back from a copy"
+            f"{where} has {found} bytes, but the manifest says {handle.size_bytes}; restore "
+            "an older checkpoint, or recover the file from a backup"
         )
 
 
@@ -516,7 +517,7 @@ def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle
     found = tail.data()
     if len(found) != size - tail.start:
         check_length(f"{storage.url}/{name}", storage.size(name), handle)
-        raise ValueError(f"it ends at byte {tail.start + len(found)}, and is {size} long")
+        raise ValueError(f"it ends at byte {tail.start + len(found)}, but its length is {size}")
     start = _footer_start(handle, found[-END_BYTES:])
     if start < tail.start:
         rest = storage.read_range(name, start, tail.start)
@@ -533,7 +534,7 @@ def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
     length = handle.footer.size_bytes if handle.footer else footer_bytes(end)
     start = handle.size_bytes - length
     if start < len(MAGIC):
-        raise ValueError("its end is not that of a Parquet file")
+        raise ValueError("it does not end like a Parquet file")
     return start
 
 
@@ -548,9 +549,9 @@ def _verified(storage: Storage, name: str, handle: Handle) -> bytes | None:
             found = _sha256(file)
     if found != handle.sha256:
         raise DamagedFileError(
-            f"{storage.url}/{name} holds other bytes than were written: their SHA-256 is "
-            f"{found[:16]}…, the manifest says {handle.sha256[:16]}…; restore an older checkpoint, "
-            "or bring the file back from a copy"
+            f"{storage.url}/{name} has changed since it was written: its SHA-256 is {found[:16]}…, "
+            f"but the manifest says {handle.sha256[:16]}…; restore an older checkpoint, or "
+            "recover the file from a backup"
         )
     return raw
 

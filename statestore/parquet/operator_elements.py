@@ -65,9 +65,9 @@ def refuse_large_elements(elements: pa.Table, subject: str) -> None:
     """Raise InvalidArgumentError for more elements than an operator state can have."""
     if elements.nbytes > OPERATOR_STATE_BYTES:
         raise InvalidArgumentError(
-            f"the elements of {subject} have {elements.nbytes} bytes, and operator state can have "
-            f"{OPERATOR_STATE_BYTES}: subtasks hold it in memory. Write keyed state instead, or "
-            "divide the elements among several states"
+            f"the elements of {subject} have {elements.nbytes} bytes, but operator state is "
+            f"limited to {OPERATOR_STATE_BYTES} bytes because subtasks hold it in memory. "
+            "Write keyed state instead, or divide the elements among several states"
         )
 
 
@@ -111,8 +111,8 @@ def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Ta
         wrong = subtasks[(subtasks < 0) | (subtasks >= copies)]
         if len(wrong):
             raise InvalidArgumentError(
-                f"an element of {subject} names subtask {wrong[0]}; at this parallelism they are "
-                f"0..{copies - 1}"
+                f"an element of {subject} names subtask {wrong[0]}; at this parallelism the "
+                f"subtasks are 0..{copies - 1}"
             )
         given = _numbers(rows, POSITION, subject) if POSITION in names else np.zeros(len(subtasks))
         order = np.lexsort((given, subtasks))
@@ -130,7 +130,9 @@ def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Ta
 def _numbers(rows: pa.Table, name: str, subject: str) -> npt.NDArray[np.int64]:
     column = fitted(rows.column(name), pa.int64(), name=name, subject=subject)
     if column.null_count:
-        raise InvalidArgumentError(f"the column {name!r} of {subject} is a number in every row")
+        raise InvalidArgumentError(
+            f"the column {name!r} of {subject} must be a number in every row"
+        )
     return np.asarray(column, np.int64)
 
 
@@ -216,9 +218,9 @@ def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[p
         for batch in read_batches(storage, folder, handle, schema, verify=verify):
             if wrong := misplaced(batch, entry.counts, first):
                 raise DamagedFileError(
-                    f"{storage.url}/{folder}/{handle.path} has {wrong} elements of {entry.state} "
-                    "at another subtask or position than counted; restore an older checkpoint, or "
-                    "bring the file back from a copy"
+                    f"in {storage.url}/{folder}/{handle.path}, {wrong} elements of "
+                    f"{entry.state} have another subtask or position than the manifest says; "
+                    "restore an older checkpoint, or recover the file from a backup"
                 )
             first += batch.num_rows
             yield batch
@@ -246,7 +248,7 @@ def _values(name: str, values: Any) -> list[Any]:
     """Return the wanted values as a list, since an iterator could only serve one batch."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
-            f"where={{{name!r}: {values!r}}}: give a list of the values to keep"
+            f"where={{{name!r}: {values!r}}}: pass a list of the values to keep"
         )
     return list(values)
 
@@ -259,8 +261,8 @@ def _kept(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBat
             batch = batch.filter(pc.is_in(column, value_set=wanted))
         except (pa.ArrowException, InvalidArgumentError) as error:
             raise InvalidArgumentError(
-                f"where={{{name!r}: …}}: the column of type {column.type} cannot be compared with "
-                f"these values: {error}"
+                f"where={{{name!r}: …}}: the column has type {column.type}, which cannot be "
+                f"compared with these values: {error}"
             ) from error
     return batch
 
@@ -278,7 +280,7 @@ def _with_place(rows: pa.Table, subtasks: npt.ArrayLike, positions: npt.ArrayLik
     ):
         if name in rows.schema.names:
             raise InvalidArgumentError(
-                f"an element has a column {name!r}, which the store adds; rename it"
+                f"an element has a column {name!r}, which is reserved for the store; rename it"
             )
         rows = rows.add_column(0, name, pa.array(np.asarray(values, dtype=np.int64)).cast(type_))
     return rows
@@ -288,7 +290,8 @@ def _elements(given: Any) -> Iterable[Any]:
     if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
         return given
     raise InvalidArgumentError(
-        f"the elements of a subtask are a list, an empty one where there is none, not {given!r:.80}"
+        "the elements of a subtask must be a list (an empty list if there are none), not "
+        f"{given!r:.80}"
     )
 
 
@@ -298,5 +301,6 @@ def _as_dict(element: Any) -> dict[str, Any]:
     if isinstance(element, Mapping):
         return dict(element)
     raise InvalidArgumentError(
-        f"an element of operator state is a dictionary or a dataclass, not {type(element).__name__}"
+        "an element of operator state must be a dictionary or a dataclass, not "
+        f"{type(element).__name__}"
     )

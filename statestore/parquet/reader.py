@@ -262,8 +262,8 @@ def _naming(where: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise MissingFileError(
-            f"{where} is missing, and the manifest names it; restore an older checkpoint, or "
-            "bring the file back from a copy"
+            f"{where} is missing, but the manifest references it; restore an older "
+            "checkpoint, or recover the file from a backup"
         ) from error
     except StateStoreError:
         raise
@@ -271,8 +271,8 @@ def _naming(where: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:  # reading failed: the file may be intact
             raise StorageError(f"cannot read {where}: {error}") from error
         raise DamagedFileError(
-            f"{where} cannot be read: {error}; restore an older checkpoint, or bring the file back "
-            "from a copy"
+            f"{where} cannot be read: {error}; restore an older checkpoint, or recover the file "
+            "from a backup"
         ) from error
 
 

@@ -31,4 +31,7 @@ class UncommittedFiles:
             try:
                 self.storage.delete(name)
             except StorageError as error:
-                reason.add_note(f"its file stays behind: {error}")
+                reason.add_note(
+                    "cannot delete an uncommitted file, which 'statestore gc' deletes later: "
+                    f"{error}"
+                )

@@ -167,7 +167,7 @@ class ParquetOptions:
         for name in [field.name for field in fields(self)]:
             value, most = getattr(self, name), bounds.get(name, 2**63 - 1)
             if type(value) is not int or not 1 <= value <= most:
-                raise InvalidArgumentError(f"{name} lies in 1..{most}, not {value!r}")
+                raise InvalidArgumentError(f"{name} must be in 1..{most}, not {value!r}")
 
 
 class FileWriter:

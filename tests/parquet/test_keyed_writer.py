@@ -119,7 +119,7 @@ def test_duplicate_entries_are_refused_across_any_boundary(
     table = rows([5] * 4, k=keys)
     with pytest.raises(DuplicateKeyError) as caught:
         write(storage, table, batch_rows)
-    assert f"two rows of state 'n' of operator 'u' claim the same entry {{'k': {at!r}}}" in str(
+    assert f"two rows of state 'n' of operator 'u' have the same identity {{'k': {at!r}}}" in str(
         caught.value
     )
     assert storage.list("t") == ()
@@ -184,7 +184,7 @@ def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind
     """Every list element has a position, and every timer has a time."""
     table = rows([1, 1], k=[1, 1], e=[None, 1])
     domain = TimeDomain.EVENT if kind is StateKind.TIMERS else None
-    with pytest.raises(InvalidArgumentError, match=r"rows whose 'e' is null"):
+    with pytest.raises(InvalidArgumentError, match=r"rows with null in 'e'"):
         write(storage, table, 9, kind=kind, entry=("e",), time_domain=domain)
     assert storage.list("t") == ()
 
@@ -205,9 +205,7 @@ def test_an_error_in_the_input_leaves_no_file(storage: LocalStorage) -> None:
 def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
     """A key group that appears again would need a second file, in any batch."""
     for batch_rows in (1, 2, 9):
-        with pytest.raises(
-            InvalidArgumentError, match="key group 1 come after those of key group 2"
-        ):
+        with pytest.raises(InvalidArgumentError, match="key group 1 follow rows of key group 2"):
             write(storage, rows([1, 2, 1], k=[1, 2, 3]), batch_rows)
         assert storage.list("t") == ()
 

@@ -251,7 +251,7 @@ def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
     document["operators"][0]["keyed"][0]["layout"] = "partitioned"
     name.write_bytes(document_bytes(document))
     with pytest.raises(
-        MalformedManifestError, match="is not the name of a data file of partitioned state"
+        MalformedManifestError, match="is not a valid name for a data file of partitioned state"
     ):
         store.manifest()
 

@@ -136,8 +136,8 @@ def test_a_footer_needs_one_request(storage: LocalStorage) -> None:
 @pytest.mark.parametrize(
     ("rows", "row_groups", "message"),
     [
-        (99, 4, "has 100 rows, the manifest says 99"),
-        (100, 3, "has 4 row groups, the manifest says 3"),
+        (99, 4, "has 100 rows, but the manifest says 99"),
+        (100, 3, "has 4 row groups, but the manifest says 3"),
     ],
 )
 def test_a_footer_without_checksum_is_counted(
@@ -161,7 +161,7 @@ def test_missing_rows_of_a_row_group_are_detected(
         return (batch.slice(1) for batch in iter_batches(self, batch_rows, **options))
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", fewer)
-    with pytest.raises(DamagedFileError, match="gave 29 rows where its footer says 30"):
+    with pytest.raises(DamagedFileError, match="returned 29 rows, but its footer says 30"):
         read(storage, handle)
 
 
@@ -197,12 +197,12 @@ def _no_magic(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (_no_file, MissingFileError, "is missing, and the manifest names it"),
-        (_empty, DamagedFileError, "has 0 bytes, the manifest says"),
+        (_no_file, MissingFileError, "is missing, but the manifest references it"),
+        (_empty, DamagedFileError, "has 0 bytes, but the manifest says"),
         (_cut, DamagedFileError, "the manifest says"),
         (_longer, DamagedFileError, "the manifest says"),
-        (_zeros, DamagedFileError, "ends with another footer than was written"),
-        (_no_magic, DamagedFileError, "ends with another footer than was written"),
+        (_zeros, DamagedFileError, "has another footer than was written"),
+        (_no_magic, DamagedFileError, "has another footer than was written"),
     ],
 )
 def test_a_file_that_differs_from_its_handle_is_named(
@@ -218,10 +218,10 @@ def test_a_file_that_differs_from_its_handle_is_named(
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (ROWS.slice(1), "has 99 rows, the manifest says 100"),
-        (ROWS.drop_columns(["l"]), "has the columns .* the manifest says"),
-        (ROWS.rename_columns(["k", "t", "other"]), "t string, other .* the manifest says"),
-        (ROWS.set_column(0, "k", ROWS.column("t")), "k string.* the manifest says"),
+        (ROWS.slice(1), "has 99 rows, but the manifest says 100"),
+        (ROWS.drop_columns(["l"]), "has the columns .* but the manifest says"),
+        (ROWS.rename_columns(["k", "t", "other"]), "t string, other .* but the manifest says"),
+        (ROWS.set_column(0, "k", ROWS.column("t")), "k string.* but the manifest says"),
     ],
     ids=["fewer rows", "a column less", "another column", "another type"],
 )
