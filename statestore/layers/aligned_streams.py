@@ -277,8 +277,9 @@ def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:
         return
     group = rows.column(KEY_GROUP)[descends + 1]
     raise DamagedFileError(
-        f"rows of key group {group} of {state} are not sorted by ({', '.join(state.identity)}), "
-        "so they cannot be merged; 'statestore verify' names the file. Restore an older checkpoint"
+        f"rows of key group {group} of {state} are not sorted by "
+        f"({', '.join(state.identity)}), so they cannot be merged. Run 'statestore verify' to "
+        "find the file, and restore an older checkpoint"
     )
 
 

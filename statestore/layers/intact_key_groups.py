@@ -104,8 +104,8 @@ def _stored_intact(storage: Storage, part: KeyedEntry, wanted: Container[int]) -
                     del digests[group]
         if digests:
             raise DamagedFileError(
-                f"key group {min(digests)} of {part.state} in {storage.url} can be read no more as "
-                "it could a moment ago; salvage the checkpoint again"
+                f"key group {min(digests)} of {part.state} in {storage.url} was readable a "
+                "moment ago and no longer is; run salvage again"
             )
 
 
@@ -424,8 +424,8 @@ def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -
         yield group, rows
     if left:
         raise DamagedFileError(
-            f"key group {min(left)} of {entry.state} in {storage.url} can be read no more as it "
-            "could a moment ago; salvage the checkpoint again"
+            f"key group {min(left)} of {entry.state} in {storage.url} was readable a moment "
+            "ago and no longer is; run salvage again"
         )
 
 

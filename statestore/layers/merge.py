@@ -158,7 +158,10 @@ def time_column(kind: str, rows: int, now_ms: int) -> pa.Array:
 def check_instant(now_ms: int) -> int:
     """Return the time if a timestamp can hold it; otherwise raise InvalidArgumentError."""
     if abs(now_ms) > _LONG_MAX // _MICROS:
-        raise InvalidArgumentError(f"no timestamp is {now_ms} ms after 1970; give another now_ms")
+        raise InvalidArgumentError(
+            f"now_ms {now_ms} (milliseconds since 1970) is not a valid timestamp; pass another "
+            "now_ms"
+        )
     return now_ms
 
 

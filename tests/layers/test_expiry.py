@@ -141,7 +141,7 @@ def test_a_time_beyond_all_timestamps_is_refused() -> None:
     last = LONG_MAX // 1000
     assert check_instant(last) == last
     for beyond in (last + 1, -last - 1):
-        with pytest.raises(InvalidArgumentError, match="give another now_ms"):
+        with pytest.raises(InvalidArgumentError, match="pass another now_ms"):
             time_column("timestamp", 1, beyond)
 
 

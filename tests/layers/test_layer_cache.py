@@ -73,5 +73,5 @@ def test_a_damaged_layer_is_refused_by_each_subtask(layered: Checkpoints) -> Non
     path = Path(layered.storage.url) / name
     path.write_bytes(path.read_bytes()[:-1])
     for half in HALVES:
-        with pytest.raises(DamagedFileError, match="bytes, the manifest says"):
+        with pytest.raises(DamagedFileError, match="bytes, but the manifest says"):
             list(read_state(layered.storage, entry, reads_of(entry, half), cache=cache))
