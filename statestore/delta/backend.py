@@ -58,8 +58,8 @@ def refuse_escaped(url: str, instead: str) -> None:
     """Refuse a path that delta-rs would unescape: InvalidArgumentError with ``instead``."""
     if _ESCAPED.search(url):
         raise InvalidArgumentError(
-            f"a Delta table cannot lie in {url}: delta-rs takes '%' and two digits for one "
-            f"character, and would look elsewhere; {instead}"
+            f"a Delta table cannot be stored at {url}: delta-rs decodes '%' and two digits as "
+            f"one character, so it would use another path; {instead}"
         )
 
 
@@ -94,8 +94,8 @@ class DeltaTables:
             raise _changed(entry) from error
         except (DeltaError, OSError) as error:
             raise StorageError(
-                f"the Delta table of {entry.state} cannot be written: {said(error)} (an entry "
-                "that its log lacks is put again by 'statestore repair')"
+                f"cannot write the Delta table of {entry.state}: {said(error)} ('statestore "
+                "repair' writes an entry that is missing from the log)"
             ) from error
         return replace(entry.table, version=version)
 
@@ -233,7 +233,7 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
         return cut(storage, folder, table.version())
     except (DeltaError, OSError) as error:
         raise StorageError(
-            f"the Delta log of {storage.url}/{folder} cannot be cut: {said(error)}"
+            f"cannot clean up the Delta log of {storage.url}/{folder}: {said(error)}"
         ) from error
 
 
@@ -243,8 +243,8 @@ _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=
 
 def _changed(entry: Entry) -> CommitConflictError:
     return CommitConflictError(
-        f"another writer changed the Delta table of {entry.state} while this checkpoint was being "
-        "committed; nothing of this one is visible. Take the snapshot again"
+        f"another writer changed the Delta table of {entry.state} during this commit; nothing "
+        "of this checkpoint is visible. Take the snapshot again"
     )
 
 

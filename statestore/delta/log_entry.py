@@ -222,9 +222,9 @@ def refuse_hidden_times(entry: Entry) -> None:
     hidden = [field.name for field in fields if _has_local_times(field.type, in_maps=True)]
     if hidden and not seen:
         raise UnsupportedTypeError(
-            f"{entry.state}: the column {hidden[0]!r} has times without a zone within a map, which "
-            "no Delta table is made of here; give them a zone, make the map a list of structs, or "
-            "open the store with table_format='parquet'"
+            f"{entry.state}: the column {hidden[0]!r} is a map that contains timestamps "
+            "without a time zone, which a Delta table cannot store; add a time zone, make "
+            "the map a list of structs, or open the store with table_format='parquet'"
         )
 
 

@@ -141,19 +141,22 @@ def _lost(
     """Reconstruct a missing entry, and bring the table to its version."""
     name = log.name(version, "json")
     if published is None:
-        why = "no checkpoint that can be read names this version of the table"
+        why = "no readable checkpoint references this version of the table"
     else:
         actions = _actions(log, table, *published)
         table.apply(actions)
         if _is_followed(log, version, table):
-            proof = "put again, as a checkpoint and the next entry prove"
+            proof = "rewritten; a checkpoint and the next entry prove its content"
             return LostEntry(name, encode(actions), proof)
-        why = "what follows it removes files that the checkpoint of this version does not name"
+        why = "the next entry removes files that the checkpoint of this version does not reference"
     return LostEntry(
         name,
         None,
-        f"it is missing, and {why}: copy it from a backup, or move the folder {log.folder}/{_LOG} "
-        "away; checkpoints need no log, and the next snapshot begins a new one",
+        (
+            f"the entry is missing, and {why}: copy it from a backup, or move the folder "
+            f"{log.folder}/{_LOG} away; checkpoints need no log, and the next snapshot begins a "
+            "new one"
+        ),
     )
 
 

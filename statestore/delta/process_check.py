@@ -35,9 +35,9 @@ def refuse_forked(url: str) -> None:
     process = os.getpid()
     if process != _IMPORTED_IN and not _runs(process):
         raise InvalidArgumentError(
-            f"process {process} cannot use the Delta tables of {url}: it was forked from a process "
-            "that had used Delta, whose threads a forked process does not have. Nothing was "
-            "claimed or written. Start processes with 'spawn' "
+            f"process {process} cannot use the Delta tables of {url}: it was forked from a "
+            "process that had already used Delta, and a forked process does not have Delta's "
+            "threads. Nothing was claimed or written. Start processes with 'spawn' "
             "(multiprocessing.get_context('spawn')), or open the store with "
             "table_format='parquet'"
         )

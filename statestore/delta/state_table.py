@@ -95,6 +95,7 @@ def open_table(table_format: str, storage: Storage) -> StateTable:
         return ParquetTable()
     if table_format != "delta":
         raise InvalidArgumentError(
-            f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
+            f"unknown table format {table_format!r}; the table formats are "
+            f"{' and '.join(TABLE_FORMATS)}"
         )
     return DeltaTables(storage)

@@ -191,7 +191,7 @@ def test_files_that_a_forced_vacuum_deleted_are_named(
         ("missing-file", "u", "n")
     }
     assert {file.checkpoint_id for file in report.broken} == {*range(1, COUNT)}
-    with pytest.raises(MissingFileError, match="is missing, and the manifest names it"):
+    with pytest.raises(MissingFileError, match="is missing, but the manifest references it"):
         assert_whole(store, 1)
     assert_whole(store, COUNT)
     take(store, COUNT + 1, layout)
@@ -226,4 +226,4 @@ def test_a_rewritten_file_is_named(touched: tuple[Path, str]) -> None:
     for deep in (False, True):
         [broken] = store.maintenance.verify("all", deep=deep).broken
         assert (broken.kind, broken.checkpoint_id) == ("damaged-file", 2)
-        assert f"bytes, the manifest says {entry.handles[0].size_bytes}" in broken.what[0]
+        assert f"bytes, but the manifest says {entry.handles[0].size_bytes}" in broken.what[0]

@@ -60,7 +60,7 @@ class TestParquetTable(StateTableSuite):
             assert len([*written]) == len(entry.handles)
         for wrong in (users, updated.repartition(7), updated.coalesce(1)):
             with (
-                pytest.raises(errors.InvalidArgumentError, match="is said to be co-located"),
+                pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
                 store.snapshot(parallelism=3) as checkpoint,
             ):
                 checkpoint.keyed("totals", "total", wrong, key="user", co_located=True)
