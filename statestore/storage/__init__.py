@@ -70,8 +70,9 @@ def open_storage(
         return HdfsStorage(url, options or {}, streams)
     shown = f"{protocol}://" if protocol.isalnum() else "such a URL"
     raise InvalidArgumentError(
-        f"a store cannot lie on {shown}: it is not known to put a file only if it is absent, "
-        "which commits rest on; use a local path, s3://, az://, abfss://, gs:// or hdfs://"
+        f"a store cannot use {shown}: commits require that a file is put only if it is "
+        "absent, which this file system is not known to support; use a local path, s3://, "
+        "az://, abfss://, gs:// or hdfs://"
     )
 
 
@@ -104,8 +105,8 @@ def _refuse_mistyped(url: str) -> None:
         return
     meant = f"/dbfs/{rest}" if scheme == "dbfs" else f"{scheme}://{rest}"
     raise InvalidArgumentError(
-        f"{url!r} is neither a path nor a URL, which has two slashes after the colon: did you mean "
-        f"{meant!r}? A local folder of that name is {'./' + url!r}"
+        f"{url!r} is neither a path nor a URL, which has two slashes after the colon: did you "
+        f"mean {meant!r}? To use a local folder with this name, pass {'./' + url!r}"
     )
 
 
@@ -113,5 +114,5 @@ def _follows_links(options: Mapping[str, Any]) -> bool:
     """Return whether the storage options allow symbolic links below a local store."""
     follows = options.get("follow_links", False)
     if not isinstance(follows, bool):
-        raise InvalidArgumentError(f"follow_links is True or False, not {follows!r:.80}")
+        raise InvalidArgumentError(f"follow_links must be True or False, not {follows!r:.80}")
     return follows

@@ -58,19 +58,21 @@ _REFUSED = {
     *("AuthorizationSourceIPMismatch", "CredentialUnavailableError"),
 }
 _ADVICE = {
-    "there is no such container; create it, or check the URL": {
+    "the container does not exist; create it, or check the URL": {
         *("ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "InvalidResourceName"),
     },
-    "an immutability policy or a lease of the container forbids it, and a store deletes what it no "
-    "longer needs; use a container without one": {
+    (
+        "an immutability policy or a lease of the container forbids it, but a store must be able "
+        "to delete files; use a container without one"
+    ): {
         *("BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "LeaseIdMissing"),
     },
-    "there is a folder of this name, in an account with a hierarchical namespace; remove it": {
+    "a folder with this name exists, in an account with a hierarchical namespace; remove it": {
         *("PathConflict", "PathAlreadyExists", "ResourceTypeMismatch", "DirectoryNotEmpty"),
     },
     NOT_REACHED.format(endpoint="account_name or connection_string"): {*_UNANSWERED, _BROKEN_OFF},
-    "the server has too much to do; try again later": _BUSY,
-    "the server failed; look into its log, or try again later": _FAILED,
+    "the server is overloaded; try again later": _BUSY,
+    "the server failed; check its log, or try again later": _FAILED,
     "check the storage options": {"TypeError", "ValueError", "InvalidUri", "OutOfRangeInput"},
 }
 
@@ -355,14 +357,16 @@ def _passes(error: Exception) -> bool:
 
 def _refusal(said: str, action: str) -> str:
     if "date header" in said or "not valid yet" in said.lower():
-        return "the clock of this machine is off, and signatures have a time; set it by NTP"
+        return (
+            "the clock of this machine is wrong, so its signatures are rejected; synchronize it "
+            "with NTP"
+        )
     if "Signature not valid in the specified time frame" in said or "expired" in said.lower():
-        return "the credentials have expired, or are not valid yet; give new ones"
+        return "the credentials have expired or are not valid yet; provide new ones"
     return (
-        "the server refuses these credentials, or they do not permit to "
-        f"{action} blobs (role Storage Blob Data Contributor, or a SAS with rwdlac); "
-        "check the storage options account_name and account_key, sas_token or credential, or the "
-        "AZURE_STORAGE_… variables"
+        f"the server rejects these credentials, or they do not permit to {action} blobs (role "
+        "Storage Blob Data Contributor, or a SAS with rwdlac); check the storage options "
+        "account_name and account_key, sas_token or credential, or the AZURE_STORAGE_… variables"
     )
 
 

@@ -168,8 +168,8 @@ def inside(name: str) -> str:
     """
     if not is_inside(name):
         raise InvalidArgumentError(
-            f"{name!r} is not the name of a file in a store: it has parts between slashes, none of "
-            "them empty, '.' or '..', no backslash, no NUL, and no drive"
+            f"{name!r} is not a valid file name in a store: it must have parts between "
+            "slashes, none of them empty, '.' or '..', no backslash, no NUL, and no drive"
         )
     return name
 
@@ -206,11 +206,11 @@ def put_once(storage: Storage, name: str, data: bytes) -> bool:
     try:
         return storage.read(name) == data
     except FileNotFoundError:
-        answer = "it was written" if done else "it exists"
+        answer = "the file was written" if done else "the file exists"
         raise StorageError(
-            f"cannot write {storage.url}/{name}: the file system answered that {answer}, and it is "
-            "not there; nothing is visible of what would have been committed. Try again, and if it "
-            "stays so, use another place for the store"
+            f"cannot write {storage.url}/{name}: the file system reported that {answer}, but "
+            "the file does not exist; nothing was committed. Try again, and if the error "
+            "remains, use another place for the store"
         ) from None
 
 
@@ -237,20 +237,20 @@ def refuse_unsafe(storage: Storage) -> None:
         kept = storage.read(name)
     except FileNotFoundError:
         raise StorageError(
-            f"{storage.url}/{name} was deleted by somebody else, while it was tried whether a "
-            "store can lie there; run it again"
+            f"another process deleted {storage.url}/{name} while the file system was tested; "
+            "run the command again"
         ) from None
     storage.delete(name)
     if (won_first, won_second, kept) == (True, False, _FIRST):
         return
     lacks = (
-        "its server does not hold to a conditional put (If-None-Match: *, ifGenerationMatch=0)"
+        "its server ignores conditional puts (If-None-Match: *, ifGenerationMatch=0)"
         if storage.native_path(name) is None
-        else "a hard link replaces a file that exists, on this file system"
+        else "its file system lets a hard link replace an existing file"
     )
     raise StorageError(
-        f"{storage.url} cannot hold a store: {lacks}, so that of two writers both would seem to "
-        "commit one checkpoint, and one of them would lose it; use another place for the store"
+        f"{storage.url} cannot hold a store: {lacks}, so two writers could both seem to commit the "
+        "same checkpoint, and one of them would lose it; use another place for the store"
     )
 
 
@@ -279,9 +279,10 @@ def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
     found = "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
     if found:
         raise InvalidArgumentError(
-            "credentials do not belong in a URL, which is shown in messages and logs; give them as "
-            "storage options, or as the service's variables, such as key and secret or AWS_… (a "
-            "URL of a store has no '@' but in abfss://container@account.dfs.core.windows.net)"
+            "credentials must not be in a URL, which appears in messages and logs; pass them "
+            "as storage options such as key and secret, or as environment variables such as "
+            "AWS_… (the URL of a store contains no '@', except in "
+            "abfss://container@account.dfs.core.windows.net)"
         )
 
 

@@ -47,18 +47,22 @@ _UNANSWERED = {
 }
 _REFUSED = {"401", "403", "required", "authError", "forbidden", "insufficientPermissions"}
 _ADVICE = {
-    "there is no such bucket; create it, or check the URL": {_NO_BUCKET},
-    "a retention policy or a hold of the bucket forbids it, and a store deletes what it no longer "
-    "needs; use a bucket without one": {
+    "the bucket does not exist; create it, or check the URL": {_NO_BUCKET},
+    (
+        "a retention policy or a hold of the bucket forbids it, but a store must be able to "
+        "delete files; use a bucket without one"
+    ): {
         *("retentionPolicyNotMet", "objectUnderActiveHold", "retentionPolicyInPlace"),
     },
-    "the credentials cannot be had or renewed; give the storage option token, or log in with "
-    "gcloud auth application-default login": {
+    (
+        "the credentials could not be obtained or renewed; pass the storage option token, or log "
+        "in with gcloud auth application-default login"
+    ): {
         *("RefreshError", "DefaultCredentialsError", "MutualTLSChannelError"),
     },
     NOT_REACHED.format(endpoint="endpoint_url"): _UNANSWERED,
-    "the server has too much to do; try again later": _BUSY,
-    "the server failed; look into its log, or try again later": _FAILED,
+    "the server is overloaded; try again later": _BUSY,
+    "the server failed; check its log, or try again later": _FAILED,
     "check the storage options": {"TypeError", "ValueError", "InvalidURL", "400", "invalid"},
 }
 _PERMISSIONS = {
@@ -238,12 +242,15 @@ class GoogleStorage(ObjectStorage):
         advice = advice_of(code, _ADVICE)
         if code in _REFUSED:
             advice = (
-                "the server refuses these credentials, or they do not permit "
-                f"{_PERMISSIONS[action]} (role Storage Object User has all that a store needs); "
-                "check the storage option token, or GOOGLE_APPLICATION_CREDENTIALS"
+                "the server rejects these credentials, or they do not permit "
+                f"{_PERMISSIONS[action]} (the role Storage Object User has all permissions that a "
+                "store needs); check the storage option token, or GOOGLE_APPLICATION_CREDENTIALS"
             )
         if code == "RefreshError" and "iat" in str(error):
-            advice = "the clock of this machine is off, and tokens have a time; set it by NTP"
+            advice = (
+                "the clock of this machine is wrong, so its tokens are rejected; synchronize it "
+                "with NTP"
+            )
         tried = f"{ATTEMPTS} times" if _passes(error) else ""
         return Failure(code, advice, tried, code == _OBJECT_MISSING)
 

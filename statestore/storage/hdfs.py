@@ -54,30 +54,34 @@ _PASSING = {
     "ContentDecodingError",
 }
 _ADVICE = {
-    "HDFS does not permit it; give the folder to this user, or name another one by the storage "
-    "option user, or the variable HADOOP_USER_NAME": {
+    (
+        "HDFS does not permit it; give this user access to the folder, or choose another user "
+        "with the storage option user or the variable HADOOP_USER_NAME"
+    ): {
         *("AccessControlException", "SecurityException", "AuthorizationException", "403"),
     },
-    "who asks is not known; check the storage options token and kerberos": {
+    "the client is not authenticated; check the storage options token and kerberos": {
         *("AuthenticationException", "InvalidToken", "401"),
     },
-    "a quota of this folder is used up; raise it (hdfs dfsadmin -setSpaceQuota), or delete "
-    "checkpoints": {
+    (
+        "a quota of this folder is exhausted; raise it (hdfs dfsadmin -setSpaceQuota), or delete "
+        "checkpoints"
+    ): {
         *("DSQuotaExceededException", "NSQuotaExceededException", "QuotaExceededException"),
     },
-    "the namenode is in safe mode, and takes no changes; look into its log, or wait": {
+    "the namenode is in safe mode and accepts no changes; check its log, or wait": {
         "SafeModeException"
     },
-    "this namenode is not the active one; name that by the storage option host": {
+    "this namenode is not the active one; pass the active one with the storage option host": {
         "StandbyException"
     },
     NOT_REACHED.format(
-        endpoint="port (or FSSPEC_WEBHDFS_PORT), that of the namenode's web server"
+        endpoint="port (or FSSPEC_WEBHDFS_PORT), the one of the namenode's web server"
     ): {
         *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
         *("ContentDecodingError", "InvalidURL", "404"),
     },
-    "the server has too much to do; try again later": {"RetriableException", "503"},
+    "the server is overloaded; try again later": {"RetriableException", "503"},
     "check the storage options": {"TypeError", "ValueError", "IllegalArgumentException"},
 }
 
@@ -111,7 +115,7 @@ class HdfsStorage(ObjectStorage):
         super().__init__(url, options, streams)
         if not all(self._place()):
             raise InvalidArgumentError(
-                "a store on HDFS needs a namenode and a folder: hdfs://namenode:8020/folder"
+                "a store on HDFS requires a namenode and a folder: hdfs://namenode:8020/folder"
             )
 
     def _configure(self, options: Mapping[str, Any]) -> None:
@@ -160,7 +164,7 @@ class HdfsStorage(ObjectStorage):
         try:
             return again(once, ATTEMPTS, _passes)
         except _Refused as error:
-            if "out of the range" not in str(error):  # the file is shorter
+            if "out of range" not in str(error):  # the file is shorter
                 raise
             return b""
 
@@ -203,7 +207,7 @@ class HdfsStorage(ObjectStorage):
             return False
         found = self._found(key)
         if found is None or found[member] != value:
-            raise OSError(f"its hidden file {hidden} was deleted before it had its name")
+            raise OSError(f"its hidden file {hidden} was deleted before it was renamed")
         return True
 
     def _mark_of(self, key: str) -> str | None:
@@ -227,7 +231,7 @@ class HdfsStorage(ObjectStorage):
         self._ask("DELETE", "DELETE", key)
 
     def _copy(self, old: str, new: str) -> None:
-        raise NotImplementedError("WebHDFS copies nothing")
+        raise NotImplementedError("WebHDFS cannot copy files")
 
     def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         return ListingPage(tuple(self._below_folder(prefix.rstrip("/"))), None)
@@ -306,7 +310,7 @@ class _Appended:
         # As on an object store, writing a name again replaces the old file.
         self._storage._remove(self._key)
         if not self._has_its_name():
-            raise FileExistsError("another writer writes this file")
+            raise FileExistsError("another writer is writing this file")
 
     def _has_its_name(self) -> bool:
         return self._storage._rename(self._path, self._key, "length", self._size)

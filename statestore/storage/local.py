@@ -51,7 +51,7 @@ def can_link(source: Storage, target: Storage) -> bool:
     old, new = source.native_path(""), target.native_path("")
     if old is None or new is None:
         return False
-    with named("look at", target.url):
+    with named("access", target.url):
         return _device_of(Path(old)) == _device_of(Path(new))
 
 
@@ -119,8 +119,8 @@ class LocalStorage:
         with named("read", path := self._file(name)), _opened(path) as file:
             if (length := os.fstat(file.fileno()).st_size) > _MOST_READ_BYTES:
                 raise StorageError(
-                    f"{path} has {length:,} bytes: no document of a store is as large; bring it "
-                    "back from a copy"
+                    f"{path} has {length:,} bytes, more than any document of a store; recover "
+                    "it from a backup"
                 )
             return file.read()
 
@@ -302,9 +302,9 @@ class LocalStorage:
         with named("read", path):
             target = path.readlink()
         return StorageError(
-            f"{path} is a symbolic link to {target}. A store neither reads nor changes what lies "
-            "behind links, which may be somebody else's. Put the files there in place of the link, "
-            "or let all links below the store be followed: storage_options={'follow_links': True}"
+            f"{path} is a symbolic link to {target}. A store does not read or change files behind "
+            "links, because they may belong to others. Replace the link with the files, or allow "
+            "all links below the store: storage_options={'follow_links': True}"
         )
 
 
@@ -315,8 +315,8 @@ def _of_this_host(url: str) -> str:
         return url
     if found[1].lower() != "localhost":
         raise InvalidArgumentError(
-            f"{url!r} names the host {found[1]!r}, and a file:// URL is of this host: a path "
-            f"begins with a third slash, file:///{found[1]}{found[2] or ''}"
+            f"{url!r} names the host {found[1]!r}, but a file:// URL must be on this host; "
+            f"begin the path with a third slash: file:///{found[1]}{found[2] or ''}"
         )
     return found[2] or "/"
 
@@ -330,7 +330,7 @@ def _opened(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise StorageError(f"{path} is not a file: it is a FIFO, a socket or a device; delete it")
+    raise StorageError(f"{path} is not a regular file but a FIFO, a socket or a device; delete it")
 
 
 def _last(name: str) -> str:
@@ -407,8 +407,9 @@ def _link(temporary: Path, target: Path) -> bool:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         raise StorageError(
-            f"cannot write {target}: this file system has no hard links, and a commit is one "
-            "(FAT, and some network and cloud mounts, have none); use another place for the store"
+            f"cannot write {target}: this file system does not support hard links, which "
+            "commits require (FAT, and some network and cloud mounts, have none); use "
+            "another place for the store"
         ) from error
     return True
 

@@ -50,7 +50,8 @@ class CachedStorage:
         """
         if type(limit_bytes) is not int or limit_bytes < 1:
             raise InvalidArgumentError(
-                f"a local cache of {limit_bytes!r} bytes holds nothing; give at least 1, or none"
+                f"a local cache of {limit_bytes!r} bytes cannot hold anything; pass at least "
+                "1, or none"
             )
         self._storage, self._limit_bytes = storage, limit_bytes
         self._root = _outside(folder, storage) / _FOLDER
@@ -215,11 +216,11 @@ def _outside(folder: str | Path, storage: Storage) -> Path:
         inside = store is not None and root.is_relative_to(Path(store).resolve())
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{str(folder)!r} is no folder for a local cache: {error}"
+            f"{str(folder)!r} cannot be used as the folder of a local cache: {error}"
         ) from error
     if inside:
         raise InvalidArgumentError(
-            f"the local cache {root} lies in the store {store}; give it a folder of its own"
+            f"the local cache {root} is inside the store {store}; choose a separate folder"
         )
     return root
 
@@ -240,7 +241,7 @@ class _Harmless:
         self.failed = True
         what = getattr(error, "strerror", None) or str(error)
         _log.warning(
-            "local cache: cannot %s %s: %s; going on without", self._action, self._path, what
+            "local cache: cannot %s %s: %s; continuing without it", self._action, self._path, what
         )
         return True
 

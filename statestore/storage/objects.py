@@ -76,7 +76,7 @@ class ObjectStorage(ABC):
         """
         if type(streams) is not int or not 1 <= streams <= _MOST_STREAMS:
             raise InvalidArgumentError(
-                f"parallel_streams lies in 1..{_MOST_STREAMS}, not {streams!r}"
+                f"parallel_streams must be in 1..{_MOST_STREAMS}, not {streams!r}"
             )
         refuse_credentials(url)
         for some in (options, options.get("client_kwargs") or {}):
@@ -85,7 +85,7 @@ class ObjectStorage(ABC):
         self._prefix = url.partition("://")[2].strip("/")
         if not self._prefix:
             raise InvalidArgumentError(
-                f"a store on {self.scheme}:// needs a bucket: {self.scheme}://bucket/prefix"
+                f"a store on {self.scheme}:// requires a bucket: {self.scheme}://bucket/prefix"
             )
         self.url = f"{self.scheme}://{self._prefix}"
         self._options: Mapping[str, Any] = options
@@ -102,7 +102,7 @@ class ObjectStorage(ABC):
             with needs_extra(self.extra, f"a store on {self.scheme}://"):
                 self._opened = self._connect()
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
+            raise InvalidArgumentError(f"invalid storage options: {error}") from error
         self._process = os.getpid()
         if self._opened not in _HELD:
             _HELD.append(self._opened)

@@ -54,7 +54,9 @@ CONNECT_SECONDS = 5.0
 # The first byte usually arrives well within a second; 10 s allow for a busy server.
 READ_SECONDS = 10.0
 
-NOT_REACHED = "check that the server runs, and the storage option {endpoint}; then try again"
+NOT_REACHED = (
+    "check that the server is running, and check the storage option {endpoint}; then try again"
+)
 _READ_AHEAD_BYTES = 4 * 2**20
 
 
@@ -70,7 +72,7 @@ def again(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception
             if attempt >= attempts or not passes(error):
                 raise
             time.sleep(random.uniform(0, WAIT_SECONDS * 2 ** (attempt - 1)))
-    raise AssertionError("an answer or an error came before this")
+    raise AssertionError("the loop must end with an answer or an error")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class ObjectReader(io.RawIOBase):
         """Set the position; nothing is requested until the next read."""
         at = offset + (0, self._at, self._size)[whence]
         if at < 0:
-            raise ValueError(f"a position lies before the beginning: {at}")
+            raise ValueError(f"the position {at} is negative")
         self._at = at
         return at
 
@@ -211,7 +213,7 @@ class ObjectWriter(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         """Accept bytes; send each part once it is full."""
         if self.closed:
-            raise ValueError("the object is closed already")
+            raise ValueError("the object is already closed")
         size = memoryview(data).nbytes
         self._waiting += data
         with self._errors("write"), self._discarding():

@@ -134,7 +134,7 @@ def patient(options: Mapping[str, Any]) -> dict[str, Any]:
     given = options.get("config_kwargs") or {}
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
-            "the storage option config_kwargs is a table of names and values"
+            "the storage option config_kwargs must be a table of names and values"
         )
     config = {
         "connect_timeout": CONNECT_SECONDS,
@@ -162,7 +162,7 @@ def _whole(call: Callable[[], Answer], attempts: int) -> Answer:
             if _code(error) not in _BROKEN_OFF or attempt >= attempts:
                 raise
             # s3fs has already waited a moment.
-    raise AssertionError("an answer or an error came before this")
+    raise AssertionError("the loop must end with an answer or an error")
 
 
 # S3's errors, by the names of S3 and of its clients.
@@ -181,22 +181,30 @@ _REFUSED = {
     *("InvalidToken", "TokenRefreshRequired"),
 }
 _ADVICE = {
-    "there is no such bucket; create it, or check the URL": {"NoSuchBucket"},
-    "the credentials have expired; give new ones, or a profile or role that renews them": {
+    "the bucket does not exist; create it, or check the URL": {"NoSuchBucket"},
+    "the credentials have expired; provide new ones, or a profile or role that renews them": {
         "ExpiredToken"
     },
-    "the clock of this machine is off, and signatures have a time; set it by NTP": {
+    (
+        "the clock of this machine is wrong, so its signatures are rejected; synchronize it with "
+        "NTP"
+    ): {
         *("RequestTimeTooSkewed", "RequestExpired"),
     },
-    "give the storage options key and secret, or set the variables AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY": {"NoCredentialsError", "PartialCredentialsError"},
+    (
+        "pass the storage options key and secret, or set the variables AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY"
+    ): {"NoCredentialsError", "PartialCredentialsError"},
     NOT_REACHED.format(endpoint="endpoint_url"): _UNANSWERED,
-    "another put of it is under way; try again": {"ConditionalRequestConflict"},
-    "the server has too much to do; try again later": {"SlowDown", "ServiceUnavailable", "503"},
-    "the server failed; look into its log, or try again later": {
+    "another put of the same object is in progress; try again": {"ConditionalRequestConflict"},
+    "the server is overloaded; try again later": {"SlowDown", "ServiceUnavailable", "503"},
+    "the server failed; check its log, or try again later": {
         *("InternalError", "500", "BadGateway", "502", "GatewayTimeout", "504"),
     },
-    "the server lacks what a store needs of S3; use another server, or a local folder": {
+    (
+        "the server lacks an S3 feature that a store requires; use another server, or a local "
+        "folder"
+    ): {
         *("NotImplemented", "501"),
     },
     "check the storage options": {"TypeError", "ValueError", "ParamValidationError"},
@@ -205,7 +213,7 @@ _PERMISSIONS = {
     "read": "s3:GetObject",
     "write": "s3:PutObject",
     "list": "s3:ListBucket",
-    "delete": "s3:DeleteObject (and a lock or retention of the bucket may forbid it)",
+    "delete": "s3:DeleteObject (or a lock or retention of the bucket forbids it)",
 }
 
 
@@ -287,7 +295,7 @@ class S3Storage(ObjectStorage):
                 if _code(error) not in ("PreconditionFailed", "412"):
                     raise
                 return False
-        raise AssertionError("an answer or an error came before this")
+        raise AssertionError("the loop must end with an answer or an error")
 
     def _mark_of(self, key: str) -> str | None:
         return cast("str | None", self._call("head_object", key)["Metadata"].get(MARK))
@@ -324,7 +332,7 @@ class S3Storage(ObjectStorage):
             except OSError as error:
                 if _code(error) not in _UNLISTED:
                     raise
-                _log.info("uploads that have not ended cannot be listed: %s", error)
+                _log.info("cannot list unfinished uploads: %s", error)
                 return
             for item in found.get("Uploads", ()):
                 yield item["Key"], item["UploadId"], _milliseconds(item["Initiated"])
@@ -348,9 +356,9 @@ class S3Storage(ObjectStorage):
         advice = advice_of(code, _ADVICE)
         if code in _REFUSED:
             advice = (
-                "the server refuses these credentials, or they do not permit "
-                f"{_PERMISSIONS[action]}; check the storage options key and secret, or the AWS_… "
-                "variables and profile"
+                "the server rejects these credentials, or they do not permit "
+                f"{_PERMISSIONS[action]}; check the storage options key and secret, or the "
+                "AWS_… variables and profile"
             )
         is_missing = isinstance(error, FileNotFoundError) and code != "NoSuchBucket"
         return Failure(code, advice, _tried(error, code, self._attempts), is_missing)

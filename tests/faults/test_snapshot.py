@@ -126,7 +126,9 @@ def test_a_wrong_response_to_a_put_is_detected(
         folder = copy_of(base, fast_path / "store")
         error = interrupted(folder, Fault(call.number, FaultKind.ANSWER_WRONG))
         assert isinstance(error, StorageError), call
-        assert f"{folder}/{call.name}: the file system answered that it was written" in str(error)
+        assert f"{folder}/{call.name}: the file system reported that the file was written" in str(
+            error
+        )
         settle(folder, (1,))
 
 

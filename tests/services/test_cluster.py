@@ -282,10 +282,10 @@ def test_the_cluster_demo(
     assert "read       1,500 orders" in said.out
     assert "checkpoint 1, taken at 4" in said.out
     assert "read       60 orders" in said.out
-    assert "checkpoint 2, only what changed: " in said.out
+    assert "checkpoint 2, only the changes: " in said.out
     assert "Produced: 1,560 orders" in said.out
     assert "In the store: 1,560 orders" in said.out
-    assert said.out.splitlines()[-1].startswith("Equal, customer by customer")
+    assert said.out.splitlines()[-1].startswith("Equal for every customer")
     assert s3.secret_key not in said.out + said.err
 
 

@@ -82,12 +82,12 @@ def test_a_dry_run_reports_its_effect(
     assert out.startswith(f"Kafka at {topics.bootstrap}: 2 kept, 1 moved, 1 added\n")
     assert words[1] == ["topic", "partition", "stored", "live", "decision", "offset", "reason"]
     assert words[2:6] == [
-        [name, "0", "3", "0..10", "kept", "3", "goes on"],
+        [name, "0", "3", "0..10", "kept", "3", "continues"],
         [name, "1", "10", "0..10", "kept", "10", "idle: nothing new to read"],
         [name, "2", "2", "6..10", "moved", "6", "4 records deleted before they were read"],
         [name, "3", "-", "0..4", "added", "0", "no offset is stored"],
     ]
-    assert out.endswith("nothing was written: this was a dry run\n")
+    assert out.endswith("dry run: nothing was written\n")
     assert written(tmp_path) == []
     assert topics.cluster.committed(group) == {}
 
@@ -112,7 +112,7 @@ def test_files_and_the_group_get_every_live_partition(
     code, out, err = run({"gap": "earliest", "group": group})
     assert code == 0, err
     assert err.splitlines()[0] == f"Kafka at {topics.bootstrap}: 2 kept, 1 moved, 1 added"
-    assert err.index("goes on") < err.index("written:"), "it says so before it does so"
+    assert err.index("continues") < err.index("written:"), "it says so before it does so"
     assert f"committed for group {group!r}: 4 partitions" in out
     start = json.loads((tmp_path / "start.json").read_text())
     assert start == {name: {str(number): offset for number, offset in expected.items()}}
@@ -161,16 +161,16 @@ def test_a_removed_topic_is_retired_line_by_line(run: Run, name: str, topics: To
     topics.delete(name)
     code, out, _ = run({"removed_partitions": "retire"}, "--dry-run")
     assert code == 0
-    gone = [line for line in out.splitlines() if line.endswith("it does not exist any more")]
+    gone = [line for line in out.splitlines() if line.endswith("the partition no longer exists")]
     assert ["retired" in line for line in gone] == [True, True, True]
 
 
 def test_missing_topics_and_brokers(run: Run, name: str) -> None:
     code, out, err = run({"topics": ["no-such-topic"]})
     assert (code, out) == (10, "")
-    assert "has no topic 'no-such-topic', which kafka.topics names" in err
+    assert "has no topic 'no-such-topic', which the setting kafka.topics names" in err
     port = free_ports(1)[0]
     settings = ("kafka.seconds=0.5", f"kafka.bootstrap=127.0.0.1:{port}")
     code, out, err = run({}, *(word for setting in settings for word in ("--set", setting)))
     assert (code, out, err.count("\n")) == (15, "", 1)
-    assert f"error: Kafka at 127.0.0.1:{port} does not say what topics hold" in err
+    assert f"error: Kafka at 127.0.0.1:{port} did not list the offsets of the topics" in err

@@ -64,7 +64,7 @@ class Job:
         """Wait until the query fails; return its reason, which is logged in one line."""
         ended = self.ask(do="wait")
         (line,) = ended["log"]
-        where, _, why = line.partition(" is not committed: ")
+        where, _, why = line.partition(" was not committed: ")
         assert re.fullmatch(r"micro-batch \d+ of operator 'words'", where)
         kind, _, what = why.partition(": ")
         assert kind == "org.apache.kafka.common.errors.TimeoutException"

@@ -51,13 +51,13 @@ def test_a_missing_bucket(s3: S3Server, call: Callable[[S3Storage], Any]) -> Non
     storage = S3Storage("s3://no-such-bucket/store", s3.options)
     message = failure(lambda: call(storage), StorageError, s3.secret_key)
     assert "s3://no-such-bucket/store" in message
-    assert "there is no such bucket; create it, or check the URL" in message
+    assert "the bucket does not exist; create it, or check the URL" in message
 
 
 WRONG: dict[str, tuple[Options, str]] = {
-    "secret": ({"secret": "tops3cret-wrong"}, "refuses these credentials"),
-    "key": ({"key": "somebody", "secret": "tops3cret-wrong"}, "refuses these credentials"),
-    "anonymous": ({"anon": True}, "refuses these credentials"),
+    "secret": ({"secret": "tops3cret-wrong"}, "rejects these credentials"),
+    "key": ({"key": "somebody", "secret": "tops3cret-wrong"}, "rejects these credentials"),
+    "anonymous": ({"anon": True}, "rejects these credentials"),
     "half": ({"secret": None}, "storage options key and secret"),
 }
 
@@ -120,7 +120,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str, options: Op
     message = failure(
         lambda: StateStore.open(url, storage_options=options), InvalidArgumentError, "tops3cret"
     )
-    assert "credentials do not belong in a URL" in message
+    assert "credentials must not be in a URL" in message
 
 
 def test_a_bucket_without_a_store(s3: S3Server, url: str) -> None:
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_listen(
     message = failure(lambda: call(S3Storage(url, options)), StorageError, s3.secret_key)
     assert url in message
     assert endpoint in message
-    assert "check that the server runs, and the storage option endpoint_url" in message
+    assert "check that the server is running, and check the storage option endpoint_url" in message
 
 
 SERVES = """
@@ -182,7 +182,7 @@ def test_the_server_stops_while_it_is_used(
     for name, use in used.items():
         message = failure(use, StorageError, options["secret"])
         assert f"s3://statestore-tests/x/{name}: " in message
-        assert "check that the server runs" in message
+        assert "check that the server is running" in message
     half_written.close()
 
 

@@ -111,7 +111,9 @@ def test_a_missing_or_truncated_object_is_named(s3: S3Server, url: str, local: P
     files.delete(path.name)
     found = (operator.problem for operator in open_savepoint(place, options=s3.options).operators)
     (problem,) = (one for one in found if one is not None)
-    assert problem.startswith(f"{url}/{path.name} is not there, which the savepoint names")
+    assert problem.startswith(
+        f"the file {url}/{path.name}, which the savepoint references, does not exist"
+    )
     files.put_if_absent(path.name, path.read_bytes()[:-1])
     with pytest.raises(DamagedFileError, match=f"{url}/{path.name} has"):
         rows(place, s3)

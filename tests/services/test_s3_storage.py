@@ -210,7 +210,8 @@ def test_a_put_that_collided_is_sent_again(
         assert storage.read("a") == b"x"
         return
     with pytest.raises(
-        StorageError, match=f"cannot write {storage.url}/a: .*; another put of it is under way"
+        StorageError,
+        match=f"cannot write {storage.url}/a: .*; another put of the same object is in progress",
     ):
         storage.put_if_absent("a", b"x")
 
@@ -218,10 +219,10 @@ def test_a_put_that_collided_is_sent_again(
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("s3://", {}, "needs a bucket"),
-        ("s3:///", {}, "needs a bucket"),
-        ("s3://b/x", {"key": "a", "username": "b"}, "storage options do not fit: .*not both"),
-        ("s3://b/x", {"max_concurrency": 0}, "storage options do not fit: max_concurrency"),
+        ("s3://", {}, "requires a bucket"),
+        ("s3:///", {}, "requires a bucket"),
+        ("s3://b/x", {"key": "a", "username": "b"}, "invalid storage options: .*not both"),
+        ("s3://b/x", {"max_concurrency": 0}, "invalid storage options: max_concurrency"),
     ],
 )
 def test_an_invalid_url_or_option_is_refused(

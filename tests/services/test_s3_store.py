@@ -66,7 +66,10 @@ def test_checkpoints_are_listed_and_independent(store: StateStore) -> None:
     for checkpoint, total in ((1, 7), (2, 8)):
         keyed = store.restore(checkpoint=checkpoint).keyed("totals", "total")
         assert keyed.get("user-007") == [{"user": "user-007", "total": total}]
-    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 3 in s3://.*; it has 1, 2"):
+    with pytest.raises(
+        CheckpointNotFoundError,
+        match=r"no checkpoint 3 in s3://.*; the store has the checkpoints 1, 2",
+    ):
         store.restore(checkpoint=3)
 
 
@@ -107,7 +110,7 @@ def test_a_missing_and_a_replaced_file_are_named(store: StateStore, storage: S3S
         read.to_arrow(0).read_all()
     with storage.open_write(name) as file:
         file.write(bytes(entry.handles[0].size_bytes))
-    with pytest.raises(DamagedFileError, match=f"{store.url}/{name} ends with another footer"):
+    with pytest.raises(DamagedFileError, match=f"{store.url}/{name} has another footer"):
         read.to_arrow(0).read_all()
 
 

@@ -128,7 +128,7 @@ def test_it_stays_within_its_limit_and_evicts_the_least_recently_used(tmp_path: 
     assert storage.fetch("statestore.json", total) is None
     take(cached(tmp_path, local_cache_bytes=1))
     assert files(tmp_path / "cache") == []
-    with pytest.raises(InvalidArgumentError, match="holds nothing"):
+    with pytest.raises(InvalidArgumentError, match="cannot hold anything"):
         cached(tmp_path, local_cache_bytes=0)
 
 
@@ -158,15 +158,15 @@ def test_only_copies_are_ever_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", ["store", "store/operators", "link"])
 def test_a_cache_inside_the_store_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
-    with pytest.raises(InvalidArgumentError, match="lies in the store"):
+    with pytest.raises(InvalidArgumentError, match="is inside the store"):
         StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / inside)
 
 
 @pytest.mark.parametrize("folder", ["~no-such-user/x", "a\0b"])
 def test_an_invalid_folder_is_refused(tmp_path: Path, folder: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no folder for a local cache"):
+    with pytest.raises(InvalidArgumentError, match="cannot be used as the folder of a local cache"):
         StateStore.open(str(tmp_path / "store"), local_cache=folder)
-    with pytest.raises(InvalidArgumentError, match="local_cache_bytes is of type int"):
+    with pytest.raises(InvalidArgumentError, match="local_cache_bytes must be of type int"):
         cached(tmp_path, local_cache_bytes="1GiB")
 
 

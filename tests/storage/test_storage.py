@@ -56,7 +56,7 @@ def small_files() -> Iterator[None]:
 def test_a_file_system_without_put_if_absent_is_refused(url: str) -> None:
     """I4: a commit there would not be atomic, so the store is not opened."""
     protocol = url.partition(":")[0]
-    with pytest.raises(InvalidArgumentError, match=f"cannot lie on {protocol}://"):
+    with pytest.raises(InvalidArgumentError, match=f"cannot use {protocol}://"):
         open_storage(url)
 
 
@@ -184,7 +184,9 @@ def test_a_file_system_without_hard_links_is_named(
 
     monkeypatch.setattr(os, "link", link)
     storage = LocalStorage(str(tmp_path))
-    with pytest.raises(StorageError, match="this file system has no hard links, and a commit is"):
+    with pytest.raises(
+        StorageError, match="this file system does not support hard links, which commits require"
+    ):
         Catalog.open(storage, create=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -195,7 +197,9 @@ def test_a_file_system_whose_links_overwrite_is_refused(
     """I4: this is tested before a store is created, and no file is left."""
     monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
     storage = LocalStorage(str(tmp_path))
-    with pytest.raises(StorageError, match=r"cannot hold a store: a hard link replaces a file"):
+    with pytest.raises(
+        StorageError, match=r"cannot hold a store: its file system lets a hard link replace"
+    ):
         Catalog.open(storage, create=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -279,7 +283,7 @@ def test_a_symbolic_link_is_not_followed(call: str, tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["a"]
     assert (outside / "a").read_bytes() == b"precious"
     CALLS[call](open_storage(str(root), {"follow_links": True}, of_store=True))
-    with pytest.raises(InvalidArgumentError, match="follow_links is True or False"):
+    with pytest.raises(InvalidArgumentError, match="follow_links must be True or False"):
         open_storage(str(root), {"follow_links": "yes"}, of_store=True)
 
 
@@ -296,7 +300,7 @@ def test_reading_a_special_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     storage = LocalStorage(str(tmp_path))
     for read in (storage.read, storage.open_read, lambda name: storage.read_range(name, 0, 1)):
-        with pytest.raises(StorageError, match="it is a FIFO"):
+        with pytest.raises(StorageError, match="not a regular file but a FIFO"):
             read("fifo")
 
 

@@ -54,7 +54,7 @@ def test_a_missing_bucket(server: Server, call: Callable[[Storage], Any]) -> Non
     message = failure(lambda: call(storage), StorageError, server.secret_key)
     assert url in message
     kind = "container" if url.startswith("az") else "bucket"
-    assert message.endswith(f"there is no such {kind}; create it, or check the URL")
+    assert message.endswith(f"the {kind} does not exist; create it, or check the URL")
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_a_server_that_does_not_listen(
     storage = open_storage(url, nobody)
     message = failure(lambda: CALLS[name](storage), StorageError, server.secret_key)
     assert url in message
-    assert "check that the server runs, and the storage option" in message
+    assert "check that the server is running, and check the storage option" in message
 
 
 def test_a_wrong_key_of_azure(azure: AzureServer, url: str, call: Callable[[Storage], Any]) -> None:
     wrong = base64.b64encode(b"another key that is long enough").decode()
     storage = open_storage(azure.url("x"), azure.through(azure.endpoint, wrong))
     message = failure(lambda: call(storage), StorageError, azure.secret_key, wrong)
-    assert "the server refuses these credentials, or they do not permit to " in message
+    assert "the server rejects these credentials, or they do not permit to " in message
 
 
 def _xml(code: str, text: str) -> bytes:
@@ -103,8 +103,13 @@ def _s3(status: int, code: str, text: str) -> tuple[int, dict[str, str], bytes]:
 
 SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] = [
     ("s3", _s3(403, "AccessDenied", "Access Denied"), ("PUT",), "do not permit s3:PutObject"),
-    ("s3", _s3(403, "AccessDenied", "Denied"), ("DELETE",), "s3:DeleteObject (and a lock"),
-    ("s3", _s3(403, "RequestTimeTooSkewed", "too large"), ("PUT",), "clock of this machine is off"),
+    ("s3", _s3(403, "AccessDenied", "Denied"), ("DELETE",), "s3:DeleteObject (or a lock"),
+    (
+        "s3",
+        _s3(403, "RequestTimeTooSkewed", "too large"),
+        ("PUT",),
+        "clock of this machine is wrong",
+    ),
     ("s3", _s3(400, "ExpiredToken", "expired"), ("PUT",), "the credentials have expired"),
     (
         "azure",
@@ -122,7 +127,7 @@ SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] 
         "azure",
         _azure(403, "AuthenticationFailed", "Request date header too old"),
         ("PUT",),
-        "the clock of this machine is off",
+        "the clock of this machine is wrong",
     ),
     (
         "azure",
@@ -134,13 +139,13 @@ SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] 
         "azure",
         _azure(409, "ResourceTypeMismatch", "a directory"),
         ("PUT",),
-        "a folder of this name, in an account with a hierarchical namespace",
+        "a folder with this name exists, in an account with a hierarchical namespace",
     ),
     (
         "gcs",
         _google(403, "forbidden", "x does not have storage.objects.create access"),
         ("POST",),
-        "do not permit storage.objects.create (role Storage Object User",
+        "do not permit storage.objects.create (the role Storage Object User",
     ),
     (
         "gcs",
@@ -152,7 +157,7 @@ SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] 
         "gcs",
         _google(401, "authError", "Invalid Credentials"),
         ("POST",),
-        "refuses these credentials",
+        "rejects these credentials",
     ),
 ]
 
@@ -211,11 +216,11 @@ def test_a_token_that_expires_during_a_snapshot_is_renewed(gcs: GcsServer) -> No
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("az://", {}, "needs a bucket"),
-        ("gs:///", {}, "needs a bucket"),
-        ("az://container/x", {"anon": True}, "storage options do not fit: .*account_name"),
-        ("abfss://user:s3cret@account.dfs.core.windows.net/x", {}, "credentials do not belong"),
-        ("abfss://c@a.dfs.core.windows.net/x@y:z@", {}, "credentials do not belong"),
+        ("az://", {}, "requires a bucket"),
+        ("gs:///", {}, "requires a bucket"),
+        ("az://container/x", {"anon": True}, "invalid storage options: .*account_name"),
+        ("abfss://user:s3cret@account.dfs.core.windows.net/x", {}, "credentials must not be"),
+        ("abfss://c@a.dfs.core.windows.net/x@y:z@", {}, "credentials must not be"),
     ],
 )
 def test_an_invalid_url_or_option_is_refused(

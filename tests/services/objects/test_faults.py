@@ -147,7 +147,7 @@ def test_a_permanently_busy_server_is_named(
     message = failure(lambda: CALLS[name][0](flaky), StorageError, server.secret_key)
     assert url in message
     assert f"(tried {ATTEMPTS} times in " in message
-    assert message.endswith("the server has too much to do; try again later")
+    assert message.endswith("the server is overloaded; try again later")
 
 
 @pytest.mark.long
@@ -188,7 +188,7 @@ def test_a_permanently_broken_connection_is_named(
     most = 2 * ATTEMPTS if fault in (Fault.LOST, Fault.SILENT) else least
     assert least <= len([method for method, _ in proxy.seen if method != "HEAD"]) <= most
     assert url in message
-    assert "check that the server runs" in message
+    assert "check that the server is running" in message
 
 
 def test_a_snapshot_survives_transient_faults(

@@ -89,7 +89,7 @@ def test_a_permanently_busy_namenode_is_named(hdfs: HdfsServer, hdfs_url: str, n
         message = failure(lambda: CALLS[name][0](flaky), StorageError)
         assert len(proxy.seen) == ATTEMPTS
     assert f"(tried {ATTEMPTS} times in " in message
-    assert message.endswith("the server has too much to do; try again later")
+    assert message.endswith("the server is overloaded; try again later")
 
 
 def test_a_file_of_another_writer_is_not_mistaken_for_its_own(
@@ -117,7 +117,7 @@ def test_a_put_fails_if_its_hidden_file_was_deleted(
 
     monkeypatch.setattr(HdfsStorage, "_rename", late)
     for write in (lambda: storage.put_if_absent("a", b"x"), lambda: _write(storage)):
-        assert "deleted before it had its name" in failure(write, StorageError)
+        assert "deleted before it was renamed" in failure(write, StorageError)
     monkeypatch.undo()
     assert storage.put_if_absent("a", b"y")
     monkeypatch.setattr(HdfsStorage, "_rename", late)
@@ -173,7 +173,7 @@ def test_an_exceeded_quota_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
     requests.put(folder, params=asked, timeout=10).raise_for_status()
     for write in (lambda: storage.put_if_absent("b", b"x"), lambda: _write(storage)):
         message = failure(write, StorageError)
-        assert "a quota of this folder is used up; raise it" in message
+        assert "a quota of this folder is exhausted; raise it" in message
         assert "tried" not in message
     assert storage.list("") == ("a",)
 
@@ -181,7 +181,7 @@ def test_an_exceeded_quota_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said", "advice"),
     [
-        ("SafeModeException", "Name node is in safe mode.", "is in safe mode, and takes no"),
+        ("SafeModeException", "Name node is in safe mode.", "is in safe mode and accepts no"),
         ("StandbyException", "Operation category WRITE is not supported", "not the active one"),
         ("InvalidToken", "token is expired", "check the storage options token and kerberos"),
     ],
@@ -221,9 +221,9 @@ def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hdfs://", "needs a bucket"),
-        ("hdfs://namenode:8020", "needs a namenode and a folder"),
-        ("hdfs://user:secret@namenode/a", "credentials do not belong"),
+        ("hdfs://", "requires a bucket"),
+        ("hdfs://namenode:8020", "requires a namenode and a folder"),
+        ("hdfs://user:secret@namenode/a", "credentials must not be"),
     ],
 )
 def test_an_invalid_url_or_option_is_refused(url: str, message: str) -> None:
