@@ -69,12 +69,12 @@ def input_files(url: str, storage_options: Mapping[str, Any] | None = None) -> I
         return InputFiles(_single(storage.url, storage_options))
     data = [name for name in names if _is_data(name)]
     if not data:
-        raise InvalidArgumentError(f"{url} holds no data files: name a folder of Parquet files")
+        raise InvalidArgumentError(f"{url} contains no data files: name a folder of Parquet files")
     return InputFiles(tuple(_parquet_bytes(storage, name) for name in data))
 
 
 def _missing(url: str) -> NotFoundError:
-    return NotFoundError(f"there is nothing at {url}: check the path")
+    return NotFoundError(f"{url} does not exist: check the path")
 
 
 def _single(url: str, storage_options: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ def _parquet_bytes(storage: Storage, name: str) -> int:
     except FileNotFoundError as error:
         raise _missing(where) from error
     raise InvalidArgumentError(
-        f"{where} is not a Parquet file ({size} bytes, without Parquet's mark at their end): "
-        "remove it, or name what is"
+        f"{where} is not a Parquet file ({size} bytes that do not end with the Parquet "
+        "marker): remove it, or name only Parquet files"
     )
 
 
 def _delta_files(storage: Storage) -> InputFiles:
     """Return the files of a table's newest version."""
-    refuse_escaped(storage.url, "name the table by a path without them")
+    refuse_escaped(storage.url, "choose a path of the table without these characters")
     refuse_forked(storage.url)
     try:
         table = DeltaTable(storage.url, storage_options=storage.delta_options())
@@ -119,11 +119,11 @@ def _delta_files(storage: Storage) -> InputFiles:
         missing = missing_part(table.metadata().description)
     except TableNotFoundError as error:
         raise InvalidArgumentError(
-            f"{storage.url}/_delta_log holds no commit: this is no Delta table"
+            f"{storage.url}/_delta_log contains no commit, so this is not a Delta table"
         ) from error
     except DeltaError as error:
         raise CorruptionError(
-            f"the Delta log of {storage.url} cannot be read: {said(error)}; read the table with "
+            f"cannot read the Delta log of {storage.url}: {said(error)}; read the table with "
             "Spark, or name another input"
         ) from error
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)

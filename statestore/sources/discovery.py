@@ -53,7 +53,7 @@ class LiveRange:
     def __post_init__(self) -> None:
         """Refuse an invalid range."""
         if not 0 <= self.low <= self.high:
-            raise InvalidArgumentError(f"a partition holds {self.low}..{self.high}: not a range")
+            raise InvalidArgumentError(f"a partition has the invalid range {self.low}..{self.high}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Policies:
             words, given = get_args(hints[field.name]), getattr(self, field.name)
             if given not in words:
                 raise InvalidArgumentError(
-                    f"{field.name} is one of {', '.join(words)}, not {given!r}"
+                    f"{field.name} must be one of {', '.join(words)}, not {given!r}"
                 )
 
 
@@ -174,16 +174,16 @@ class PartitionFinding:
         skipped = f"; {_records(self.unread)} not read" if self.unread else ""
         match self.case:
             case Case.IN_RANGE:
-                return "goes on"
+                return "continues"
             case Case.IDLE:
                 return "idle: nothing new to read"
             case Case.NEW:
                 return f"no offset is stored{skipped}"
             case Case.REMOVED:
-                return "it does not exist any more"
+                return "the partition no longer exists"
             case Case.RECREATED:
                 old = None if self.stored is None else self.stored.topic_id
-                return f"the topic was made anew: id {self.topic_id}, not {old}{skipped}"
+                return f"the topic was recreated: its id is {self.topic_id}, not {old}{skipped}"
             case Case.GAP:
                 return f"{_records(self.unread)} deleted before they were read"
             case _:
@@ -192,7 +192,7 @@ class PartitionFinding:
     def _rewound(self) -> str:
         at, live = (self.stored.offset if self.stored else 0), self.live or LiveRange(0, 0)
         again = live.high - live.low if self.offset == live.low else 0
-        told = f"{at - live.high} beyond the end"
+        told = f"the stored offset is {at - live.high} after the end"
         return f"{told}; {_records(again)} read again" if again else told
 
 
@@ -223,8 +223,8 @@ class Reconciled:
                 told = f"{told}; and {len(self.refused) - _NAMED} more"
             policies = sorted({_POLICY_OF[each.case] for each in self.refused})
             raise IncompatibleStateError(
-                f"the stored offsets do not fit the live topics: {told}. "
-                f"Choose what to do with {', '.join(policies)}"
+                f"the stored offsets do not fit the live topics: {told}. Choose what to do "
+                f"with the settings {', '.join(policies)}"
             )
         return tuple(
             SourceOffset(each.topic, each.partition, each.offset, each.topic_id)

@@ -78,7 +78,7 @@ class KafkaCluster:
             import confluent_kafka
             import confluent_kafka.admin
         if not bootstrap:
-            raise InvalidArgumentError("bootstrap is empty; give host:port of a broker")
+            raise InvalidArgumentError("bootstrap is empty; pass host:port of a broker")
         self.bootstrap, self._seconds = bootstrap, seconds
         self._kafka: Any = confluent_kafka
         self._admin: Any = confluent_kafka.admin
@@ -92,7 +92,7 @@ class KafkaCluster:
         try:
             self._client = self._admin.AdminClient(settings)
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"the Kafka options do not fit: {_told(error)}") from error
+            raise InvalidArgumentError(f"invalid Kafka options: {_told(error)}") from error
 
     def __repr__(self) -> str:
         return f"KafkaCluster({self.bootstrap!r})"
@@ -106,7 +106,9 @@ class KafkaCluster:
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        return self._patiently("say what topics hold", lambda left: self._topics(wanted, left))
+        return self._patiently(
+            "list the offsets of the topics", lambda left: self._topics(wanted, left)
+        )
 
     def committed(self, group: str) -> dict[Partition, int]:
         """Return the committed offsets of a consumer group; empty for an unknown group.
@@ -123,7 +125,7 @@ class KafkaCluster:
                     raise self._kafka.KafkaException(each.error)
             return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-        return self._patiently(f"say the offsets of group {group!r}", ask)
+        return self._patiently(f"list the offsets of group {group!r}", ask)
 
     def members(self, group: str) -> tuple[str, ...]:
         """Return the live members of a consumer group as client@host; empty for an unknown group.
@@ -143,7 +145,7 @@ class KafkaCluster:
                 f"{member.client_id}@{member.host.lstrip('/')}" for member in found.members
             )
 
-        return self._patiently(f"say who is in group {group!r}", ask)
+        return self._patiently(f"list the members of group {group!r}", ask)
 
     def refuse_live(self, group: str) -> None:
         """Raise CommitConflictError with the names of the live members if the group has any."""
@@ -178,8 +180,8 @@ class KafkaCluster:
         other = sorted(key for key, offset in wanted.items() if found.get(key) != offset)
         if other:
             raise CommitConflictError(
-                f"somebody else commits for group {group!r}: {_some(other)} have other offsets "
-                "than were committed just now; stop its consumers, and commit again"
+                f"another client commits offsets for group {group!r}: {_some(other)} have other "
+                "offsets than those just committed; stop the group's consumers, and commit again"
             )
         return before
 
@@ -240,7 +242,7 @@ class KafkaCluster:
                     raise self._kafka.KafkaException(each.error)
             return {(each.topic, each.partition): each.error.str() for each in refused}
 
-        what = f"say that it took the offsets of group {group!r}, which it may have"
+        what = f"confirm the offsets of group {group!r}, which it may have stored"
         return self._patiently(what, ask)
 
     def _taken_back(
@@ -255,10 +257,12 @@ class KafkaCluster:
         stay = [place for place in taken if place not in before]
         still = sorted(self._alter(group, back)) if back else []
         why = ", ".join(sorted(set(failed.values())))
-        told = f"Kafka at {self.bootstrap} takes no offset of {_some(sorted(failed))} for group "
-        told += f"{group!r} ({why}); the others have what they had before"
+        told = (
+            f"Kafka at {self.bootstrap} rejected the offsets of {_some(sorted(failed))} for group "
+        )
+        told += f"{group!r} ({why}); the others were reset to their previous offsets"
         if stay or still:
-            told += f", but for {_some(sorted([*stay, *still]))}, which keep the new offset"
+            told += f", except {_some(sorted([*stay, *still]))}, which keep the new offset"
         return StorageError(told)
 
     def _patiently(self, what: str, ask: Callable[[float], R]) -> R:
@@ -279,8 +283,8 @@ class KafkaCluster:
         self._client.poll(0)  # delivers pending connection errors to _note
         why = f" ({self._last_error})" if self._last_error else ""
         return StorageError(
-            f"Kafka at {self.bootstrap} does not {what}: {_told(error)}{why}; check that it "
-            "runs and is reached from here"
+            f"Kafka at {self.bootstrap} did not {what}: {_told(error)}{why}; check that it is "
+            "running and can be reached from here"
         )
 
     def _note(self, error: Any) -> None:
@@ -289,8 +293,8 @@ class KafkaCluster:
 
 def _live(group: str, members: str) -> CommitConflictError:
     return CommitConflictError(
-        f"group {group!r} has {members}, which would overwrite what is committed, or not see it; "
-        "stop its consumers, and commit again"
+        f"group {group!r} has {members}, which would overwrite or ignore the committed "
+        "offsets; stop its consumers, and commit again"
     )
 
 

@@ -160,8 +160,8 @@ def per_subtask_offsets(
     mode = RedistributionMode(mode)
     if mode is RedistributionMode.BROADCAST:
         raise InvalidArgumentError(
-            "offsets cannot be broadcast: every subtask would read every partition; "
-            "use 'split' or 'union'"
+            "offsets cannot be broadcast, because then every subtask would read every "
+            "partition; use 'split' or 'union'"
         )
     dealt = redistribute(_reported_once(old, mode), parallelism)
     if mode is RedistributionMode.SPLIT:
@@ -196,13 +196,13 @@ def _new_ones(
             yield new
         elif known != new:
             raise InvalidArgumentError(
-                f"topic {new.topic!r} partition {new.partition} has two offsets, {known.offset} "
-                f"and {new.offset}: each partition is to be reported by one subtask"
+                f"topic {new.topic!r} partition {new.partition} has two offsets, "
+                f"{known.offset} and {new.offset}: only one subtask may report a partition"
             )
         elif known.topic_id != new.topic_id:
             raise InvalidArgumentError(
                 f"topic {new.topic!r} partition {new.partition} has two topic ids, "
-                f"{known.topic_id} and {new.topic_id}: each is to be reported by one subtask"
+                f"{known.topic_id} and {new.topic_id}: only one subtask may report a partition"
             )
 
 
@@ -229,14 +229,16 @@ def _field(element: object, name: str) -> object:
     # A string has a method "partition": a callable attribute is not a field.
     value = getattr(element, name, _field)
     if isinstance(element, Mapping) or callable(value):
-        raise InvalidArgumentError(f"an offset needs the field {name!r}: {element!r} has none")
+        raise InvalidArgumentError(
+            f"an offset requires the field {name!r}, which {element!r} lacks"
+        )
     return value
 
 
 def _name(name: object, what: str = "a topic") -> str:
     if isinstance(name, str) and name:
         return name
-    raise InvalidArgumentError(f"{what} is a non-empty string, not {name!r}")
+    raise InvalidArgumentError(f"{what} must be a non-empty string, not {name!r}")
 
 
 def _whole(value: object, what: str, most: int) -> int:

@@ -152,15 +152,20 @@ def test_a_doubtful_offset_is_refused_by_default() -> None:
         ([], Policies(new_partitions="latest"), 10, "no offset is stored; 10 records not read"),
         ([], Policies(), 0, "no offset is stored"),
         ([at(110)], LAX, 0, "idle: nothing new to read"),
-        ([at(105)], LAX, 0, "goes on"),
-        ([at(115)], LAX, 0, "5 beyond the end"),
-        ([at(115)], replace(LAX, rewind="earliest"), 0, "5 beyond the end; 10 records read again"),
-        ([at(5, topic_id="old")], LAX, 0, "the topic was made anew: id new, not old"),
+        ([at(105)], LAX, 0, "continues"),
+        ([at(115)], LAX, 0, "the stored offset is 5 after the end"),
+        (
+            [at(115)],
+            replace(LAX, rewind="earliest"),
+            0,
+            "the stored offset is 5 after the end; 10 records read again",
+        ),
+        ([at(5, topic_id="old")], LAX, 0, "the topic was recreated: its id is new, not old"),
         (
             [at(5, topic_id="old")],
             replace(LAX, recreated_topics="latest"),
             10,
-            "the topic was made anew: id new, not old; 10 records not read",
+            "the topic was recreated: its id is new, not old; 10 records not read",
         ),
     ],
 )
@@ -176,8 +181,9 @@ def test_a_refusal_names_every_partition_and_the_possible_policies() -> None:
     with pytest.raises(IncompatibleStateError) as refused:
         assert found.offsets
     assert str(refused.value) == (
-        "the stored offsets do not fit the live topics: topic 't' partition 1: 11 beyond the end. "
-        "Choose what to do with rewind"
+        "the stored offsets do not fit the live topics: topic 't' partition 1: "
+        "the stored offset is 11 after the end. "
+        "Choose what to do with the settings rewind"
     )
     many = reconcile([at(1, number) for number in range(30)], {})
     with pytest.raises(IncompatibleStateError, match=r"partition 19: .*; and 10 more\. .*removed"):
@@ -186,13 +192,13 @@ def test_a_refusal_names_every_partition_and_the_possible_policies() -> None:
 
 @pytest.mark.parametrize("policy", WORDS)
 def test_an_unknown_policy_is_refused(policy: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{policy} is one of .*, not 'ignore'"):
+    with pytest.raises(InvalidArgumentError, match=f"{policy} must be one of .*, not 'ignore'"):
         Policies(**{policy: "ignore"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 3), (4, 3)])
 def test_the_ends_of_a_range_must_be_ordered(low: int, high: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="not a range"):
+    with pytest.raises(InvalidArgumentError, match="invalid range"):
         LiveRange(low, high)
 
 

@@ -146,7 +146,7 @@ def test_a_missing_field_is_named(missing: str) -> None:
 @pytest.mark.parametrize("element", ["orders-0", 7, None, ("orders", 0, 1), []])
 def test_an_element_without_fields_is_refused(element: Any) -> None:
     """Fields are found by name, so a tuple or a string is not an offset."""
-    with pytest.raises(InvalidArgumentError, match="needs the field"):
+    with pytest.raises(InvalidArgumentError, match="requires the field"):
         source_offset(element)
 
 
