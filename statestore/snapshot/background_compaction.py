@@ -251,7 +251,7 @@ class BackgroundCompaction:
         try:
             check_sizes(self._storage, parts)
         except StateStoreError as error:
-            _log.warning("the compaction of %s is not used: %s", task.source.state, error)
+            _log.warning("the compaction of %s was discarded: %s", task.source.state, error)
             return False
         return True
 
@@ -352,7 +352,13 @@ class BackgroundCompaction:
             try:
                 self._storage.delete(name)
             except StorageError as error:
-                _log.warning("a file of an unused compaction stays behind, until gc: %s", error)
+                _log.warning(
+                    (
+                        "a file of a discarded compaction could not be deleted; 'statestore gc' "
+                        "deletes it later: %s"
+                    ),
+                    error,
+                )
 
     def wait(self) -> None:
         """Wait until no compaction is running."""

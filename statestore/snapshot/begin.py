@@ -261,7 +261,7 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     if parallelism is not None:
         return check_parallelism(parallelism)
     if graph is None or not graph.nodes:
-        raise InvalidArgumentError("parallelism must be given, or a job graph that has it")
+        raise InvalidArgumentError("parallelism must be passed, or a job graph that has it")
     return max(node.parallelism for node in graph.nodes)
 
 
@@ -291,10 +291,10 @@ def _with_named(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manif
         return None
     if record.number > batch.number:
         raise CommitConflictError(
-            f"{catalog.storage.url} has batch {record.number} of job {batch.job!r} already, in "
-            f"checkpoint {record.checkpoint_id}, and {batch} comes before it. Nothing is written. "
-            "If the job was set back on purpose, begin a store of its own with 'statestore fork' "
-            "at the checkpoint before that batch, or give the job another name"
+            f"{catalog.storage.url} already has batch {record.number} of job {batch.job!r}, in "
+            f"checkpoint {record.checkpoint_id}, but {batch} is an earlier batch. Nothing is "
+            "written. If the job was reset intentionally, create a separate store with "
+            "'statestore fork' at the checkpoint before that batch, or give the job another name"
         )
     return catalog.load(record.checkpoint_id) if record.checkpoint_id in visible else newest
 
@@ -311,12 +311,12 @@ def _with_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest
     if is_done:
         return manifest
     command, writer = (manifest.origin or {}).get("command"), manifest.writer
-    by = f"the command {command!r}" if command else "a snapshot that did not ask for this id"
+    by = f"the command {command!r}" if command else "a snapshot that did not request this id"
     raise CommitConflictError(
-        f"checkpoint {batch.number} of {catalog.storage.url} was committed by {writer}, by {by}: "
-        "it does not contain what this snapshot would write. Nothing is written. Let the store "
-        "count the checkpoints, and name your batches: snapshot(…, batch=('name of the job', "
-        f"number)); or give an id that is free: {visible[-1] + 1} or a greater one"
+        f"checkpoint {batch.number} of {catalog.storage.url} was committed by {writer}, by "
+        f"{by}: it does not contain the data of this snapshot. Nothing is written. Let the "
+        "store number the checkpoints and name your batches: snapshot(…, batch=('name of the "
+        f"job', number)); or pass a free id: {visible[-1] + 1} or greater"
     )
 
 
@@ -324,16 +324,16 @@ def _refuse_id(catalog: Catalog, checkpoint_id: int, free: int) -> None:
     """Raise InvalidArgumentError for an id that was used, or leaves no room for others."""
     if checkpoint_id < free:
         raise InvalidArgumentError(
-            f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its number "
-            "cannot be given any more: it has expired or was passed over, ids only grow, and the "
-            f"next one is {free}; give that or a greater one"
+            f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its id "
+            "cannot be used again: it has expired or was skipped. Ids only increase, and the "
+            f"next one is {free}; pass that id or a greater one"
         )
     _refuse_too_great(checkpoint_id, free)
 
 
 def _check_number(checkpoint_id: int) -> None:
     if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
-        raise InvalidArgumentError(f"a checkpoint id is a number, not {checkpoint_id!r}")
+        raise InvalidArgumentError(f"a checkpoint id must be a number, not {checkpoint_id!r}")
     manifest_path(checkpoint_id)  # refuses an id that is out of bounds
 
 
@@ -341,7 +341,7 @@ def _refuse_too_great(checkpoint_id: int, free: int) -> None:
     """Refuse a too large id, because ids only grow and later checkpoints need larger ones."""
     if checkpoint_id > max(free, GREATEST_GIVEN_ID):
         raise InvalidArgumentError(
-            f"an id that is given to a checkpoint is {GREATEST_GIVEN_ID:,} at most, or the next "
-            f"one, {free:,}, and not {checkpoint_id:,}: those above are kept for the checkpoints "
-            "that follow. Count, or give seconds since 1970"
+            f"a checkpoint id must be at most {GREATEST_GIVEN_ID:,}, or the next one, "
+            f"{free:,}, not {checkpoint_id:,}: greater ids are reserved for the checkpoints "
+            "that follow. Use a counter, or seconds since 1970"
         )

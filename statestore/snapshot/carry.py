@@ -43,7 +43,7 @@ class Carrying:
         manifest = self._of(base)
         if manifest is None:
             raise StateNotFoundError(
-                f"no state {name!r} of operator {uid!r} can be carried: the store has no "
+                f"state {name!r} of operator {uid!r} cannot be carried: the store has no "
                 "checkpoint yet"
             )
         self._collected.refuse_twice(uid, name)
@@ -57,7 +57,7 @@ class Carrying:
         carried as by :meth:`carry`.
         """
         if self._collected.left:
-            raise InvalidArgumentError("carry_rest() is called within the 'with' block")
+            raise InvalidArgumentError("carry_rest() must be called inside the 'with' block")
         self._rest_of = base
 
     def drop(self, uid: str, name: str) -> None:
@@ -66,7 +66,7 @@ class Carrying:
         If the state does not exist, this does nothing.
         """
         if self._collected.left:
-            raise InvalidArgumentError("drop(…) is called within the 'with' block")
+            raise InvalidArgumentError("drop(…) must be called inside the 'with' block")
         self._dropped.add((uid, name))
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
@@ -121,7 +121,10 @@ class Carrying:
         for entry in before.entries:
             state = entry.state.uid, entry.state.name
             if state in self._dropped and _is_among(before, entry, by_id):
-                raise InvalidArgumentError(f"{entry.state} is dropped, and in this checkpoint")
+                raise InvalidArgumentError(
+                    f"{entry.state} is both dropped and written in this checkpoint; remove one of "
+                    "the two"
+                )
 
     def _refuse_left_out(self) -> None:
         before = self._before()
@@ -132,16 +135,20 @@ class Carrying:
         entry, *others = missing
         uid, name, label = entry.state.uid, entry.state.name, self._label(before, entry)
         keep = (
-            f"give the job's graph its operator {uid!r} back"
+            f"add operator {uid!r} to the job graph again"
             if label is None
-            else f"take it over with checkpoint.carry({label!r}, {name!r}), or all that is not "
-            "named with checkpoint.carry_rest()"
+            else (
+                f"carry it with checkpoint.carry({label!r}, {name!r}), or carry all other states "
+                "with checkpoint.carry_rest()"
+            )
         )
         more = ", ".join(f"{e.state.name!r} of {e.state.uid!r}" for e in others[:9])
         raise LeftOutStateError(
-            f"checkpoint {before.checkpoint_id} of {self._attempt.catalog.storage.url} has "
-            f"{entry.state}, and the one that follows would lose it: {keep}; or leave it out on "
-            f"purpose with checkpoint.drop({uid!r}, {name!r})"
+            (
+                f"checkpoint {before.checkpoint_id} of {self._attempt.catalog.storage.url} has "
+                f"{entry.state}, which the next checkpoint would lose: {keep}; or drop it with "
+                f"checkpoint.drop({uid!r}, {name!r})"
+            )
             + (f". Left out as well: {more}{', …' if len(others) > 9 else ''}" if others else "")
         )
 
@@ -180,8 +187,8 @@ class Carrying:
         operators, stored = self._attempt.operators, entry.state.uid
         if manifest.operators.id_of(stored) not in operators.ids_of(uid):
             raise InvalidArgumentError(
-                f"{entry.state} is of an operator without a uid, whose id only its job graph tells:"
-                " give the operator a uid, or the snapshot the job's graph"
+                f"{entry.state} belongs to an operator without a uid, whose id only the job graph "
+                "determines: give the operator a uid, or pass the job graph to the snapshot"
             )
         parallelism = operators.parallelism_of(uid)
         if isinstance(entry, KeyedEntry):

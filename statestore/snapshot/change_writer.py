@@ -73,8 +73,8 @@ def changed_request(
         state = attempt.history.keyed(uid, name) if stored is None else stored.state
         if state is None:
             raise InvalidArgumentError(
-                f"the store has no state {name!r} of operator {uid!r}: give key=, and "
-                "kind= and entry= where it has entries, so that its rows can be written in full"
+                f"the store has no state {name!r} of operator {uid!r}: pass key= (and for "
+                "entries kind= and entry=), so that its rows can be written in full"
             )
         options = {
             "key": state.key,
@@ -121,8 +121,8 @@ class _ChangeWriter:
     def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
         if upserts is None and deletes is None and cleared is None:
             raise InvalidArgumentError(
-                f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
-                "table when nothing changed"
+                f"no changes of {self} were passed; pass upserts=, deletes= or cleared=, or "
+                "an empty table if nothing changed"
             )
         most = self._attempt.parquet.stream_bytes
         upserts, deletes, cleared = (
@@ -149,7 +149,7 @@ class _ChangeWriter:
     def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
-                f"no rows of {self} are given; give all that it has now, an empty table for none"
+                f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
         rows = reread(rows, str(self), self._attempt.parquet.stream_bytes)
         old = latest_or(self._attempt, self._uid, self._name, base)
@@ -197,10 +197,10 @@ class _ChangeWriter:
     def _in_full(self, upserts: Any) -> KeyedEntry:
         if upserts is None:
             raise InvalidArgumentError(
-                f"the newest checkpoint has no {self}, so there is nothing to delete; give the "
-                "rows that it has as upserts"
+                f"the newest checkpoint has no {self}, so there is nothing to delete; pass "
+                "its rows as upserts"
             )
-        _log.warning("the newest checkpoint has no %s: its rows are written in full", self)
+        _log.warning("the newest checkpoint has no %s, so its rows are written in full", self)
         return write_full(self._collected, self._request, upserts)
 
     def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
@@ -209,8 +209,8 @@ class _ChangeWriter:
         state = checked_state(self._collected, engine, rows, self._request)
         if not same_columns(state.schema, old.state.schema):
             raise SchemaMismatchError(
-                f"{self} is stored with the columns ({old.state.schema}), and its changes have "
-                f"({state.schema}); changes have the columns of what they change. Take a full "
+                f"{self} is stored with the columns ({old.state.schema}), but its changes "
+                f"have ({state.schema}); changes must have the stored columns. Take a full "
                 "snapshot to change the columns"
             )
         if (state.max_parallelism, state.hash_scheme) != (
@@ -219,9 +219,9 @@ class _ChangeWriter:
         ):
             raise SchemaMismatchError(
                 f"{self} is stored with max parallelism {old.state.max_parallelism} and hash "
-                f"scheme {old.state.hash_scheme} in the checkpoint that the changes build on, and "
-                f"with {state.max_parallelism} and {state.hash_scheme} in the newest; take a full "
-                "snapshot"
+                f"scheme {old.state.hash_scheme} in the checkpoint that the changes are based "
+                f"on, but with {state.max_parallelism} and {state.hash_scheme} in the newest; "
+                "take a full snapshot"
             )
         ttl = changed_ttl(self._ttl, old.state)
         return replace(old, state=replace(old.state, uid=self._uid, ttl=ttl))
@@ -293,8 +293,8 @@ def latest_or(
         manifest = attempt.history.load(base)
     except CheckpointNotFoundError as error:
         error.add_note(
-            f"changes of state {name!r} of operator {uid!r} build on it: take a full snapshot, or "
-            "restore a checkpoint that is kept and give its number as base"
+            f"the changes of state {name!r} of operator {uid!r} are based on this checkpoint: "
+            "take a full snapshot, or restore a kept checkpoint and pass its number as base"
         )
         raise
     stored = attempt.history.keyed_in(manifest, uid, name)
@@ -302,8 +302,9 @@ def latest_or(
         return stored
     other = manifest.keyed_entry(uid, name)
     raise StateNotFoundError(
-        f"{other.state} in checkpoint {manifest.checkpoint_id} is of another operator, as operator "
-        f"ids tell: {manifest.operators.id_of(uid)} there, {attempt.operators.id_of(uid)} in this "
-        "job. Write the state in full with checkpoint.keyed(…); or, if it is the same operator, "
-        "give it its uid, or the snapshot the graph of the job"
+        f"{other.state} in checkpoint {manifest.checkpoint_id} belongs to another operator, "
+        f"because the operator ids differ: {manifest.operators.id_of(uid)} there, "
+        f"{attempt.operators.id_of(uid)} in this job. Write the state in full with "
+        "checkpoint.keyed(…). If it is the same operator, give it the same uid, or pass the "
+        "job graph to the snapshot"
     )

@@ -152,7 +152,7 @@ class PriorCheckpoints:
         except CheckpointNotFoundError:
             return None
         except MalformedManifestError as error:
-            warnings.warn(f"{error}; going by the checkpoint before it", stacklevel=8)
+            warnings.warn(f"{error}; using the previous checkpoint instead", stacklevel=8)
             return None
 
 
@@ -199,8 +199,8 @@ class CheckpointContext:
         of_graph = self.operators.max_parallelism_of(uid)
         if None not in (wanted, of_graph) and wanted != of_graph:
             raise ParallelismError(
-                f"operator {uid!r} has max parallelism {of_graph} in the job graph, as its chain "
-                f"has, and {wanted} is asked for; name one of them only"
+                f"operator {uid!r} has max parallelism {of_graph} in the job graph, like its "
+                f"chain, but {wanted} is requested; set only one of them"
             )
         return of_graph if wanted is None else wanted
 

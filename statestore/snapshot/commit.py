@@ -201,9 +201,10 @@ class Commit:
             parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
             if (own.max_parallelism, own.parallelism) != (entry.state.max_parallelism, parallelism):
                 raise ParallelismError(
-                    f"the ranges of operator {entry.state.uid!r} are {own.parallelism} of "
-                    f"{own.max_parallelism} key groups, and it has parallelism {parallelism} and "
-                    f"max parallelism {entry.state.max_parallelism}"
+                    f"the ranges of operator {entry.state.uid!r} are for parallelism "
+                    f"{own.parallelism} and max parallelism {own.max_parallelism}, but the "
+                    f"operator has parallelism {parallelism} and max parallelism "
+                    f"{entry.state.max_parallelism}"
                 )
         return self._attempt.ranges
 

@@ -22,9 +22,11 @@ from statestore.snapshot.taken_names import Name, TakenNames
 __all__ = ["NOT_ENTERED", "USED", "PendingCheckpoint"]
 
 _log = logging.getLogger(__name__)
-USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
+USED = (
+    "the 'with' block of this snapshot has already begun; take another snapshot: store.snapshot(…)"
+)
 NOT_ENTERED = (
-    "a snapshot is taken in a 'with' block, and committed when that ends; write 'with "
+    "a snapshot requires a 'with' block and is committed when the block ends; write 'with "
     "store.snapshot(…) as checkpoint:'"
 )
 
@@ -212,9 +214,10 @@ class PendingCheckpoint:
             other = known.setdefault(entry.state.uid, entry.state)
             if other.max_parallelism != entry.state.max_parallelism:
                 raise ParallelismError(
-                    f"{other} has max parallelism {other.max_parallelism} and {entry.state} has "
-                    f"{entry.state.max_parallelism}; an operator has one: write all of its keyed "
-                    "states with regroup=True and the new one"
+                    f"{other} has max parallelism {other.max_parallelism}, but {entry.state} "
+                    f"has {entry.state.max_parallelism}, and all states of an operator must "
+                    "have the same: write all of its keyed states with regroup=True and the "
+                    "new max parallelism"
                 )
 
     def delete_merged(self, manifest: Manifest) -> None:
@@ -236,7 +239,10 @@ class PendingCheckpoint:
             try:
                 self._written.storage.delete(name)
             except StorageError as error:
-                _log.warning("a file that was merged stays behind, until gc: %s", error)
+                _log.warning(
+                    "a merged file could not be deleted; 'statestore gc' deletes it later: %s",
+                    error,
+                )
 
     def abandon(self, reason: BaseException, *, published: bool) -> None:
         """End the attempt, and delete the written files.
@@ -246,7 +252,9 @@ class PendingCheckpoint:
         """
         self._lists.delete(reason)
         if published:
-            reason.add_note("its files stay behind: the tables' newest versions name them")
+            reason.add_note(
+                "its files were kept because the newest table versions may reference them"
+            )
             return
         for awaited in self.awaited.values():
             self._written.add(awaited.entry.table.path, awaited.entry.handles)

@@ -98,7 +98,8 @@ def kept_ttl(
         return None
     if asked is not None:
         raise InvalidArgumentError(
-            f"ttl={asked!r}: give ttl=TimeToLive(duration_ms, column), or ttl={OFF!r} to end it"
+            f"invalid ttl={asked!r}: pass ttl=TimeToLive(duration_ms, column), or ttl={OFF!r} "
+            "to end the TTL"
         )
     if stored is None or stored.column not in renamed:
         return stored
@@ -115,9 +116,9 @@ def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
     if (ttl and ttl.column) == (base.ttl and base.ttl.column):
         return ttl
     raise SchemaMismatchError(
-        f"{base} has {_ttl_text(base.ttl)} where its changes build on, and is to have "
-        f"{_ttl_text(ttl)}; take a full snapshot to turn a time to live on or off, or to go by "
-        "another column"
+        f"{base} has {_ttl_text(base.ttl)} in the checkpoint that its changes are based on, "
+        f"but {_ttl_text(ttl)} is requested; take a full snapshot to enable or disable the "
+        "TTL, or to use another column"
     )
 
 
@@ -128,9 +129,9 @@ def refuse_new_times(
     if ttl is None or stored is None or stored.ttl is None or ttl.column in names:
         return
     raise InvalidArgumentError(
-        f"{stored} has a time to live, and its rows lack the column {ttl.column!r}: they would all "
-        "begin to live anew. Give each row its time, write what changed with "
-        f"checkpoint.changes(…), which may leave it out, or end the time to live with ttl={OFF!r}"
+        f"{stored} has a TTL, but its rows lack the column {ttl.column!r}, so the lifetime of "
+        "all rows would restart. Add the timestamps, write only changes with "
+        f"checkpoint.changes(…), which can omit the column, or end the TTL with ttl={OFF!r}"
     )
 
 
@@ -155,7 +156,7 @@ def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms
 
 
 def _ttl_text(ttl: TimeToLive | None) -> str:
-    return "no time to live" if ttl is None else f"a time to live by {ttl.column!r}"
+    return "no TTL" if ttl is None else f"a TTL on {ttl.column!r}"
 
 
 DEFAULT_HASH_SCHEME = "java"
@@ -259,7 +260,9 @@ def keyed_state(
     stored = history.keyed(request.uid, request.name)
     scheme = request.hash_scheme or (stored.hash_scheme if stored else DEFAULT_HASH_SCHEME)
     if scheme not in HASH_SCHEMES:
-        raise InvalidArgumentError(f"no hash scheme {scheme!r}; there is {', '.join(HASH_SCHEMES)}")
+        raise InvalidArgumentError(
+            f"unknown hash scheme {scheme!r}; the hash schemes are {', '.join(HASH_SCHEMES)}"
+        )
     first = (*request.key, *request.namespace, *request.entry)
     for name in first:
         if name not in schema.names:
@@ -311,7 +314,7 @@ def _asked_types(request: KeyedRequest) -> list[str | None]:
         for name in asked:
             if name not in key:
                 raise InvalidArgumentError(
-                    f"key_types names {name!r}, which is no key column of state "
+                    f"key_types names {name!r}, which is not a key column of state "
                     f"{request.name!r} of operator {request.uid!r}; the key is ({', '.join(key)})"
                 )
         return [asked.get(name) for name in key]
@@ -319,7 +322,8 @@ def _asked_types(request: KeyedRequest) -> list[str | None]:
     if len(types) != len(key):
         raise InvalidArgumentError(
             f"state {request.name!r} of operator {request.uid!r} has {len(key)} key columns "
-            f"({', '.join(key)}) and {len(types)} key types; give one each, or a mapping of names"
+            f"({', '.join(key)}) but {len(types)} key types; pass one for each column, or a "
+            "mapping by column"
         )
     return types
 
@@ -374,8 +378,8 @@ def operator_state(
         if len(lists) != copies:
             raise InvalidArgumentError(
                 f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
-                f"elements, and the parallelism is {parallelism}: give one list per subtask, an "
-                "empty one where there is none"
+                f"elements, but the parallelism is {parallelism}: pass one list per subtask, "
+                "which can be empty"
             )
         table = elements_table(lists, stored.schema if stored else None, subject)
     refuse_large_elements(table, subject)
@@ -385,8 +389,9 @@ def operator_state(
         stored.mode is not mode or not same_columns(stored.schema, state.schema)
     ):
         raise SchemaMismatchError(
-            f"{state} was stored as {stored.mode.value} state of ({stored.schema}), and is now "
-            f"{mode.value} state of ({state.schema}); keep it, or use a new state name"
+            f"{state} was stored as {stored.mode.value} state of ({stored.schema}), but is "
+            f"now {mode.value} state of ({state.schema}); keep the mode and columns, or use a "
+            "new state name"
         )
     counts = [0] * copies
     for subtask in table.column(SUBTASK).to_pylist():
@@ -399,8 +404,8 @@ def _refuse_unreadable(schema: Schema, subject: str) -> None:
     refuse_too_deep(schema, subject)
     for name in names_with_nul(schema):
         raise InvalidArgumentError(
-            f"{subject} has a column or field {name!r}, and for DuckDB and Polars its name ends at "
-            "the NUL character; rename it"
+            f"{subject} has a column or field {name!r} with a NUL character, at which DuckDB "
+            "and Polars truncate names; rename it"
         )
 
 
@@ -427,7 +432,7 @@ def _max_parallelism(
     except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(f"for state {request.name!r} of operator {uid!r}")
         if known is not None and parallelism > known:
-            error.add_note("a snapshot takes rows that were so restored with regroup=True")
+            error.add_note("to snapshot rows that were restored this way, pass regroup=True")
         raise
 
 
@@ -448,9 +453,9 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
     ):
         if old != new:
             raise SchemaMismatchError(
-                f"{state} was stored with {what} {_text(old)}, its columns ({stored.schema}), and "
-                f"now has {_text(new)}, its columns ({state.schema}); a stored state keeps its "
-                f"{what}. Keep it, or use a new state name"
+                f"{state} was stored with {what} {_text(old)} and the columns ({stored.schema}), "
+                f"but now has {_text(new)} and the columns ({state.schema}); the {what} of a "
+                "stored state cannot change. Keep it, or use a new state name"
             )
     columns = changed_columns(
         stored.schema,

@@ -242,10 +242,11 @@ class PendingSubtasks:
         """Raise InvalidArgumentError, with their numbers, if subtasks have not answered."""
         if missing := self.missing:
             raise InvalidArgumentError(
-                f"{self.writer.entry.state} is not complete: no acknowledgement of "
+                f"{self.writer.entry.state} is not complete: no acknowledgement from "
                 f"subtask{'s' if len(missing) > 1 else ''} {_some(missing)} of "
-                f"{self.writer.parallelism}; every subtask writes, one without rows no rows, and "
-                "checkpoint.acknowledge takes each answer before the block ends"
+                f"{self.writer.parallelism} was received. Every subtask must write, even without "
+                "rows, and checkpoint.acknowledge must receive each acknowledgement before the "
+                "block ends"
             )
 
     def _check(self, found: Acknowledgement) -> None:
@@ -256,8 +257,8 @@ class PendingSubtasks:
         known = self.writer
         if replace(found.entry, handles=()) != known.entry:
             raise InvalidArgumentError(
-                f"the acknowledgement is of another {found.entry.state} than this checkpoint's: "
-                "its columns, key, layout or table differ"
+                f"the acknowledgement is for another {found.entry.state} than this "
+                "checkpoint's: its columns, key, layout or table differ"
             )
         own = known.assignment.range_of(found.subtask)
         ranged = known.entry.state.layout is Layout.RANGED
@@ -268,9 +269,10 @@ class PendingSubtasks:
             expected = token and name(known.attempt.checkpoint_id, first, token[1])
             if handle.path != expected or own.intersect(handle.key_groups) != handle.key_groups:
                 raise InvalidArgumentError(
-                    f"the acknowledgement of subtask {found.subtask}, which owns key groups {own} "
-                    f"of {known.entry.state}, names the file {handle.path} with key groups "
-                    f"{handle.key_groups}; no such subtask wrote that for this checkpoint"
+                    f"the acknowledgement of subtask {found.subtask}, which owns key groups "
+                    f"{own} of {known.entry.state}, lists the file {handle.path} with key "
+                    f"groups {handle.key_groups}; no subtask with this range wrote that file "
+                    "for this checkpoint"
                 )
 
 

@@ -53,7 +53,7 @@ class TakenNames:
         """
         if (uid, name) in self._states:
             raise InvalidArgumentError(
-                f"{self._states[uid, name].state} is in this checkpoint already; name it once"
+                f"{self._states[uid, name].state} is already in this checkpoint; name it only once"
             )
         self._refuse_folded(uid, name)
         for path in (
@@ -82,17 +82,18 @@ class TakenNames:
         other = self._owners[table]
         written, carried = (name, other) if is_new else (other, name)
         raise InvalidArgumentError(
-            f"state {written[1]!r} of operator {written[0]!r} would be written to the table of "
-            f"state {carried[1]!r} of operator {carried[0]!r}, {table}: that operator was called "
-            f"{written[0]!r} when its state was written. Write the state of {carried[0]!r} in "
-            f"full in this checkpoint, checkpoint.keyed({carried[0]!r}, {carried[1]!r}, …), in "
-            "place of carrying or changing it; or give the new operator another name"
+            f"state {written[1]!r} of operator {written[0]!r} would be written to the table "
+            f"of state {carried[1]!r} of operator {carried[0]!r}, {table}, because that "
+            f"operator was named {written[0]!r} when its state was written. Instead of "
+            f"carrying or changing the state of {carried[0]!r}, write it in full in this "
+            f"checkpoint: checkpoint.keyed({carried[0]!r}, {carried[1]!r}, …); or give the "
+            "new operator another name"
         )
 
 
 def _clash(what: str, one: str, other: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{what} {one!r} and {other!r} differ in case or in Unicode normalization alone: where a "
-        "file system does not tell upper from lower case, their files would lie in one folder, and "
-        "a reader cannot tell them apart; rename one"
+        f"{what} {one!r} and {other!r} differ only in case or Unicode normalization: on a "
+        "file system that ignores case, their files would be in the same folder and could "
+        "not be distinguished; rename one"
     )

@@ -115,7 +115,7 @@ class CheckpointWriter:
         """
         if self._commit.manifest is None:
             raise InvalidArgumentError(
-                "the checkpoint is committed when its 'with' block ends, not before"
+                "the checkpoint is committed when its 'with' block ends, not earlier"
             )
         return self._commit.manifest
 
@@ -184,8 +184,8 @@ class CheckpointWriter:
         request = self._request(uid, name, **options)
         if rows is None or is_schema(rows):
             raise InvalidArgumentError(
-                f"{request} is given without rows; write what changed with checkpoint.changes(…), "
-                "and what subtasks write after checkpoint.declare(…)"
+                f"{request} has no rows; write changes with checkpoint.changes(…), and rows "
+                "of subtasks with checkpoint.declare(…)"
             )
         with self._attempt.measuring.writing(uid, name):
             entry = write_full(self._collected, request, rows, co_located=co_located)
@@ -212,8 +212,8 @@ class CheckpointWriter:
         request = self._request(uid, name, **options)
         if not is_schema(schema):
             raise InvalidArgumentError(
-                f"{request} is declared with a pyarrow.Schema, not {type(schema).__name__}; rows "
-                "are written with checkpoint.keyed(…)"
+                f"{request} must be declared with a pyarrow.Schema, not "
+                f"{type(schema).__name__}; write rows with checkpoint.keyed(…)"
             )
         with self._attempt.measuring.writing(uid, name):
             writer = declare(self._collected, request, schema, co_located=co_located)
@@ -342,14 +342,15 @@ class CheckpointWriter:
         state, attempted = acknowledgement.entry.state, self._attempt.id
         if acknowledgement.attempt != attempted:
             raise InvalidArgumentError(
-                f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is of "
-                f"{acknowledgement.attempt}, and this is {attempted}; write again with the writer "
-                "that this checkpoint's declare(…) returned"
+                f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is for "
+                f"{acknowledgement.attempt}, but this is {attempted}; write again with the "
+                "writer that declare(…) of this checkpoint returned"
             )
         awaited = self._collected.awaited.get((state.uid, state.name))
         if awaited is None:
             raise InvalidArgumentError(
-                f"{state} is not awaited here; declare it with checkpoint.declare(…)"
+                f"{state} was not declared in this checkpoint; declare it with "
+                "checkpoint.declare(…)"
             )
         is_new = awaited.add(acknowledgement)
         if is_new:
@@ -607,7 +608,9 @@ class CheckpointWriter:
             InvalidArgumentError: within the block.
         """
         if self._collected.entered and not self._collected.left:
-            raise InvalidArgumentError("within its 'with' block, a snapshot ends by an exception")
+            raise InvalidArgumentError(
+                "inside its 'with' block, a snapshot is aborted by an exception"
+            )
         self._collected.entered = self._collected.left = True
 
     def __del__(self) -> None:
@@ -616,8 +619,10 @@ class CheckpointWriter:
         if collected is None or collected.entered or collected.left:
             return
         warnings.warn(
-            f"checkpoint {self._attempt.checkpoint_id} of {self._attempt.catalog.storage.url} "
-            f"was begun and never taken: {NOT_ENTERED}",
+            (
+                f"checkpoint {self._attempt.checkpoint_id} of {self._attempt.catalog.storage.url} "
+                f"was begun but never taken: {NOT_ENTERED}"
+            ),
             ResourceWarning,
             stacklevel=2,
             source=self,

@@ -270,7 +270,7 @@ def test_a_result_with_missing_files_is_not_adopted(
     for name in dead(store, tmp_path):
         (tmp_path / "store" / name).unlink()
     assert len(change(store, {"u2": 200}).layers) == 2
-    assert "is not used" in caplog.text
+    assert "was discarded" in caplog.text
     # compacted again
     assert [layer.checkpoint_id for layer in change(store, {"u3": 300}).layers] == [4]
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300}

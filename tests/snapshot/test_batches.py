@@ -109,7 +109,9 @@ def test_an_earlier_batch_is_refused(url: str) -> None:
         keep(opened(url), "a", batch=("job", number))
     before = stored_files(url), claims(url)
     for number in (0, 3, 4):
-        with pytest.raises(CommitConflictError, match=rf"batch {number} of job 'job' comes before"):
+        with pytest.raises(
+            CommitConflictError, match=rf"batch {number} of job 'job' is an earlier batch"
+        ):
             keep(opened(url), "b", batch=("job", number))
     assert (stored_files(url), claims(url)) == before
 

@@ -189,15 +189,15 @@ def test_a_state_that_cannot_be_carried_is_named(store: StateStore, tmp_path: Pa
             checkpoint.carry("a", "k1", base=7)
         wrong: Any = 7
         for call in (checkpoint.carry, checkpoint.drop):
-            with pytest.raises(InvalidArgumentError, match="uid is of type str, not int"):
+            with pytest.raises(InvalidArgumentError, match="uid must be of type str, not int"):
                 call(wrong, "k1")
         checkpoint.carry("a", "k1")
-        with pytest.raises(InvalidArgumentError, match="name it once"):
+        with pytest.raises(InvalidArgumentError, match="name it only once"):
             checkpoint.carry("a", "k1")
         checkpoint.drop("a", "union")
-    with pytest.raises(InvalidArgumentError, match="within the 'with' block"):
+    with pytest.raises(InvalidArgumentError, match="inside the 'with' block"):
         checkpoint.carry_rest()
-    with pytest.raises(InvalidArgumentError, match="within the 'with' block"):
+    with pytest.raises(InvalidArgumentError, match="inside the 'with' block"):
         checkpoint.drop("a", "k1")
     with (
         pytest.raises(ParallelismError, match="5 is above the stored max parallelism 4"),
@@ -269,7 +269,7 @@ def test_carried_files_are_checked_after_the_previous_checkpoint_has_expired(
 
 def test_a_dropped_state_cannot_be_written_too(store: StateStore) -> None:
     with (
-        pytest.raises(InvalidArgumentError, match="is dropped, and in this checkpoint"),
+        pytest.raises(InvalidArgumentError, match="is both dropped and written in this checkpoint"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
         _drop_and_write(checkpoint)
@@ -279,7 +279,7 @@ def test_with_a_graph_operators_are_matched_by_id(store: StateStore) -> None:
     """The state of an operator outside the graph cannot be kept; it must be dropped by name."""
     graph = JobGraph.from_toml("[[operator]]\nname = 'x'\nuid = 'b'\nparallelism = 2")
     with (
-        pytest.raises(LeftOutStateError, match="give the job's graph its operator 'a' back"),
+        pytest.raises(LeftOutStateError, match="add operator 'a' to the job graph again"),
         store.snapshot(graph=graph) as checkpoint,
     ):
         checkpoint.carry_rest()
@@ -329,9 +329,9 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match=r"write 'with store\.snapshot"):
         checkpoint.keyed("a", "k1", [{"k": "x"}], key="k")
     checkpoint.give_up()
-    with pytest.raises(InvalidArgumentError, match="has begun already"), checkpoint:
+    with pytest.raises(InvalidArgumentError, match="has already begun"), checkpoint:
         raise AssertionError
-    with pytest.raises(InvalidArgumentError, match="ends by an exception"):  # noqa: SIM117
+    with pytest.raises(InvalidArgumentError, match="is aborted by an exception"):  # noqa: SIM117
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.give_up()
     assert store.checkpoints() == (1,)
@@ -381,7 +381,7 @@ def test_the_state_of_a_renamed_operator_does_not_block_a_new_one(tmp_path: Path
     )
     with store.snapshot(graph=before) as checkpoint:
         write(checkpoint, ("x", "k1"), 3, 2)
-    in_full = r"Write the state of 'y' in full .*checkpoint\.keyed\('y', 'k1'"
+    in_full = r"the state of 'y', write it in full .*checkpoint\.keyed\('y', 'k1'"
     with store.snapshot(graph=after) as checkpoint:
         checkpoint.carry("y", "k1")
         with pytest.raises(InvalidArgumentError, match=in_full):

@@ -267,7 +267,7 @@ def test_changes_of_an_expired_base_are_refused(store: StateStore) -> None:
     store.maintenance.expire(retain=1)
     with pytest.raises(CheckpointNotFoundError) as caught:
         change(store, table({"u1": 2}), base=1)
-    assert "give its number as base" in "".join(caught.value.__notes__)
+    assert "pass its number as base" in "".join(caught.value.__notes__)
 
 
 def test_changes_of_a_state_that_the_base_lacks_are_refused(store: StateStore) -> None:
@@ -287,7 +287,7 @@ def test_changes_of_a_damaged_checkpoint_are_refused(store: StateStore, tmp_path
 def test_a_state_can_be_changed_only_once_per_checkpoint(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("u", "s", table({"a": 1}), key="k")
-        with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
+        with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             checkpoint.changes_against("u", "s", table({"a": 1}), key="k")
     assert store.checkpoints() == (1, 2)
 
@@ -311,7 +311,7 @@ def test_properties_of_a_state_need_not_be_repeated(tmp_path: Path) -> None:
         with (
             pytest.raises(
                 InvalidArgumentError,
-                match="the store has no state 'new' of operator 'u': give key=",
+                match="the store has no state 'new' of operator 'u': pass key=",
             ),
             store.snapshot(parallelism=2) as checkpoint,
         ):
@@ -323,7 +323,7 @@ def test_rows_and_schemas_are_separate_arguments(store: StateStore) -> None:
     rows = table({"a": 1})
     for given in (None, rows.schema):
         with (
-            pytest.raises(InvalidArgumentError, match=r"without rows.*changes.*declare"),
+            pytest.raises(InvalidArgumentError, match=r"has no rows.*changes.*declare"),
             store.snapshot(parallelism=2) as checkpoint,
         ):
             checkpoint.keyed("u", "s", given, key="k")
@@ -464,7 +464,7 @@ def test_changes_never_build_on_the_state_of_another_operator(
     store = opened(tmp_path)
     with store.snapshot(graph=without_uids("x")) as checkpoint:
         checkpoint.keyed("x", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
-    other = r"is of another operator.*Write the state in full"
+    other = r"belongs to another operator.*Write the state in full"
     with store.snapshot(graph=without_uids("y", "x")) as checkpoint:
         write = checkpoint.changes_against if compares else checkpoint.changes
         with pytest.raises(StateNotFoundError, match=other):

@@ -178,7 +178,7 @@ def test_an_export_that_differs_from_the_recorded_rows_is_refused(
     del document["sha256"]
     document["operators"][0]["keyed"][0]["merged"]["rows"] += 1
     path.write_bytes(document_bytes(document))
-    with pytest.raises(CorruptionError, match="hold other rows than its manifest says"):
+    with pytest.raises(CorruptionError, match="contain other rows than the manifest says"):
         store.export(tmp_path / "other", parallelism=3)
 
 

@@ -85,7 +85,7 @@ def test_a_command_announces_which_writer_it_replaces(
     run(opened(url), True)
     assert caplog.messages == []
     run(opened(url), False)
-    told = f"{url} is taken over from {claim}: a job that is still at work there commits no more"
+    told = f"{url} is taken over from {claim}: a job that still runs there cannot commit"
     assert [message.startswith(told) for message in caplog.messages] == [True] * (
         whose in "far alive"
     )
@@ -248,7 +248,9 @@ def test_a_claim_survives_a_round_trip() -> None:
     assert str(CLAIM) == (
         "writer host:1 (statestore 0.1, generation 3, since 1970-01-01 00:00:00 UTC)"
     )
-    with pytest.raises(MalformedManifestError, match="claim of generation 3, under another name"):
+    with pytest.raises(
+        MalformedManifestError, match="claim of generation 3, which belongs under another name"
+    ):
         claim_from_json(raw, name="c", generation=4)
     for member in json.loads(raw).keys() - {"sha256"}:
         less = {key: value for key, value in json.loads(raw).items() if key != "sha256"}

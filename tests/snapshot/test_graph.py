@@ -115,7 +115,7 @@ def test_unclaimed_state_is_refused(store: StateStore, tmp_path: Path) -> None:
     assert plan.matching is not None
     assert [one.uid for one in plan.matching.dropped] == ["totals"]
     allowed = store.restore(graph=job(GONE), allow_non_restored_state=True)
-    with pytest.raises(StateNotFoundError, match=r"operator 'sums' finds no state .* starts empty"):
+    with pytest.raises(StateNotFoundError, match=r"operator 'sums' has no state .* starts empty"):
         allowed.keyed("sums", "sums")
     with pytest.raises(StateNotFoundError, match="the job graph has no operator 'totals'"):
         allowed.keyed("totals", "sums")
@@ -151,7 +151,7 @@ def test_state_is_written_only_for_operators_of_the_graph(store: StateStore) -> 
 def test_a_name_that_is_another_operators_uid_is_refused(store: StateStore) -> None:
     clash = JOB.replace('name = "clean"', 'name = "source"').replace('["orders"]', '["orders"]')
     clash = clash.replace('from = "clean"', 'from = "source"')
-    with pytest.raises(InvalidArgumentError, match="would keep their state in one place"):
+    with pytest.raises(InvalidArgumentError, match="would keep their state in the same place"):
         store.snapshot(graph=job(clash))
 
 
@@ -295,10 +295,10 @@ def test_the_data_source_reads_an_operator_under_its_stored_name(store: StateSto
 
 @pytest.mark.parametrize("graph", ["x", {}, 7])
 def test_an_invalid_graph_is_refused(store: StateStore, graph: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="graph is of type JobGraph"):
+    with pytest.raises(InvalidArgumentError, match="graph must be of type JobGraph"):
         store.snapshot(graph=graph)
     take(store, job())
-    with pytest.raises(InvalidArgumentError, match="graph is of type JobGraph"):
+    with pytest.raises(InvalidArgumentError, match="graph must be of type JobGraph"):
         store.restore(graph=graph)
 
 

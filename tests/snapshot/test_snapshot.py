@@ -171,11 +171,11 @@ def test_a_writer_can_be_used_once(store: StateStore) -> None:
     """Its block and its methods cannot be used again, and its commit stays."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", ROWS, key="k")
-    with pytest.raises(InvalidArgumentError, match="take another one"):
+    with pytest.raises(InvalidArgumentError, match="take another snapshot"):
         checkpoint.keyed("u", "other", ROWS, key="k")
-    with pytest.raises(InvalidArgumentError, match="take another one"):
+    with pytest.raises(InvalidArgumentError, match="take another snapshot"):
         checkpoint.union("u", "other", [[]])
-    with pytest.raises(InvalidArgumentError, match="take another one"), checkpoint:
+    with pytest.raises(InvalidArgumentError, match="take another snapshot"), checkpoint:
         raise AssertionError
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
 
@@ -215,7 +215,9 @@ def test_a_store_is_not_created_in_a_foreign_folder(tmp_path: Path) -> None:
 
 def test_the_table_format_must_be_delta_or_parquet(tmp_path: Path) -> None:
     """If delta-rs would write to another place, no Delta table is created."""
-    with pytest.raises(InvalidArgumentError, match="'iceberg'; there is delta and parquet"):
+    with pytest.raises(
+        InvalidArgumentError, match="'iceberg'; the table formats are delta and parquet"
+    ):
         StateStore.open(str(tmp_path), table_format="iceberg")
     with pytest.raises(InvalidArgumentError, match="table_format='parquet'"):
         StateStore.open(str(tmp_path / "a%2Fb")).snapshot(parallelism=1)

@@ -49,7 +49,7 @@ def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: A
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 2.0, "2", None])
 def test_a_parallelism_out_of_bounds_is_refused(store: StateStore, parallelism: Any) -> None:
     """Before a store is created."""
-    says = r"parallelism (must be|is of type int)"
+    says = "parallelism must be"
     with pytest.raises((ParallelismError, InvalidArgumentError), match=says):
         store.snapshot(parallelism=parallelism)
 
@@ -110,8 +110,8 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
         ({"k": [1]}, {"namespace": "k"}, InvalidArgumentError, "'k' has two roles"),
         ({"k": [1]}, {"key": ["k", "k"]}, InvalidArgumentError, "'k' has two roles"),
         ({"k": [1], "K": [1]}, {}, InvalidArgumentError, "two columns are named 'k' and 'K'"),
-        ({"k": [1], "key_group": [1]}, {}, InvalidArgumentError, "says key_group 1, and"),
-        ({"k": [1], "Key_Group": [1]}, {}, InvalidArgumentError, "'Key_Group' is named like"),
+        ({"k": [1], "key_group": [1]}, {}, InvalidArgumentError, "has key_group 1, but"),
+        ({"k": [1], "Key_Group": [1]}, {}, InvalidArgumentError, "'Key_Group' conflicts with"),
         ({"k": [1], "": [1]}, {}, InvalidArgumentError, "empty name"),
         ({"k": pa.array([1], pa.uint64())}, {}, UnsupportedTypeError, "'k'.*uint64.*signed"),
         ({"k": [1], "v": [None]}, {}, UnsupportedTypeError, "'v' has Arrow type null"),
@@ -120,9 +120,9 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
         ({"k": [b"x"]}, {}, UnsupportedTypeError, "binary cannot be a key in the hash scheme java"),
         ({"k": pa.array([{"a": 1}], MAP)}, {}, UnsupportedTypeError, "'k' has type map"),
         ({"k": [1], "w": pa.array([{}], MAP)}, {"namespace": "w"}, UnsupportedTypeError, "'w'"),
-        ({"k": pa.array([1], pa.timestamp("ns"))}, {}, InvalidArgumentError, "lose data: 1"),
+        ({"k": pa.array([1], pa.timestamp("ns"))}, {}, InvalidArgumentError, "its 1 ns; round it"),
         ({"k": [1]}, {"kind": "nonsense"}, InvalidArgumentError, "kind of keyed state 'nonsense'"),
-        ({"k": [1]}, {"kind": "map"}, InvalidArgumentError, "map state takes map_key column"),
+        ({"k": [1]}, {"kind": "map"}, InvalidArgumentError, "map state requires a map_key column"),
         ({"k": [1]}, {"hash_scheme": "md5"}, InvalidArgumentError, "hash scheme 'md5'"),
     ],
 )  # fmt: skip
@@ -143,7 +143,9 @@ def test_rows_that_could_not_be_restored_are_refused(
 @pytest.mark.parametrize("rows", [1, "rows", [1], [[1]], {"k": [1]}])
 def test_rows_that_are_not_a_table_are_refused(store: StateStore, rows: Any) -> None:
     """Rows are a table, a frame that supports Arrow's protocol, or dictionaries."""
-    with pytest.raises(InvalidArgumentError, match="rows are a Spark DataFrame, an Arrow table"):
+    with pytest.raises(
+        InvalidArgumentError, match="rows must be a Spark DataFrame, an Arrow table"
+    ):
         take(store, rows)
 
 
@@ -214,7 +216,7 @@ def test_columns_can_have_names_that_operator_state_reserves(store: StateStore) 
         ({"k": ["a"], "v": [1]}, {}, "(Long)", "(String)"),
         ({"k": [1], "v": [1.0]}, {}, "v long", "v double"),
         ({"k": [1], "v": ["x"]}, {}, "(k long, v long)", "(k long, v string)"),
-        ({"k": [1], "w": [1]}, {}, "(k long, v long)", "(k long, w long): 'v' is gone"),
+        ({"k": [1], "w": [1]}, {}, "(k long, v long)", "(k long, w long): 'v' is missing"),
         ({"k": [1], "v": [1]}, {"namespace": "v"}, "namespace ()", "(v)"),
         ({"k": [1.5], "v": ["x"]}, {}, "(k long, v long)", "(k double, v string)"),
         ({"k": [1], "v": [1]}, {"key": ["k", "v"]}, "key (k)", "(k, v)"),
@@ -250,7 +252,7 @@ def test_a_state_can_be_written_once_per_checkpoint(store: StateStore) -> None:
             lambda: checkpoint.keyed("u", "n", ROWS, key="k"),
             lambda: checkpoint.union("u", "n", [[]]),
         ):
-            with pytest.raises(InvalidArgumentError, match="is in this checkpoint already"):
+            with pytest.raises(InvalidArgumentError, match="is already in this checkpoint"):
                 again()
         checkpoint.keyed("u", "other", ROWS, key="k")
         checkpoint.keyed("v", "n", ROWS, key="k")
@@ -284,7 +286,11 @@ def test_elements_are_one_list_per_subtask(store: StateStore, mode: str, lists: 
     [
         ("split", [[{"p": 1}], []], "stored as union state of .* now split state"),
         ("broadcast", [{"p": 1}], "stored as union state of .* now broadcast"),
-        ("union", [[{"q": 1}], []], r"'q', and the state was stored with the columns \(p long\)"),
+        (
+            "union",
+            [[{"q": 1}], []],
+            r"'q' in .*, but the state is stored with the columns \(p long\)",
+        ),
     ],
 )
 def test_mode_and_columns_of_stored_elements_never_change(

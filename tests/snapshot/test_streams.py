@@ -172,7 +172,7 @@ def test_a_stream_that_was_already_read_is_refused(tmp_path: Path, form: str) ->
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k")
     with (
-        pytest.raises(InvalidArgumentError, match="was read before"),
+        pytest.raises(InvalidArgumentError, match="has already been read"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
         checkpoint.keyed("u", "s", rows, key="k")

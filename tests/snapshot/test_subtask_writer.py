@@ -166,9 +166,9 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
         writer = declare(checkpoint)
         other = checkpoint.keyed("u", "other", [{"user": "a", "n": 1}], key="user")
         assert other.state.max_parallelism == MAX_PARALLELISM
-        with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
+        with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             declare(checkpoint)
-        with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
+        with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             checkpoint.keyed("u", "n", ROWS, key="user")
         timers = checkpoint.declare(
             "u", "t", pa.schema([("user", "string"), ("timestamp", "int64")]),
@@ -212,7 +212,7 @@ def test_a_row_of_another_subtask_is_refused(store: StateStore) -> None:
         group = group_of(foreign)
         with pytest.raises(
             InvalidArgumentError,
-            match=rf"subtask 1 of 3 has key groups 6..10 .* key group {group}, .* subtask 2;",
+            match=rf"subtask 1 of 3 owns key groups 6..10 .* key group {group}, .* subtask 2;",
         ):
             writer.subtask(1).write(table([*rows_of(writer, 1), foreign]))
         assert stored_files(store.url) == set()
@@ -233,7 +233,7 @@ def test_a_row_of_another_subtask_is_refused(store: StateStore) -> None:
         (
             [*table(ROWS).to_batches(), *table(ROWS).select(["n"]).to_batches()],
             SchemaMismatchError,
-            "do not have the same columns",
+            "have different columns",
         ),
         (7, InvalidArgumentError, "not int"),
     ],

@@ -234,10 +234,12 @@ def test_full_rows_of_a_state_with_ttl_need_times(store: StateStore) -> None:
     """Otherwise all rows would start a new TTL. Changes differ, because they are written now."""
     full(store, ROWS, ttl=TTL)
     for ttl in (None, TTL, TimeToLive(100, "other")):
-        with pytest.raises(InvalidArgumentError, match=r"begin to live anew.*changes.*ttl='off'"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"lifetime of all rows would restart.*changes.*ttl='off'"
+        ):
             full(store, [{"k": "a", "v": 1}], now=9, ttl=ttl)
     with (
-        pytest.raises(InvalidArgumentError, match="begin to live anew"),
+        pytest.raises(InvalidArgumentError, match="lifetime of all rows would restart"),
         store.snapshot(parallelism=2, now_ms=9) as checkpoint,
     ):
         checkpoint.changes_against("u", "n", [{"k": "a", "v": 1}])
@@ -301,7 +303,7 @@ def test_changes_use_the_ttl_column_of_their_base(
     if (first, asked) in ((TTL, TTL), (None, "off")):
         change(store, now=0, ttl=asked, upserts=ROWS)
         return
-    with pytest.raises(SchemaMismatchError, match=r"time to live.*full snapshot"):
+    with pytest.raises(SchemaMismatchError, match=r"TTL.*full snapshot"):
         change(store, now=0, ttl=asked, upserts=ROWS)
     assert store.checkpoints() == (1,)
 
@@ -327,7 +329,7 @@ def test_declared_rows_need_times(store: StateStore) -> None:
     """Subtasks in other processes do not know the checkpoint's clock."""
     bare = pa.schema([("k", pa.string()), ("v", pa.int64())])
     with (
-        pytest.raises(InvalidArgumentError, match="goes by the column 'at'"),
+        pytest.raises(InvalidArgumentError, match="lack the TTL column 'at'"),
         store.snapshot(parallelism=1, now_ms=0) as checkpoint,
     ):
         checkpoint.declare("u", "n", bare, **KEYED, ttl=TTL)
