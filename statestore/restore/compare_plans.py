@@ -75,13 +75,13 @@ class Prices:
         for name, value in table.items():
             if name not in known:
                 raise InvalidArgumentError(
-                    f"no price {name!r}; there is {', '.join(sorted(known))}"
+                    f"unknown price {name!r}; known prices: {', '.join(sorted(known))}"
                 )
             if name == "currency":
                 if not isinstance(value, str):
-                    raise InvalidArgumentError(f"currency is a text, not {value!r}")
+                    raise InvalidArgumentError(f"currency must be text, not {value!r}")
             elif type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise InvalidArgumentError(f"{name} is a number, 0 or more, not {value!r}")
+                raise InvalidArgumentError(f"{name} must be a number of at least 0, not {value!r}")
         return cls(**table)
 
 
@@ -148,11 +148,11 @@ class Comparison:
             NotebookBar(
                 f"parallelism {option.parallelism}",
                 ((option.largest_bytes, "good" if option.parallelism == self.chosen else "plain"),),
-                f"{size(option.largest_bytes)}, {size(option.moved_bytes)} move",
+                f"{size(option.largest_bytes)}, of which {size(option.moved_bytes)} move",
             )
             for option in self.options
         ]
-        why = text(f"bytes of the largest subtask; {self.chosen} has {self.why}")
+        why = text(f"bytes of the largest subtask; parallelism {self.chosen} has {self.why}")
         return figure(
             self._summary(), why, bars(drawn), table([*_COLUMNS], map(astuple, self.options))
         )
@@ -160,8 +160,8 @@ class Comparison:
     def _summary(self) -> str:
         others = ", ".join(str(option.parallelism) for option in self.options)
         return (
-            f"checkpoint {self.checkpoint_id} from parallelism {self.old_parallelism} to {others}: "
-            f"{self.chosen} would be taken"
+            f"checkpoint {self.checkpoint_id} from parallelism {self.old_parallelism} to "
+            f"{others}: recommended is {self.chosen}"
         )
 
 
@@ -181,9 +181,9 @@ def compare_plans(
     subtasks.
     """
     if not plans:
-        raise InvalidArgumentError("name the parallelisms to compare_plans, such as 4,8,16")
+        raise InvalidArgumentError("pass the parallelisms to compare_plans, for example 4,8,16")
     if rate is not None and not 0 < rate < math.inf:
-        raise InvalidArgumentError(f"a rate is bytes per second, above 0, not {rate}")
+        raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {rate}")
     options = tuple(
         _compared(manifest, parallelism, plans[parallelism], hosts, strategy, rate, prices)
         for parallelism in sorted(plans)
@@ -226,7 +226,7 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
     return (
         best.parallelism,
-        f"the least money among those within {SLOWER} times the least {measure}{alike}",
+        f"the lowest cost among those within {SLOWER} times the least {measure}{alike}",
     )
 
 
@@ -242,8 +242,9 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
     weights = weights_of(entries)
     if plan.max_parallelism != len(weights):
         raise InvalidArgumentError(
-            f"operator {plan.uid!r} has {len(weights)} key groups, and the plan "
-            f"{plan.max_parallelism}; compare_plans parallelisms at the stored max parallelism"
+            f"operator {plan.uid!r} has {len(weights)} key groups, but max parallelism "
+            f"{plan.max_parallelism} in the plan; compare_plans requires the stored max "
+            "parallelism"
         )
     old: Assignment | None = manifest.ranges.get(plan.stored_uid)
     if old is None:
@@ -329,7 +330,7 @@ def _first(
     least = min(map(key, options))
     alike = [option for option in options if key(option) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
-    more = f"; of {len(alike)} that are about equal the one that moves fewest bytes"
+    more = f" ({len(alike)} are about equal; this one moves the fewest bytes)"
     return best, more if len(alike) > 1 else ""
 
 
@@ -353,7 +354,7 @@ def compare(
     """
     if hosts and balance is not None:
         raise InvalidArgumentError(
-            "hosts are chosen for Flink's even ranges; give either hosts or balance"
+            "hosts are chosen for Flink's even ranges; pass either hosts or balance"
         )
     plans = {
         parallelism: plan_target(

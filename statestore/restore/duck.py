@@ -162,12 +162,13 @@ class QueryWatch:
         """The reason why the query must stop; None while it may run."""
         if self._cancelled is not None and self._cancelled.is_set():
             return QueryStoppedError(
-                "the query was cancelled before its last row was read; ask again to have its answer"
+                "the query was cancelled before its last row was read; run it again for the "
+                "whole result"
             )
         if self._deadline is not None and time.monotonic() > self._deadline:
             return QueryStoppedError(
-                f"the query took longer than its time limit of {self._limit:g} s and was stopped; "
-                "read fewer rows, or set a greater limit"
+                f"the query exceeded its time limit of {self._limit:g} s and was stopped; "
+                "read fewer rows, or raise the limit"
             )
         return None
 

@@ -124,8 +124,8 @@ def _move_up(directory: Path) -> None:
             if error.errno not in _IS_TAKEN:
                 raise
             raise StorageError(
-                f"cannot write {directory / path.name}: somebody has put something there since "
-                "this began, and it was left as it is; name a new or an empty directory"
+                f"cannot write {directory / path.name}: another process created it during "
+                "this export, and it was not changed; choose a new or an empty directory"
             ) from error
 
 
@@ -145,8 +145,8 @@ def _refuse_strangers(directory: Path) -> None:
     stranger = next(iter(others), None)
     if stranger is not None:
         raise InvalidArgumentError(
-            f"{directory} is not empty: {stranger.relative_to(directory)} is there, and not of a "
-            "restore that was ended; name a new or an empty directory"
+            f"{directory} is not empty: it contains {stranger.relative_to(directory)}, which "
+            "is not from an interrupted restore; choose a new or an empty directory"
         )
 
 
@@ -228,7 +228,7 @@ def _lock(directory: Path, held: ExitStack) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InvalidArgumentError(
-            f"another process is writing {directory}; name another directory"
+            f"another process is writing to {directory}; choose another directory"
         ) from None
 
 
@@ -409,7 +409,9 @@ def export(
     CorruptionError, or StorageError.
     """
     if form not in EXPORT_FORMATS:
-        raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
+        raise InvalidArgumentError(
+            f"unknown format {form!r}; the formats are {' and '.join(EXPORT_FORMATS)}"
+        )
     operators = selected(restored.plan, restored.manifest, uid, name)
     with appearing(directory) as folder:
         keyed = {
@@ -474,8 +476,8 @@ class _Export:
         )
         if not proof.holds:
             raise DamagedFileError(
-                f"the files of {entry.state} hold other rows than its manifest says (I7); restore "
-                "an older checkpoint"
+                f"the files of {entry.state} contain other rows than the manifest says (I7); "
+                "restore an older checkpoint"
             )
         return ExportedState(
             uid=uid,
@@ -497,8 +499,8 @@ class _Export:
         bare, placed = element_digests(lists, entry.state.schema)
         if placed != entry.digest:
             raise DamagedFileError(
-                f"the file of {entry.state} holds other elements than its manifest says (I7); "
-                "restore an older checkpoint"
+                f"the file of {entry.state} contains other elements than the manifest says "
+                "(I7); restore an older checkpoint"
             )
         return RowSet(entry.rows, bare)
 

@@ -158,7 +158,7 @@ def key_states(
             states.append(KeyedRows(entry, rows, found))
     if skipped and not states:
         raise InvalidArgumentError(
-            f"no state of checkpoint {manifest.checkpoint_id} has such a key: "
+            f"the key does not fit any state of checkpoint {manifest.checkpoint_id}: "
             f"{'; '.join(one.reason for one in skipped[:_MOST_NAMED])}"
         )
     return KeyStates(manifest.checkpoint_id, tuple(states), tuple(skipped))
@@ -177,7 +177,7 @@ def _chosen(manifest: Manifest, uid: str | None, name: str | None) -> tuple[Keye
     known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
     what = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
     raise StateNotFoundError(
-        f"{what} in checkpoint {manifest.checkpoint_id}; there is {known or 'none'}"
+        f"{what} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
     )
 
 
@@ -232,9 +232,9 @@ def joined(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidArgumentError(
-            f"{a.state} beside itself would have two columns {twice[0]!r}: key and entry columns "
-            f"keep their names, values become <name>_a and <name>_b, and {CHANGE!r} is ours; use "
-            "'statestore diff'"
+            f"comparing {a.state} with itself would give two columns {twice[0]!r}: key and "
+            "entry columns keep their names, value columns become <name>_a and <name>_b, and "
+            f"{CHANGE!r} is reserved; use 'statestore diff'"
         )
     batches = _batches(storage, sides, now_ms, run_bytes)
     return pa.RecordBatchReader.from_batches(sides.schema, batches)
@@ -257,9 +257,9 @@ def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
     )
     if not same or facts[0][:3] != facts[1][:3]:
         raise InvalidArgumentError(
-            f"{a.state} is known by {facts[0]} at the one checkpoint and by {facts[1]} at the "
-            "other (identity, max parallelism, hash scheme, types); rows of the two cannot be told "
-            "to be the same. Use 'statestore diff'"
+            f"{a.state} has {facts[0]} at one checkpoint and {facts[1]} at the other "
+            "(identity, max parallelism, hash scheme, types), so their rows cannot be "
+            "matched. Use 'statestore diff'"
         )
 
 
@@ -435,8 +435,8 @@ def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> Ke
         if entry is not None:
             return entry.state
     raise StateNotFoundError(
-        f"no kept checkpoint has a keyed state {name!r} of operator {uid!r}; 'statestore show' "
-        "lists those that there are"
+        f"no kept checkpoint has a keyed state {name!r} of operator {uid!r}; 'statestore "
+        "show' lists the existing states"
     )
 
 

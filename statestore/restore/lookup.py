@@ -150,13 +150,13 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
         ]
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"{brief(key, 200)} is no key of {state} ({_key_text(state)}): {error}"
+            f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): {error}"
         ) from error
     for value, column in zip(values, schema, strict=True):
         if not _names_all(value, column.type):
             raise InvalidArgumentError(
-                f"{brief(key, 200)} is no key of {state} ({_key_text(state)}): a key names every "
-                "field"
+                f"{brief(key, 200)} is not a key of {state} ({_key_text(state)}): name every "
+                "key field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -184,7 +184,7 @@ def _key_values(state: KeyedState, key: Any) -> list[Any]:
     if isinstance(key, tuple | list) and len(key) == len(state.key):
         return list(key)
     raise InvalidArgumentError(
-        f"{brief(key)} is no key of {state}; it has the key ({_key_text(state)})"
+        f"{brief(key)} is not a key of {state}; its key is ({_key_text(state)})"
     )
 
 
@@ -267,14 +267,14 @@ class WantedKeys:
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
             raise InvalidArgumentError(
-                f"keys of {state} have the columns ({', '.join(state.key)}); {missing[0]!r} is "
-                "missing"
+                f"the keys of {state} must have the columns ({', '.join(state.key)}); "
+                f"{missing[0]!r} is missing"
             )
         schema = state.schema.select(state.key)
         try:
             keys = fitted_table(rows, schema).combine_chunks()
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"these are no keys of {state}: {error}") from error
+            raise InvalidArgumentError(f"invalid keys of {state}: {error}") from error
         groups = np.asarray(key_groups_of(keys, state), np.int32)
         hashes = hashes_of(keys)
         order = np.lexsort((hashes, groups))
@@ -556,8 +556,8 @@ class LazySubtask:
         group = key_group_of(self._entry.state, batch, self._max)
         if group not in self.key_groups:
             raise InvalidArgumentError(
-                f"the key {brief(key)} of {self._entry.state} is in key group {group}, and this "
-                f"subtask owns {self.key_groups}"
+                f"the key {brief(key)} of {self._entry.state} is in key group {group}, but "
+                f"this subtask owns {self.key_groups}; ask the subtask that owns the key group"
             )
         state, held = self._entry.state, self._group(group)
         if held is None:

@@ -226,7 +226,9 @@ def place_operators(
     InvalidArgumentError for an unknown strategy, a host without slots, or too few slots.
     """
     if strategy not in STRATEGIES:
-        raise InvalidArgumentError(f"no strategy {strategy!r}; there is {', '.join(STRATEGIES)}")
+        raise InvalidArgumentError(
+            f"unknown strategy {strategy!r}; the strategies are {', '.join(STRATEGIES)}"
+        )
     for host, slots in hosts.items():
         if type(slots) is not int or slots < 1:
             raise InvalidArgumentError(

@@ -229,8 +229,8 @@ class RestorePlan:
         labels = [label_of(node.node) for node in self.matching.nodes]
         if uid in labels:
             raise StateNotFoundError(
-                f"operator {uid!r} finds no state in {where}: it starts empty; restored.matching "
-                "says why"
+                f"operator {uid!r} has no state in {where} and starts empty; "
+                "restored.matching gives the reason"
             )
         raise StateNotFoundError(
             f"the job graph has no operator {uid!r}; it has {', '.join(map(repr, labels))}"

@@ -81,7 +81,8 @@ def skewed_groups(
     """
     if not factor >= 1:
         raise InvalidArgumentError(
-            f"a skewed key group has a multiple of the even share; {factor} is below 1"
+            "factor is the multiple of the even share above which a key group is skewed; it "
+            f"must be at least 1, not {factor}"
         )
     if not entries:
         return ()
@@ -389,13 +390,14 @@ def skew(
     """
     for what, number in (("keys", keys), ("groups", read_groups)):
         if type(number) is not int or number < 0:
-            raise InvalidArgumentError(f"{what} is a number, 0 or more, not {number!r}")
+            raise InvalidArgumentError(f"{what} must be a number of at least 0, not {number!r}")
     manifest = catalog.load(checkpoint)
     part = select(manifest, uid, name)
     if not part.keyed and uid is not None:
         what = f"operator {uid!r}" if name is None else f"state {name!r} of operator {uid!r}"
         raise StateNotFoundError(
-            f"{what} has no keys in checkpoint {manifest.checkpoint_id}: it is operator state"
+            f"{what} has no keys in checkpoint {manifest.checkpoint_id}, because it is "
+            "operator state"
         )
     operators = []
     for one in part.uids:

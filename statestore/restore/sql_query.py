@@ -196,14 +196,14 @@ class _Asked:
         statements = connection.extract_statements(sql)
         if len(statements) != 1:
             raise InvalidArgumentError(
-                f"a query is one statement, such as SELECT * FROM {self._example()}; this text has "
-                f"{len(statements)}"
+                f"a query must be one statement, for example SELECT * FROM {self._example()}; "
+                f"this text has {len(statements)}"
             )
         kinds = self._duckdb.StatementType
         if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN):
             raise InvalidArgumentError(
-                f"a query only asks: a SELECT, and this is {statements[0].type.name}. To change a "
-                "state, take a new checkpoint"
+                f"a query must be a SELECT, but this statement is {statements[0].type.name}. "
+                "To change a state, take a new checkpoint"
             )
         return str(statements[0].query)
 
@@ -216,19 +216,20 @@ class _Asked:
         # Arrow converts DuckDB's errors to OSError, so only their text identifies them.
         if "Out of Memory Error" in first:
             return QueryStoppedError(
-                "the query needs more memory than it may use "
-                f"({first.partition('; ')[0]}); read fewer rows or columns, or set a greater "
-                "memory limit"
+                f"the query exceeds its memory limit ({first.partition('; ')[0]}); read fewer "
+                "rows or columns, or raise the limit"
             )
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
-            first = f"{first.partition('; ')[0]}; there is {self._known()}{self._unasked()}"
-        return InvalidArgumentError(f"the query cannot be answered: {first}")
+            first = f"{first.partition('; ')[0]}; the views are {self._known()}{self._unasked()}"
+        return InvalidArgumentError(f"DuckDB cannot run the query: {first}")
 
     def _unasked(self) -> str:
         """Return a note about the states that queries cannot read because of NUL in a name."""
         return "".join(
-            f"; {view.entry.state} has a column or field {name!r}, which DuckDB would cut at the "
-            "NUL character: restore it instead"
+            (
+                f"; {view.entry.state} has a column or field {name!r} with a NUL character, at "
+                "which DuckDB truncates names: restore the state instead"
+            )
             for view in self._cut
             for name in names_with_nul(view.entry.state.schema)[:1]
         )
@@ -266,7 +267,9 @@ def query(
 ) -> RowStream:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
     if time_limit_s is not None and not time_limit_s > 0:
-        raise InvalidArgumentError(f"a time limit is more than 0 seconds, not {time_limit_s!r:.80}")
+        raise InvalidArgumentError(
+            f"a time limit must be more than 0 seconds, not {time_limit_s!r:.80}"
+        )
     rows = run_query(
         catalog.storage,
         catalog.load(checkpoint),

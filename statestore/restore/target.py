@@ -61,10 +61,10 @@ def bytes_of(text: str | int) -> int:
         size = Fraction(match[1]) * _UNITS[match[2].lower()]
     else:
         raise InvalidArgumentError(
-            f"{text!r:.80} is no number of bytes; write 256MiB, 1.5GB, 4096 or the like"
+            f"{text!r:.80} is not a number of bytes; write it for example as 256MiB, 1.5GB or 4096"
         )
     if size < 1 or size.denominator != 1:
-        raise InvalidArgumentError(f"{text!r} is not a whole number of bytes, 1 at least")
+        raise InvalidArgumentError(f"{text!r} is not a whole number of at least 1 byte")
     return int(size)
 
 
@@ -96,34 +96,33 @@ class RestoreTarget:
             Weight(self.balance)
             if self.graph is not None or self.max_parallelism is not None:
                 raise InvalidArgumentError(
-                    "balance cuts the stored key groups for one parallelism; give no job graph and "
-                    "no max_parallelism with it"
+                    "balance divides the stored key groups for one parallelism; remove the "
+                    "job graph and max_parallelism"
                 )
         if isinstance(self.parallelism, str) and self.parallelism != AUTO:
             raise InvalidArgumentError(
-                f"parallelism is a number or {AUTO!r}, not {self.parallelism!r}"
+                f"parallelism must be a number or {AUTO!r}, not {self.parallelism!r}"
             )
         if self.bytes_per_task is not None and self.parallelism != AUTO:
             raise InvalidArgumentError(
-                "bytes_per_task chooses a parallelism, and one is given; ask for parallelism "
-                f"{AUTO!r}"
+                f"bytes_per_task requires parallelism {AUTO!r}, but a number is set; remove "
+                "one of the two"
             )
         if self.bytes_per_task is not None and bytes_of(self.bytes_per_task) != self.bytes_per_task:
             raise InvalidArgumentError(
-                f"bytes_per_task is a number of bytes, not {self.bytes_per_task!r}; "
-                f"{bytes_of(self.bytes_per_task)} would be it"
+                f"bytes_per_task must be a number of bytes, not {self.bytes_per_task!r}; pass "
+                f"{bytes_of(self.bytes_per_task)} instead"
             )
         if self.graph is not None and not isinstance(self.graph, JobGraph):
-            raise InvalidArgumentError(f"graph is a JobGraph, not {type(self.graph).__name__}")
+            raise InvalidArgumentError(f"graph must be a JobGraph, not {type(self.graph).__name__}")
         if self.graph is not None and (self.parallelism, self.max_parallelism) != (None, None):
             raise InvalidArgumentError(
-                "the job graph says the parallelism and max parallelism of each operator; give "
-                "either it or them"
+                "the job graph has the parallelism and max parallelism of each operator; "
+                "pass either the graph or these numbers"
             )
         if self.graph is None and self.allow_non_restored_state:
             raise InvalidArgumentError(
-                "allow_non_restored_state is about the operators of a job: give its graph; without "
-                "one no state is refused"
+                "allow_non_restored_state requires a job graph; without a graph no state is refused"
             )
 
 
@@ -294,7 +293,8 @@ def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
     if uid is None:
         if name is not None:
             raise InvalidArgumentError(
-                f"state {name!r} needs its operator: states of two operators may share a name"
+                f"state {name!r} requires its operator, because states of two operators can "
+                "have the same name"
             )
         return manifest
     if name is not None:

@@ -172,7 +172,7 @@ def test_states_that_cannot_be_joined_are_refused(store: StateStore) -> None:
     store.maintenance.rekey("u", "s", key="o", hash_scheme="java")
     store.maintenance.rekey("u", "s", key="change")
     for other in (2, 3, 4):
-        with pytest.raises(InvalidArgumentError, match="state 's' of operator 'u' is known by"):
+        with pytest.raises(InvalidArgumentError, match="state 's' of operator 'u' has"):
             store.inspect.as_of(1, other, "u", "s")
     with pytest.raises(InvalidArgumentError, match="two columns 'change'"):
         store.inspect.as_of(5, 5, "u", "s")

@@ -159,7 +159,7 @@ def test_invalid_ranges_are_refused_by_the_snapshot(store: StateStore, ranges: A
 def test_invalid_combinations_are_refused(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match="'bytes', 'rows'"):
         store.restore(parallelism=2, balance="files")
-    with pytest.raises(InvalidArgumentError, match="no max_parallelism"):
+    with pytest.raises(InvalidArgumentError, match="remove the job graph and max_parallelism"):
         store.restore(parallelism=2, balance="rows", max_parallelism=64)
     with pytest.raises(ParallelismError, match=str(GROUPS + 1)):
         store.restore(parallelism=GROUPS + 1, balance="rows")

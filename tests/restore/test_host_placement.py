@@ -107,7 +107,7 @@ def test_an_operator_without_keyed_state_takes_slots_in_order(manifest: Manifest
     [
         ({"hosts": {"a": 1}}, "3 slots are needed and 1 are free"),
         ({"hosts": {"a": 0, "b": 9}}, "host 'a' offers 0 slots"),
-        ({"strategy": "random"}, "no strategy 'random'; there is locality, default"),
+        ({"strategy": "random"}, "unknown strategy 'random'; the strategies are locality, default"),
     ],
 )
 def test_invalid_arguments_are_refused(

@@ -42,7 +42,7 @@ def test_a_key_in_all_states(folder: Path) -> None:
     ]
     [skipped] = found.skipped
     assert (skipped.entry.state.uid, str(skipped.key)) == ("cards", "card long")
-    assert "'u7' is no key of state 'owners' of operator 'cards'" in skipped.reason
+    assert "'u7' is not a key of state 'owners' of operator 'cards'" in skipped.reason
 
 
 def test_one_file_per_state_is_read(folder: Path) -> None:

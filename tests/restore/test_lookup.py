@@ -108,7 +108,9 @@ def test_a_key_is_found_by_its_value(tmp_path: Path, keys: pa.Array, key: Any) -
 )
 def test_an_invalid_key_is_refused(tmp_path: Path, keys: pa.Array, key: Any) -> None:
     """It is not rounded to a valid key, and the result is not empty. The message shows the key."""
-    with pytest.raises(InvalidArgumentError, match=r"is no key of state 'n' of operator 'u'.*\(k "):
+    with pytest.raises(
+        InvalidArgumentError, match=r"is not a key of state 'n' of operator 'u'.*\(k "
+    ):
         state(tmp_path, keys).get(key)
 
 
@@ -126,7 +128,7 @@ def test_several_key_columns_are_a_tuple_or_a_dictionary(tmp_path: Path) -> None
     both = state(tmp_path, rows, key=["a", "b"])
     assert found(both, (1, "y")) == found(both, [1, "y"]) == found(both, {"b": "y", "a": 1}) == [1]
     for wrong in (1, (1,), (1, "y", 2), {"a": 1}, "1y"):
-        with pytest.raises(InvalidArgumentError, match=r"it has the key \(a long, b string\)"):
+        with pytest.raises(InvalidArgumentError, match=r"its key is \(a long, b string\)"):
             both.get(wrong)
 
 

@@ -153,13 +153,13 @@ def test_only_the_requested_columns_and_key_groups_are_read(folder: Path, stream
         ("SELECT 1; SELECT 2", "has 2"),
         ("SELECT nobody FROM totals", 'column "nobody" not found.*Candidate'),
         ("SELECT CAST(k AS INT) FROM totals", "Could not convert"),
-        ("DROP VIEW totals", "only asks.*DROP"),
-        ("CREATE TABLE t AS SELECT 1", "only asks.*CREATE"),
-        ("INSERT INTO totals SELECT * FROM totals", "only asks.*INSERT"),
-        ("SET enable_external_access = true", "only asks.*SET"),
-        ("ATTACH 'x.db'", "only asks.*ATTACH"),
-        ("COPY totals TO 'out.csv'", "only asks.*COPY"),
-        ("INSTALL httpfs", "only asks"),
+        ("DROP VIEW totals", "must be a SELECT.*DROP"),
+        ("CREATE TABLE t AS SELECT 1", "must be a SELECT.*CREATE"),
+        ("INSERT INTO totals SELECT * FROM totals", "must be a SELECT.*INSERT"),
+        ("SET enable_external_access = true", "must be a SELECT.*SET"),
+        ("ATTACH 'x.db'", "must be a SELECT.*ATTACH"),
+        ("COPY totals TO 'out.csv'", "must be a SELECT.*COPY"),
+        ("INSTALL httpfs", "must be a SELECT"),
         ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
         ("SELECT * FROM '/etc/passwd'", "does not exist"),
         ("SELECT * FROM read_text('https://localhost/x')", "disabled|httpfs"),
@@ -188,7 +188,7 @@ ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000)
 
 
 def test_a_time_limit_stops_a_query(store: StateStore) -> None:
-    with pytest.raises(QueryStoppedError, match=r"longer than its time limit of 0\.3 s"):
+    with pytest.raises(QueryStoppedError, match=r"exceeded its time limit of 0\.3 s"):
         store.query(ENDLESS, time_limit_s=0.3)
     for wrong in (0, -1, float("nan")):
         with pytest.raises(InvalidArgumentError, match="more than 0 seconds"):
@@ -205,9 +205,9 @@ def test_a_time_limit_includes_the_time_between_batches(store: StateStore) -> No
 
 def test_a_memory_limit_stops_a_query(store: StateStore) -> None:
     sql = "SELECT count(DISTINCT (a.range, b.range)) FROM range(100000) a, range(100000) b"
-    with pytest.raises(QueryStoppedError, match="more memory than it may use"):
+    with pytest.raises(QueryStoppedError, match="the query exceeds its memory limit"):
         store.query(sql, memory_limit="100MB")
-    with pytest.raises(InvalidArgumentError, match="no number of bytes"):
+    with pytest.raises(InvalidArgumentError, match="not a number of bytes"):
         store.query("SELECT 1", memory_limit="much")
 
 
@@ -298,7 +298,7 @@ def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
     assert ask(store, sql, verify=True) == expected
     change_unread_byte(Path(store.url, entry.table.path, entry.handles[0].path))
     assert ask(store, sql) == expected
-    with pytest.raises(DamagedFileError, match="holds other bytes than were written"):
+    with pytest.raises(DamagedFileError, match="has changed since it was written"):
         ask(store, sql, verify=True)
 
 
@@ -358,9 +358,9 @@ def test_names_with_a_nul_are_neither_stored_nor_queried(
         checkpoint.keyed("u", "t", rows.select(["k"]), key="k")
     assert store.restore().keyed("u", "s").get(1) == rows.to_pylist()
     assert store.query("SELECT k FROM t").read_all().to_pylist() == [{"k": 1}]
-    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+    with pytest.raises(InvalidArgumentError, match="NUL"):
         store.query("SELECT a FROM s")
-    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+    with pytest.raises(InvalidArgumentError, match="NUL"):
         store.maintenance.edit("u", "s", sql="SELECT * FROM state")
 
 

@@ -245,14 +245,16 @@ def test_every_checkpoint_stays_readable(store: StateStore) -> None:
 def test_a_missing_name_lists_those_that_exist(store: StateStore) -> None:
     """For a checkpoint, an operator, a state, and a state of the wrong sort."""
     take(store)
-    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 .*it has 1"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"no checkpoint 2 .*the store has the checkpoints 1"
+    ):
         store.restore(checkpoint=2)
     restored = store.restore()
     with pytest.raises(StateNotFoundError, match=r"no operator 'x' in checkpoint 1; it has 'u'"):
         restored.keyed("x", "n")
     with pytest.raises(StateNotFoundError, match=r"no state 'x' in operator 'u'.*it has 'n'"):
         restored.keyed("u", "x")
-    with pytest.raises(StateNotFoundError, match=r"is keyed state; ask with \.keyed"):
+    with pytest.raises(StateNotFoundError, match=r"is keyed state; read it with \.keyed"):
         restored.operator("u", "n")
 
 
@@ -270,7 +272,7 @@ def test_a_max_parallelism_that_does_not_divide_is_refused(store: StateStore) ->
     """I3: the error has both numbers."""
     take(store)
     assert store.restore(max_parallelism=128).parallelism == 2
-    with pytest.raises(ParallelismError, match=r"parallelism 200 cannot be .* the stored 128"):
+    with pytest.raises(ParallelismError, match=r"stored max parallelism 128 cannot be read as 200"):
         store.restore(max_parallelism=200)
 
 
