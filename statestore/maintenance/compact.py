@@ -60,7 +60,9 @@ class CompactRequest:
             return wanted
         match = _RANGE.fullmatch(wanted) if isinstance(wanted, str) else None
         if match is None:
-            raise InvalidArgumentError(f"{wanted!r} is no range of key groups; write 0-31, or 7")
+            raise InvalidArgumentError(
+                f"{wanted!r} is not a range of key groups; write it as 0-31, or 7"
+            )
         return KeyGroupRange(int(match[1]), int(match[2] or match[1]))
 
 

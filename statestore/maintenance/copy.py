@@ -97,7 +97,7 @@ def copy(
     After any of these the copy can be run again, and continues where it stopped.
     """
     if _is_same_place(source.storage, target):
-        raise InvalidArgumentError(f"{target.url} is the store itself; name another one")
+        raise InvalidArgumentError(f"{target.url} is the store itself; choose another target")
     name = as_savepoint
     if name is None and isinstance(checkpoint, str) and is_savepoint_name(checkpoint):
         name = checkpoint
@@ -241,13 +241,14 @@ def _other(
 ) -> InvalidArgumentError:
     which, where = f"checkpoint {manifest.checkpoint_id}", target.storage.url
     return InvalidArgumentError(
-        f"{where} has a copy of another {which} of store {manifest.store_id}: its checkpoint "
-        f"{number} was copied from the {which} that writer {origin.get('writer', 'unknown')} made "
-        f"at {_time(origin.get('created_at_ms'))}, and the one to be copied is that of writer "
-        f"{manifest.writer.token} ({manifest.writer.name}), made at "
-        f"{_time(manifest.created_at_ms)}. The store was copied as files, or brought back from a "
-        "backup, and both went on: copy to another store, or give that copy up first (expire "
-        f"checkpoint {number} of {where}, and delete the savepoints that keep it)"
+        f"{where} already has a copy of another {which} of store {manifest.store_id}: its "
+        f"checkpoint {number} was copied from the {which} that writer "
+        f"{origin.get('writer', 'unknown')} made at {_time(origin.get('created_at_ms'))}, but "
+        f"the one to copy was made by writer {manifest.writer.token} ({manifest.writer.name}) "
+        f"at {_time(manifest.created_at_ms)}. The store's files were probably copied or "
+        "restored from a backup, and both stores were then written. Copy to another store, "
+        f"or remove the existing copy first (expire checkpoint {number} of {where}, and "
+        "delete the savepoints that keep it)"
     )
 
 
@@ -261,9 +262,9 @@ def _refuse_taken_name(target: Catalog, name: str | None, first: int | None) -> 
     for savepoint in target.holds.savepoints() if name is not None else ():
         if savepoint.name == name and savepoint.checkpoint_id != first:
             raise InvalidArgumentError(
-                f"{target.storage.url} has a savepoint {name!r} already, checkpoint "
-                f"{savepoint.checkpoint_id}; give another name with as_savepoint (--as-savepoint), "
-                "or delete that one first"
+                f"{target.storage.url} already has a savepoint {name!r}, of checkpoint "
+                f"{savepoint.checkpoint_id}; choose another name with as_savepoint "
+                "(--as-savepoint), or delete that savepoint first"
             )
 
 
@@ -275,8 +276,8 @@ def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
         groups = history.max_parallelism(state.uid)
         if groups is not None and groups != state.max_parallelism:
             raise ParallelismError(
-                f"operator {state.uid!r} has max parallelism {groups} in {target.storage.url}, and "
-                f"{state.max_parallelism} in the checkpoint to be copied; use another store"
+                f"operator {state.uid!r} has max parallelism {groups} in {target.storage.url}, but "
+                f"{state.max_parallelism} in the checkpoint to copy; use another target store"
             )
         if stored is None:
             continue
@@ -284,8 +285,8 @@ def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
             old, new = getattr(stored, what), getattr(state, what)
             if old != new:
                 raise SchemaMismatchError(
-                    f"{state} has {what.replace('_', ' ')} {old} in {target.storage.url}, and "
-                    f"{new} in the checkpoint to be copied; use another store"
+                    f"{state} has {what.replace('_', ' ')} {old} in {target.storage.url}, but "
+                    f"{new} in the checkpoint to copy; use another target store"
                 )
 
 
@@ -338,17 +339,17 @@ def _refuse_taken(target: Storage) -> None:
     """
     if target.is_empty():
         return
-    advice = "a fork is a new store: give a path where nothing is yet"
+    advice = "choose a path that does not exist yet for the fork"
     try:
         numbers = Catalog.open(target, create=False).checkpoint_ids()
     except StoreNotFoundError as error:
         raise InvalidArgumentError(
-            f"{target.url} is no store, and there are other files in it; {advice}"
+            f"{target.url} is not a store but contains files; {advice}"
         ) from error
     if numbers:
         raise InvalidArgumentError(
-            f"{target.url} is a store already, with checkpoints {', '.join(map(str, numbers))}; "
-            f"{advice}, or use 'statestore copy'"
+            f"{target.url} is already a store, with checkpoints "
+            f"{', '.join(map(str, numbers))}; {advice}, or use 'statestore copy'"
         )
 
 

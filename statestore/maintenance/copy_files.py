@@ -186,9 +186,10 @@ class FileCopy:
                     chunk = next(chunks, b"")
         if (size, sha256.hexdigest()) != (file.handle.size_bytes, file.handle.sha256):
             raise DamagedFileError(
-                f"{self.source.url}/{file.name} holds other bytes than were written: {size} of "
-                f"SHA-256 {sha256.hexdigest()[:16]}…, the manifest says {file.handle.size_bytes} "
-                f"of {file.handle.sha256[:16]}…; copy another checkpoint, or salvage this one"
+                f"{self.source.url}/{file.name} has changed since it was written: it has {size} "
+                f"bytes with SHA-256 {sha256.hexdigest()[:16]}…, but the manifest says "
+                f"{file.handle.size_bytes} bytes with {file.handle.sha256[:16]}…; copy "
+                "another checkpoint, or salvage this one"
             )
         with self._lock:
             self.copied_files += 1
@@ -232,6 +233,6 @@ def _new(file: CopiedFile, number: int) -> str:
 
 def _missing(source: Storage, name: str) -> MissingFileError:
     return MissingFileError(
-        f"{source.url}/{name} is missing, and the manifest names it; copy another checkpoint, or "
-        "salvage this one"
+        f"{source.url}/{name} is missing, but the manifest references it; copy another "
+        "checkpoint, or salvage this one"
     )

@@ -164,8 +164,8 @@ def rewrite_elements(
     elements = intact_elements(storage, entry)
     if elements is None:
         raise DamagedFileError(
-            f"the elements of {entry.state} can be read no more as they could a moment ago; "
-            "salvage the checkpoint again"
+            f"the elements of {entry.state} were readable a moment ago and no longer are; run "
+            "salvage again"
         )
     return write_elements(elements, entry.state, storage, entry.table.path, checkpoint_id)
 
@@ -264,14 +264,16 @@ class OlderCheckpoints:
             other_keys, other_columns = _differences(older.state, entry.state)
             if other_keys or other_columns:
                 why = ", ".join((*other_keys, *other_columns))
-                found.reasons.append(f"checkpoint {manifest.checkpoint_id} has it with {why}")
+                found.reasons.append(
+                    f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
+                )
                 unfilled = set()
             if other_keys:
                 continue
             missing = {group for group in lost if _lacks(manifest, older, group)}
             if missing & (unknown | unfilled):
                 found.reasons.append(
-                    f"checkpoint {manifest.checkpoint_id} lacks some of these key groups itself"
+                    f"checkpoint {manifest.checkpoint_id} also lacks some of these key groups"
                 )
             unknown, unfilled = unknown - missing, unfilled - missing
             room = limit - len(found.keys)
@@ -296,9 +298,13 @@ class OlderCheckpoints:
                     continue
                 why = _other_elements(older, entry)
                 if why is not None:
-                    found.reasons.append(f"checkpoint {manifest.checkpoint_id} has it with {why}")
+                    found.reasons.append(
+                        f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
+                    )
                 elif _lacks(manifest, older):
-                    found.reasons.append(f"checkpoint {manifest.checkpoint_id} lacks it itself")
+                    found.reasons.append(
+                        f"checkpoint {manifest.checkpoint_id} also lacks the state"
+                    )
                 elif is_whole(self._storage, older, older.handles):
                     return FoundElements(manifest.checkpoint_id, older, found.reasons)
         return found
@@ -339,7 +345,7 @@ def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]
         for what, before, now in (
             ("max parallelism", old.max_parallelism, new.max_parallelism),
             ("hash scheme", old.hash_scheme, new.hash_scheme),
-            ("the key", ", ".join(old.key), ", ".join(new.key)),
+            ("another key", ", ".join(old.key), ", ".join(new.key)),
             ("key types", ", ".join(old.key_types), ", ".join(new.key_types)),
         )
         if before != now

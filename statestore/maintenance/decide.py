@@ -117,7 +117,7 @@ def decide(
         StateStoreError: the errors of :func:`~statestore.sources.batch_inputs.input_files`.
     """
     if not inputs:
-        raise InvalidArgumentError("decide takes a list of inputs, one at least")
+        raise InvalidArgumentError("decide requires a list with at least one input")
     default = BYTES_PER_TASK if algorithm == "2.3" else BYTES_PER_TASK_2022
     per_task = default if bytes_per_task is None else bytes_per_task
     check_positive("bytes_per_task", per_task)
@@ -185,9 +185,9 @@ def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int)
     for batch, one in inputs:
         if one.pointwise and len(batch.sizes) < least:
             raise InvalidArgumentError(
-                f"{batch.url} has {len(batch.sizes)} file(s), too few for a minimum parallelism "
-                f"of {least}: a task would read nothing of it; lower the minimum, or name it as "
-                "broadcast if every task reads all of it"
+                f"{batch.url} has {len(batch.sizes)} file(s), too few for a minimum "
+                f"parallelism of {least}: some tasks would read none of them; lower the "
+                "minimum, or pass the input as broadcast if every task reads all of it"
             )
 
 

@@ -205,7 +205,9 @@ def diff(
     requested state, InvalidArgumentError, CorruptionError or StorageError.
     """
     if type(keys) is not int or keys < 0:
-        raise InvalidArgumentError(f"keys is how many examples to show, 0 or more, not {keys!r}")
+        raise InvalidArgumentError(
+            f"keys is the number of examples to show and must be 0 or more, not {keys!r}"
+        )
     old = Catalog.open(a[0], create=False).load(a[1])
     new = Catalog.open(b[0], create=False).load(b[1])
     pairs = _pairs(old, new, uid, name)
@@ -305,15 +307,17 @@ class _Comparison:
         self._tick()
         if isinstance(a, OperatorEntry) and isinstance(b, OperatorEntry):
             return self._elements(found, a, b)
-        return replace(found, not_compared="it is keyed state on one side, and not on the other")
+        return replace(found, not_compared="the state is keyed on only one side")
 
     def _keyed(self, found: StateDifference, a: KeyedEntry, b: KeyedEntry) -> StateDifference:
         if sorted(a.state.identity) != sorted(b.state.identity):
             self._tick()
             return replace(
                 found,
-                not_compared=f"its rows are known by ({', '.join(a.state.identity)}) in a, and by "
-                f"({', '.join(b.state.identity)}) in b",
+                not_compared=(
+                    f"rows are identified by ({', '.join(a.state.identity)}) in a, but by "
+                    f"({', '.join(b.state.identity)}) in b"
+                ),
             )
         sides = self._sides(a, b)
         if _has_common_groups(a, b):

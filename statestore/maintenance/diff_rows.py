@@ -248,7 +248,7 @@ def _bar(state: StateDifference) -> NotebookBar:
     )
     said = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
     parts = tuple((float(number), tone) for number, _, tone in counts)
-    return NotebookBar(f"{state.uid} · {state.name}", parts, said or "not by its rows")
+    return NotebookBar(f"{state.uid} · {state.name}", parts, said or "rows not compared")
 
 
 def _none(value: str | None) -> str:

@@ -61,9 +61,9 @@ class Edit:
         given = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
         if sum(given) != 1:
             raise InvalidArgumentError(
-                "an edit is one of three: keys to delete and rows to put, or all rows of the "
-                f"state, or an SQL expression; {'several' if any(given) else 'none'} of them "
-                f"{'are' if any(given) else 'is'} given"
+                "an edit takes exactly one of these: keys to delete and rows to put, all rows of "
+                f"the state, or an SQL expression; {'several' if any(given) else 'none'} "
+                f"{'were' if any(given) else 'was'} passed"
             )
 
     @property
@@ -227,8 +227,8 @@ def _write_rows(
     found = engine.schema_of(rows)
     if not same_columns(found, state.schema):
         raise SchemaMismatchError(
-            f"{state} has the columns ({state.schema}), and the rows have ({found}); an edit keeps "
-            "the columns of a state"
+            f"{state} has the columns ({state.schema}), but the rows have ({found}); an edit "
+            "cannot change the columns of a state"
         )
     if target is not None:
         handles = engine.write_keyed(rows, owners, target)

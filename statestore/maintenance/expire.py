@@ -74,7 +74,7 @@ def expire(
     """
     retention = Retention(1 if retain is None else retain)
     if older_than_ms is not None and older_than_ms < 0:
-        raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {older_than_ms}")
+        raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
     # Only this is kept of each manifest, because manifests may be large and numerous.
     known = _taken_ms(catalog, ids) if len(ids) > retention.limit else {}

@@ -188,7 +188,7 @@ def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
         except (CorruptionError, FormatVersionError, StorageError):
             if look == _LOOKS or not found.changed(storage.listed(CHECKPOINTS)):
                 raise
-    raise AssertionError("the last look returned or raised")
+    raise AssertionError("the last attempt must return or raise")
 
 
 def _marks(
@@ -206,7 +206,7 @@ def _marks(
         # After the tombstones: a held checkpoint without a tombstone is visible, and kept anyway.
         holds = marks.holds = catalog.holds.held(now_ms, (item.name for item in listing))
     except (CorruptionError, FormatVersionError) as error:
-        raise _refused(error, "bring it back from a copy, or delete this hold") from error
+        raise _refused(error, "recover it from a backup, or delete this hold") from error
     names = {item.name for item in listing}
     for checkpoint_id in sorted({*found.visible, *holds}):
         manifest, files = _named(catalog, checkpoint_id, holds, marks.live)
@@ -307,9 +307,9 @@ def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Ch
         except FileNotFoundError:
             continue
         raise StorageError(
-            f"{_NOTHING}: {catalog.storage.url}/{manifest_path(number)} is there, and the listing "
-            "of the file system does not show it. It may have been committed a moment ago: run it "
-            "again, and if it stays so, do not trust this file system's listings"
+            f"{_NOTHING}: {catalog.storage.url}/{manifest_path(number)} exists, but the file "
+            "system's listing lacks it. It may have been committed a moment ago: run the "
+            "command again. If the error remains, this file system's listings are unreliable"
         )
 
 
@@ -327,12 +327,12 @@ def _named(
             )
         return manifest, set(files_of(manifest, known))
     except CheckpointNotFoundError as error:
-        lost = MissingFileError(f"{error}, but {who or 'nothing'} holds it")
+        lost = MissingFileError(f"{error}, although {who or 'nothing'} holds it")
         raise _refused(lost, _repair(checkpoint_id, who)) from error
     except (CorruptionError, FormatVersionError) as error:
         # Salvage is not suggested, because it needs the manifest and its lists.
-        held = f"; or let go of it: {who}" if who else ", or let it expire behind new ones"
-        raise _refused(error, f"bring it back from a copy{held}") from error
+        held = f"; or release it: {who}" if who else ", or let it expire after new checkpoints"
+        raise _refused(error, f"recover it from a backup{held}") from error
 
 
 def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
@@ -371,18 +371,18 @@ def _refuse_missing(catalog: Catalog, checkpoint_id: int, name: str) -> None:
         lost = MissingFileError(f"{where} is missing")
         raise _refused(lost, _repair(checkpoint_id, who)) from None
     raise StorageError(
-        f"{_NOTHING}: {where} is there, and the listing of the file system does not show it: run "
-        "it again, and if it stays so, do not trust this file system's listings"
+        f"{_NOTHING}: {where} exists, but the file system's listing lacks it: run the command "
+        "again. If the error remains, this file system's listings are unreliable"
     )
 
 
 def _repair(checkpoint_id: int, held_by: str | None) -> str:
-    verify = f"'statestore verify {checkpoint_id}' names all that is broken"
+    verify = f"'statestore verify {checkpoint_id}' lists all broken files"
     if held_by is not None:
-        return f"{verify}; bring it back from a copy, or let go of it: {held_by}"
+        return f"{verify}; recover the file from a backup, or release the checkpoint: {held_by}"
     return (
-        f"{verify}; bring it back from a copy, or make a new checkpoint of what is left with "
-        f"'statestore salvage {checkpoint_id}', and let this one expire"
+        f"{verify}; recover the file from a backup, or make a new checkpoint of the readable "
+        f"part with 'statestore salvage {checkpoint_id}', and let the damaged one expire"
     )
 
 
@@ -448,7 +448,7 @@ def collect_garbage(
     StorageError is also raised if a file cannot be deleted.
     """
     if minimum_age_ms < 0:
-        raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {minimum_age_ms}")
+        raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {minimum_age_ms}")
     marks = mark(catalog, minimum_age_ms=minimum_age_ms, now_ms=now_ms)
     unused = [item for item in marks.files if item.name not in marks.live]
     old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]

@@ -53,8 +53,8 @@ def holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> Non
         catalog.check_visible(checkpoint_id)
     except CheckpointNotFoundError as error:
         raise InvalidArgumentError(
-            f"checkpoint {checkpoint_id} has expired, and savepoint {checkpoint!r} alone keeps it: "
-            "nothing else can hold it any more; it stays until that savepoint is deleted"
+            f"checkpoint {checkpoint_id} has expired and is kept only by savepoint {checkpoint!r}, "
+            "so no other hold can be added; it stays until that savepoint is deleted"
         ) from error
     catalog.manifest(checkpoint_id)
 
@@ -98,7 +98,9 @@ class PinnedCheckpoint:
         except StorageError as failure:
             if error is None:
                 raise
-            error.add_note(f"pin {self.token} stays until its lease is over: {failure}")
+            error.add_note(
+                f"pin {self.token} could not be deleted and stays until its lease ends: {failure}"
+            )
 
 
 def pin(
@@ -112,11 +114,11 @@ def pin(
     InvalidArgumentError for an invalid lease.
     """
     if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
-        raise InvalidArgumentError(f"a lease is a number of seconds, not {lease_s!r}")
+        raise InvalidArgumentError(f"a lease must be a number of seconds, not {lease_s!r}")
     if not 0.001 <= lease_s <= _LONGEST_S:
         raise InvalidArgumentError(
-            f"a lease lasts a millisecond to {_LONGEST_S:,} seconds, not {lease_s}; what "
-            "is to stay for longer is a savepoint"
+            f"a lease must last between a millisecond and {_LONGEST_S:,} seconds, not "
+            f"{lease_s}; to keep a checkpoint longer, use a savepoint"
         )
     checkpoint_id = catalog.resolve(checkpoint)
     holdable(catalog, checkpoint, checkpoint_id)

@@ -131,15 +131,14 @@ def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
     if pin is not None:
         catalog.holds.delete_pin(pin.token)
     number = new.checkpoint_id
-    holder = f"the move of savepoints from checkpoint {old}"
+    holder = f"moving the savepoints of checkpoint {old}"
     pin = Pin(_token(new), number, holder, until_ms=now_ms + _LEASE_MS)
     try:
         catalog.holds.put_pin(pin, visible=lambda: catalog.check_visible(number))
     except CheckpointNotFoundError as error:
         raise CommitConflictError(
-            f"checkpoint {number} of {catalog.storage.url}, which was to take the place of {old}, "
-            "expired in the same moment; the savepoints stay with the old one. "
-            "Run it again"
+            f"checkpoint {number} of {catalog.storage.url}, the replacement of {old}, expired at "
+            "the same time; the savepoints stay with the old checkpoint. Run the purge again"
         ) from error
     return pin
 
@@ -278,9 +277,9 @@ def purge(
     pins = _pins(catalog, seen.again, now_ms)
     if pins and not ignore_pins:
         raise InvalidArgumentError(
-            f"checkpoints that would be replaced are pinned: {'; '.join(pins)}. Wait for the end "
-            "of the leases, unpin them, or go on with ignore_pins (--ignore-pins): their readers "
-            "keep their files, and the key in them, until the leases end"
+            f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
+            "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
+            "readers keep the files, which contain the key, until the leases end"
         )
     tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
@@ -422,17 +421,17 @@ def _advised(
         newer = sum(one > number for one in visible)
         names = [savepoint.name for savepoint in savepoints if savepoint.checkpoint_id == number]
         ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
-        older = "which expires all older ones too"
+        older = "which also expires all older checkpoints"
         if number in visible and newer:
             ways.append(f"statestore {store} expire --retain {newer}, {older}")
         elif number in visible and isinstance(error, MalformedManifestError):
-            ways = ["bring its manifest back from a copy"]
+            ways = ["recover its manifest from a backup"]
         elif number in visible:
             ways = [f"statestore {store} salvage {number}", *ways]
             ways.append(f"statestore {store} expire --retain 1, {older}")
         error.add_note(
-            f"checkpoint {number}{f', savepoint {names[0]!r},' if names else ''} stops the purge, "
-            f"which looks into every kept one: {', then '.join(ways)}"
+            f"checkpoint {number}{f', savepoint {names[0]!r},' if names else ''} stops the "
+            f"purge, which has to search every kept checkpoint: {', then '.join(ways)}"
         )
         raise
 
@@ -450,8 +449,8 @@ def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
     if subject.name is not None or subject.operator not in newest.uids:
         newest.keyed_entry(subject.operator, subject.name or "")
     raise StateNotFoundError(
-        f"operator {subject.operator!r} has no keyed state in any checkpoint; a key is of keyed "
-        "state"
+        f"operator {subject.operator!r} has no keyed state in any checkpoint, and only keyed "
+        "state has keys; check the operator"
     )
 
 

@@ -276,7 +276,7 @@ def rows_in_file(
     except MissingFileError as error:
         raise FileNotFoundError(name) from error
     except (DamagedFileError, pa.ArrowException, LookupError, ValueError) as error:
-        return FileRows(None, f"it is not a whole Parquet file: {error}")
+        return FileRows(None, f"the file is not a complete Parquet file: {error}")
 
 
 def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -> FileRows:
@@ -312,4 +312,4 @@ def _stored_columns(schema: pa.Schema) -> Schema:
 
 
 def _not_told(schema: Schema) -> FileRows:
-    return FileRows(None, f"its columns ({schema}) are not those of any key that the state had")
+    return FileRows(None, f"its columns ({schema}) do not match any key that the state had")

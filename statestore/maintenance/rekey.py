@@ -88,7 +88,7 @@ class WorkingFolder:
             return None
         except ValueError as error:
             raise CorruptionError(
-                f"{path} was not written to its end; give an empty working folder"
+                f"{path} is incomplete; choose an empty working folder"
             ) from error
 
     def put(self, name: str, content: Any) -> None:
@@ -131,7 +131,7 @@ def _take(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
         folder.put(_JOB, job)
     elif known != job:
         raise InvalidArgumentError(
-            f"{folder.path} is the working folder of another rekey; give an empty folder"
+            f"{folder.path} is the working folder of another rekey; choose an empty folder"
         )
 
 
@@ -140,7 +140,7 @@ def _refuse_strangers(folder: WorkingFolder) -> None:
     own = {_LOCK, Path(_JOB).with_suffix(".new").name}
     others = {path.name for path in folder.path.iterdir()} - own
     if others and _JOB not in others:
-        raise InvalidArgumentError(f"{folder.path} is not empty; give an empty working folder")
+        raise InvalidArgumentError(f"{folder.path} is not empty; choose an empty working folder")
 
 
 def _lock(path: Path, held: ExitStack) -> None:
@@ -154,13 +154,13 @@ def _lock(path: Path, held: ExitStack) -> None:
             file.seek(0)
             holder = file.read(200).decode(errors="replace") or "another process"
             raise InvalidArgumentError(
-                f"another rekey is at work in {path.parent}: {holder}; wait until it has ended, or "
-                "end it, or give another working folder"
+                f"another rekey is running in {path.parent}: {holder}; wait until it ends, "
+                "stop it, or choose another working folder"
             ) from None
         except OSError as error:
             raise StorageError(
-                f"cannot lock {path}: {error.strerror}; give a working folder on a file system "
-                "that has locks"
+                f"cannot lock {path}: {error.strerror}; choose a working folder on a file "
+                "system that supports locks"
             ) from error
         if _is_named(path, file):
             break
@@ -348,8 +348,8 @@ class _Run:
         if len(set(sets)) > 1:
             told = ", then ".join(f"{rows} rows with digest {digest:016x}" for rows, digest in sets)
             raise CorruptionError(
-                f"{self.state} has stored, read and written rows that are not the same: {told}; "
-                "nothing was committed. Verify the checkpoint, and give an empty working folder"
+                f"the stored, read and written rows of {self.state} are not the same: {told}; "
+                "nothing was committed. Verify the checkpoint, and choose an empty working folder"
             )
 
     def _empty(self) -> KeyedEntry:

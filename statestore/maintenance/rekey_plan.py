@@ -67,16 +67,16 @@ class RekeyRequest:
     def __post_init__(self) -> None:
         """Refuse an empty request, and a key without a state name."""
         if (self.max_parallelism, self.key, self.hash_scheme) == (None, None, None):
-            raise InvalidArgumentError(
-                "give what is to change: max_parallelism, key or hash_scheme"
-            )
+            raise InvalidArgumentError("pass what to change: max_parallelism, key or hash_scheme")
         if self.key is not None and self.name is None:
             raise InvalidArgumentError(
-                f"another key is one state's: give the name of the state of operator {self.uid!r}"
+                "a new key applies to only one state: pass the name of the state of operator "
+                f"{self.uid!r}"
             )
         if self.hash_scheme is not None and self.hash_scheme not in HASH_SCHEMES:
             raise InvalidArgumentError(
-                f"no hash scheme {self.hash_scheme!r}; there is {', '.join(HASH_SCHEMES)}"
+                f"unknown hash scheme {self.hash_scheme!r}; the hash schemes are "
+                f"{', '.join(HASH_SCHEMES)}"
             )
 
 
@@ -107,7 +107,7 @@ def state_wanted(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) ->
     for name in key:
         if name not in old.schema.names:
             raise InvalidArgumentError(
-                f"{old} has no column {name!r} to be its key; it has ({old.schema})"
+                f"{old} has no column {name!r} for its key; it has ({old.schema})"
             )
     first = (*key, *old.namespace, *old.entry)
     rest = [name for name in old.schema.names if name not in first]
@@ -145,8 +145,8 @@ def _max_parallelism(manifest: Manifest, old: KeyedState, wanted: int | None) ->
         return effective_max_parallelism(None, parallelism, wanted)
     except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(
-            f"checkpoint {manifest.checkpoint_id} has operator {old.uid!r} at parallelism "
-            f"{manifest.operators.parallelism_of(old.uid)}; the new one has it at that too"
+            f"operator {old.uid!r} has parallelism {manifest.operators.parallelism_of(old.uid)} in "
+            f"checkpoint {manifest.checkpoint_id}, and a rekey keeps the parallelism"
         )
         raise
 
@@ -162,8 +162,8 @@ def refuse_mixed(
             continue
         if other.max_parallelism != states[0].max_parallelism:
             raise InvalidArgumentError(
-                f"{other} has max parallelism {other.max_parallelism}, and an operator has one: "
-                "leave the name out to rekey all of its states"
+                f"{other} has max parallelism {other.max_parallelism}, and all states of an "
+                "operator must have the same: omit the name to rekey all of them"
             )
 
 
@@ -184,9 +184,9 @@ def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
     for node in graph.nodes:
         if node.name in chain and node.name != own and label_of(node) in stateful:
             raise InvalidArgumentError(
-                f"operators {state.uid!r} and {label_of(node)!r} run in one chain, which has one "
-                "max parallelism, and both have keyed state; break the chain in the job's graph "
-                "and take a snapshot first"
+                f"operators {state.uid!r} and {label_of(node)!r} are in one chain and both "
+                "have keyed state, but a chain has only one max parallelism; break the chain "
+                "in the job's graph and take a snapshot first"
             )
     return replace(
         graph,
@@ -273,7 +273,7 @@ def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedSt
             spilled = pa.ipc.open_file(source)
         except pa.ArrowInvalid as error:
             raise DamagedFileError(
-                f"{path} was not written to its end; give an empty working folder"
+                f"{path} is incomplete; choose an empty working folder"
             ) from error
         batches = (spilled.get_batch(number) for number in range(spilled.num_record_batches))
         return write_pieces(

@@ -91,20 +91,24 @@ class _Repair:
         if catalog is not None:
             return catalog
         whole = healed(raw or b"")
-        what = "one changed byte is put back, as its SHA-256 proves"
+        what = "one changed byte was restored; the SHA-256 proves the content"
         if whole is None or _opened(self._storage, whole) is None:
             manifests = _readable(Catalog(self._storage, ""))
             ids = {manifest.store_id for manifest in manifests}
             if raw is None and not manifests:
                 raise StoreNotFoundError(f"no store at {self._storage.url}; check the URL")
             if len(ids) != 1:
-                said = f"checkpoints of {len(ids)} stores" if ids else "no checkpoint can be read"
-                why = f"{said}: nothing says which store this is; copy the file from a backup"
+                said = (
+                    f"the checkpoints belong to {len(ids)} stores"
+                    if ids
+                    else "no checkpoint can be read"
+                )
+                why = f"{said}, so the id of this store is unknown; copy the file from a backup"
                 self.left.append(RepairFinding(STORE_FILE, why))
                 return None
             layout = _said(raw or b"", "layout", LAYOUT_CHOICES)
             whole = store_document(ids.pop(), _format_of(raw or b"", manifests), layout)
-            what = f"made again of what {len(manifests)} checkpoints say"
+            what = f"rebuilt from {len(manifests)} checkpoints"
         self.repaired.append(RepairFinding(STORE_FILE, what))
         if self._dry_run:
             return _opened(self._storage, whole)
@@ -120,7 +124,7 @@ class _Repair:
             return
         whole = healed(raw)
         known = None if whole is None else _claim_of(whole, generation)
-        told = "what it announced is handed on, as its SHA-256 proves"
+        told = "its announced checkpoint id was recovered; the SHA-256 proves the content"
         if known is None:
             first = max(GREATEST_GIVEN_ID + 1, catalog.next_id() + _MOST_AT_ONCE)
             known = Claim(
@@ -131,15 +135,15 @@ class _Repair:
                 claimed_at_ms=0,
                 announced_id=first,
             )
-            told = f"nothing tells what it announced: the next checkpoint is {first:,}"
+            told = f"its announced checkpoint id is unknown; the next checkpoint is {first:,}"
         name = writer_path(generation)
         if known.announced_id > GREATEST_ID:
-            why = "no id is left above all that it can have announced; copy to another store"
+            why = "no id is left above all ids that it can have announced; copy to another store"
             self.left.append(RepairFinding(name, why))
             return
         if not self._dry_run:
             self._fence.follow(known)  # if it is taken, another process was faster
-        what = f"the next generation is claimed, so a job at work there commits no more; {told}"
+        what = f"the next generation was claimed, so a running job can no longer commit; {told}"
         self.repaired.append(RepairFinding(name, what))
 
     def _logs(self, manifests: list[Manifest]) -> None:

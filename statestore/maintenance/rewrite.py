@@ -280,8 +280,8 @@ def rewrite_by_sql(
     """
     for name in names_with_nul(entry.state.schema):
         raise InvalidArgumentError(
-            f"{entry.state} has a column or field {name!r}, which DuckDB would cut at the NUL "
-            "character: edit it by keys or rows instead"
+            f"{entry.state} has a column or field {name!r} with a NUL character, at which "
+            "DuckDB truncates names: edit the state with keys or rows instead"
         )
     library = duckdb()
     with temporary_folder("sql") as folder:
@@ -306,8 +306,8 @@ def rewrite_by_sql(
                 return (), sum(piece.num_rows for piece in checked(pieces, entry.state))
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
-                f"{sql!r} cannot be run over {entry.state}: {said(error)}; the state is the table "
-                f"{VIEW}, with its stored columns"
+                f"cannot run {sql!r} over {entry.state}: {said(error)}; the state is the "
+                f"table {VIEW}, with its stored columns"
             ) from error
 
 
@@ -329,8 +329,8 @@ def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != library.StatementType.SELECT:
         raise InvalidArgumentError(
-            f"{sql!r} is not one SELECT: give an expression whose answer is the state's new "
-            f"content, such as SELECT * FROM {VIEW} WHERE …"
+            f"{sql!r} is not a single SELECT: pass a query whose result is the new content of "
+            f"the state, for example SELECT * FROM {VIEW} WHERE …"
         )
 
 
@@ -379,20 +379,20 @@ def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
 def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
     if sorted(found.names) != sorted(state.schema.names):
         raise SchemaMismatchError(
-            f"{state} has the columns ({state.schema}), and the answer has "
-            f"({', '.join(found.names)}); select the state's columns, each once"
+            f"{state} has the columns ({state.schema}), but the result has "
+            f"({', '.join(found.names)}); select each of the state's columns once"
         )
 
 
 def _fitted(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
     """Convert rows of the result to the state's columns."""
-    subject = f"the answer for {state}"
+    subject = f"the result for {state}"
     try:
         table = fitted_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
     except InvalidArgumentError as error:
         raise SchemaMismatchError(
-            f"{state} has the columns ({state.schema}), and the answer cannot be stored so: "
-            f"{error}; cast it in the expression, as what it is meant to be"
+            f"{state} has the columns ({state.schema}), but the result cannot be stored in "
+            f"them: {error}; cast it in the query"
         ) from error
     [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     return rows

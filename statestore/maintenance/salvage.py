@@ -200,7 +200,9 @@ def salvage(
     other checkpoints. Raises StorageError, also if a file could not be read: it may be intact.
     """
     if type(keys) is not int or keys < 0:
-        raise InvalidArgumentError(f"keys is how many lost keys to show, 0 or more, not {keys!r}")
+        raise InvalidArgumentError(
+            f"keys is the number of lost keys to show and must be 0 or more, not {keys!r}"
+        )
     catalog = Catalog(storage, deriver.catalog.store_id)
     seen = catalog.next_id() - 1  # first: later checkpoints have not been looked at
     manifest = _load(catalog, checkpoint)
@@ -250,9 +252,9 @@ def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
     except MalformedManifestError as error:
         others = [str(one) for one in catalog.checkpoint_ids() if one != checkpoint_id]
         raise MalformedManifestError(
-            f"{error}; nothing else says which files are those of checkpoint {checkpoint_id}, so "
-            "nothing of it can be salvaged. Bring that back from a copy, or restore "
-            f"another checkpoint: there is {', '.join(others[-10:]) or 'none'}"
+            f"{error}; nothing else lists the files of checkpoint {checkpoint_id}, so nothing "
+            "of it can be salvaged. Recover that document from a backup, or restore another "
+            f"checkpoint: {', '.join(others[-10:]) or 'none'}"
         ) from error
 
 

@@ -97,10 +97,11 @@ class SubjectTrace:
     def advice(self) -> str:
         """The command that removes it."""
         if is_savepoint(self.file) or is_pin(self.file):
-            return "its text has the key: delete the savepoint or pin, and make it with another"
-        return (
-            "after a purge, collect garbage: 'statestore gc' deletes files once they are old enough"
-        )
+            return (
+                "its text contains the key: delete the savepoint or pin, and create it with "
+                "another text"
+            )
+        return "collect garbage after a purge: 'statestore gc' deletes files that are old enough"
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,15 @@ class KeySearch:
         """The error that explains why the subject does not count as gone, or None."""
         if self.found:
             return StateStoreError(
-                f"the key is still in {_files(len(self.found))} of {self.store}, the first is "
+                f"the key is still in {_files(len(self.found))} of {self.store}, first in "
                 f"{self.found[0].file}; {self.found[0].advice}"
             )
         if self.unsearched:
             first = self.unsearched[0]
             return StateStoreError(
-                f"the key was not found, but {_files(len(self.unsearched))} of {self.store} could "
-                f"not be searched, the first is {first.file}: {first.reason}. Remove it, or search "
-                "it by other means"
+                f"the key was not found, but {_files(len(self.unsearched))} of {self.store} "
+                f"could not be searched, first {first.file}: {first.reason}. Remove the file, "
+                "or search it in another way"
             )
         return None
 
@@ -232,7 +233,7 @@ def _refuse_unknown(catalog: Catalog, subject: KeySubject, manifests: Sequence[M
     parts = {name.split("/")[1] for name in catalog.storage.list(root)}
     folders = sorted(repr(unescape(part)) for part in parts)
     raise StateNotFoundError(
-        f"no {wanted} in any checkpoint of {catalog.storage.url}; its folders are "
+        f"no checkpoint of {catalog.storage.url} has {wanted}; its folders are "
         f"{', '.join(folders) or 'none'}"
     )
 
@@ -344,7 +345,7 @@ class _Search:
             elif self._is_checksum(name):
                 self.searched[NO_VALUES] += 1
             else:
-                self._skip(name, "it is not a file of the store, or its writer was interrupted")
+                self._skip(name, "it does not belong to the store, or its writer was interrupted")
         except FileNotFoundError:
             return  # collected after the listing
 
@@ -393,7 +394,7 @@ class _Search:
             return
         identity = checkpoint_id_of(name)
         if identity is not None and not identity[1] and identity[0] not in self._numbers:
-            self._skip(name, "it is not a manifest that can be read")
+            self._skip(name, "it is not a readable manifest")
             return
         self.searched[DOCUMENTS] += 1
         if self._text.in_text(_free_text(name, document), but=_COMMAND_WORDS):

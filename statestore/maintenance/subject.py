@@ -232,7 +232,9 @@ class ColumnSubject(Subject):
             StateNotFoundError: No state of any checkpoint has these columns in its identity.
         """
         if not values:
-            raise InvalidArgumentError("name at least one column and its value: customer=312")
+            raise InvalidArgumentError(
+                "name at least one column with its value, for example customer=312"
+            )
         self.values = dict(values)
         self._identity: dict[StateId, set[str]] = {}
         self._folders: dict[str, set[StateId]] = {}
@@ -245,8 +247,8 @@ class ColumnSubject(Subject):
         if not any(map(self._has_all, self._identity)):
             known = sorted(set().union(*self._identity.values()))
             raise StateNotFoundError(
-                f"no keyed state has {' and '.join(map(repr, self.values))} among the columns that "
-                f"tell its rows apart; such columns are {', '.join(map(repr, known)) or 'none'}"
+                f"no keyed state has {' and '.join(map(repr, self.values))} among its identity "
+                f"columns; the identity columns are {', '.join(map(repr, known)) or 'none'}"
             )
         self.others = tuple(self._others(manifests))
 
@@ -300,11 +302,11 @@ class ColumnSubject(Subject):
                     continue
                 place = entry.state.uid, entry.state.name
                 if not isinstance(entry, KeyedEntry):
-                    found[place] = f"elements of operator state have {_quoted(named)}"
+                    found[place] = f"elements of operator state contain {_quoted(named)}"
                 elif not self.includes(manifest, entry.state):
-                    found[place] = f"{_quoted(named)} are not all of its key, namespace or entry"
+                    found[place] = f"{_quoted(named)} are not all key, namespace or entry columns"
                     if len(named) == len(self.values):
-                        found[place] = f"{_quoted(named)} is a value there"
+                        found[place] = f"{_quoted(named)} is a value column there"
                 elif len(named) == len(self.values) and not self.selections(manifest, entry.state):
                     types = (f"{n} {type_text(entry.state.schema.type_of(n))}" for n in named)
                     found[place] = f"its columns cannot hold the value ({', '.join(types)})"
@@ -328,7 +330,9 @@ def _selection_of(values: Mapping[str, ValueOf], schema: Schema, subject: str) -
         kind = schema.type_of(field.name)
         value = uuid_as_stored(values[field.name](kind), kind == "string")
         if value is None:
-            raise InvalidArgumentError(f"the value of {field.name!r} is null; a key is never null")
+            raise InvalidArgumentError(
+                f"the value of {field.name!r} is null, but keys are never null"
+            )
         columns.append(
             column_of([value], field.type, name=field.name, subject=brief(subject), place=_place)
         )

@@ -143,7 +143,7 @@ def _flaws(file: DataFile, check: FileCheck) -> Iterator[str]:
     names = file.parquet.schema_arrow.names
     if names != schema.names:
         found = ", ".join(names)
-        yield f"has the columns ({found}), the manifest says ({', '.join(schema.names)})"
+        yield f"has the columns ({found}), but the manifest says ({', '.join(schema.names)})"
     elif check.deep:
         yield from _row_flaws(file, schema, check)
 
@@ -162,7 +162,7 @@ def _row_flaws(file: DataFile, schema: pa.Schema, check: FileCheck) -> Iterator[
     yield from rows.flaws()
     if digest != handle.digest:
         yield (
-            f"its rows have the digest {digest_text(digest)}, the manifest says "
+            f"its rows have the digest {digest_text(digest)}, but the manifest says "
             f"{digest_text(handle.digest)}"
         )
 
@@ -222,16 +222,16 @@ class _KeyedRows:
         if self._null_entries:
             yield f"{self._null_entries} of its rows have a null entry column"
         if self._unmarked:
-            yield f"{self._unmarked} of its rows neither come nor name what they delete"
+            yield f"{self._unmarked} of its rows are neither an upsert nor a delete"
         if self._elsewhere:
             yield f"{self._elsewhere} of its rows belong to other key groups by their key's hash"
         if not self._order.is_sorted:
             yield "its rows are not sorted"
         if self._order.duplicates:
-            yield f"{self._order.duplicates} of its rows claim the entry of the row before them"
+            yield f"{self._order.duplicates} of its rows have the same identity as the previous row"
         index = self._handle.index
         if index is not None and not np.array_equal(self._counts, index.row_counts()):
-            yield "its key groups have other numbers of rows than the manifest says"
+            yield "its key groups have other row counts than the manifest says"
         elif index is not None and index != GroupIndex.of(self._counts, self._digests):
             yield "its key groups have other digests than the manifest says"
 
@@ -254,7 +254,7 @@ class _ElementRows:
 
     def flaws(self) -> Iterator[str]:
         if self._wrong:
-            yield f"{self._wrong} of its elements are at another subtask or position than counted"
+            yield f"{self._wrong} of its elements have another subtask or position than recorded"
 
 
 ALL = "all"
@@ -348,13 +348,13 @@ class VerifyReport:
             drawn.append(
                 NotebookBar("manifests and others", ((len(others), "bad"),), said, bad=True)
             )
-        strays = f"{counted(len(self.strays), 'stray')}, which is no damage"
+        strays = f"{counted(len(self.strays), 'stray')}, which is not damage"
         lines = [text(strays)] if self.strays else []
         return figure(self._summary(), bars(drawn), *lines, table([*_COLUMNS], self._rows()))
 
     def _summary(self) -> str:
         broken = len({one.file for one in self.broken})
-        intact = "intact" if self.is_complete else "intact, but only part of its source"
+        intact = "intact" if self.is_complete else "intact, but some state of its source is missing"
         found = intact if self.is_intact else f"{counted(broken, 'broken file')}"
         checked = f"{counted(self.files, 'file')}, {counted(self.rows, 'row')}"
         depth = "every byte" if self.deep else "lengths and footers"
@@ -371,9 +371,9 @@ class VerifyReport:
         ids = sorted({one.checkpoint_id for one in self.broken if one.checkpoint_id is not None})
         whose = f" of checkpoint {', '.join(map(str, ids))}" if ids else ""
         return CorruptionError(
-            f"{files} broken in {self.store}, the first is {self.broken[0].file}{whose}. Restore "
-            "a checkpoint that is intact, bring the files back from a copy, or make a checkpoint "
-            f"of what can be read: statestore --store {self.store} salvage "
+            f"{files} broken in {self.store}, first {self.broken[0].file}{whose}. Restore an "
+            "intact checkpoint, recover the files from a backup, or make a checkpoint of the "
+            f"readable part: statestore --store {self.store} salvage "
             f"{ids[-1] if ids else 'latest'}"
         )
 

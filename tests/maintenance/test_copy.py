@@ -222,7 +222,7 @@ def test_a_savepoint_is_also_a_savepoint_in_the_target(source: StateStore, tmp_p
     with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
         source.maintenance.copy(2, target, as_savepoint="before")
     assert target.checkpoints() == (1,)
-    with pytest.raises(InvalidArgumentError, match="cannot be called 'latest'"):
+    with pytest.raises(InvalidArgumentError, match="invalid savepoint name 'latest'"):
         source.maintenance.copy(2, target, as_savepoint="latest")
     with pytest.raises(CheckpointNotFoundError, match="no savepoint 'befor'"):
         source.maintenance.copy("befor", target)

@@ -219,7 +219,7 @@ def test_invalid_inputs(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "message"), [("/x/a.parquet", "inputs is of type Sequence"), ([], "one at least")]
+    ("urls", "message"), [("/x/a.parquet", "inputs must be of type Sequence"), ([], "at least one")]
 )
 def test_inputs_are_a_list(urls: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -228,7 +228,7 @@ def test_inputs_are_a_list(urls: Any, message: str) -> None:
 
 def test_an_unknown_algorithm(folder: Path) -> None:
     wrong: Any = "9.9"
-    with pytest.raises(InvalidArgumentError, match=r"algorithm is of type '2\.3' \| '1\.16'"):
+    with pytest.raises(InvalidArgumentError, match=r"algorithm must be of type '2\.3' \| '1\.16'"):
         decide([str(folder)], algorithm=wrong)
 
 

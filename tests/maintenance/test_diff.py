@@ -246,7 +246,7 @@ def test_states_with_different_identities_are_reported_as_not_compared(tmp_path:
     with b.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("users", "totals", rows, key="user", namespace="window")
     state = one(a.inspect.diff(1, 1, other=b))
-    assert state.not_compared == "its rows are known by (user) in a, and by (user, window) in b"
+    assert state.not_compared == "rows are identified by (user) in a, but by (user, window) in b"
     assert (counts(state), state.differs) == ((0, 0, 0), True)
 
 
@@ -318,7 +318,7 @@ def test_missing_names_are_reported_with_the_existing_ones(tmp_path: Path) -> No
     assert counts(one(store.inspect.diff(1, uid="users", name="totals"))) == (1, 0, 0)
     with pytest.raises(StateNotFoundError, match=r"'total' of operator 'users'.*'users' 'totals'"):
         store.inspect.diff(1, 2, uid="users", name="total")
-    with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
+    with pytest.raises(CheckpointNotFoundError, match="the store has the checkpoints 1, 2"):
         store.inspect.diff(1, 7)
     with pytest.raises(InvalidArgumentError, match="keys"):
         store.inspect.diff(1, 2, keys=-1)

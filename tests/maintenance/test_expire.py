@@ -47,7 +47,9 @@ def test_the_newest_checkpoints_and_their_files_stay(folder: Path) -> None:
     assert done.size_bytes == sum(manifest.size_bytes for manifest in rows.values())
     assert store.checkpoints() == (3, 4)
     whole(store, 3)
-    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 in .*; it has 3, 4"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"no checkpoint 2 in .*; the store has the checkpoints 3, 4"
+    ):
         store.restore(checkpoint=2)
     assert {path: path.read_bytes() for path in before} == before
     take(store, 5)

@@ -212,15 +212,15 @@ def test_an_occupied_target_is_refused(source: StateStore, tmp_path: Path) -> No
     source.maintenance.fork(str(tmp_path / "fork"))
     before = sorted((tmp_path / "fork").rglob("*"))
     for dry_run in (False, True):
-        with pytest.raises(InvalidArgumentError, match="is a store already, with checkpoints 1"):
+        with pytest.raises(InvalidArgumentError, match="is already a store, with checkpoints 1"):
             source.maintenance.fork(str(tmp_path / "fork"), dry_run=dry_run)
     assert sorted((tmp_path / "fork").rglob("*")) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
-    with pytest.raises(InvalidArgumentError, match="notes is no store, and there are other files"):
+    with pytest.raises(InvalidArgumentError, match="notes is not a store but contains files"):
         source.maintenance.fork(str(tmp_path / "notes"))
     assert [path.name for path in (tmp_path / "notes").rglob("*")] == ["a.txt"]
-    with pytest.raises(InvalidArgumentError, match="is a store already"):
+    with pytest.raises(InvalidArgumentError, match="is already a store"):
         source.maintenance.fork(source.url)
     with pytest.raises(CheckpointNotFoundError):
         source.maintenance.fork(str(tmp_path / "nothing"), 9)

@@ -165,13 +165,13 @@ def test_a_savepoint_that_expired_meanwhile_is_read_by_name(folder: Path) -> Non
     assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
     assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
     assert store.maintenance.verify("audit", deep=True).is_intact
-    with pytest.raises(CheckpointNotFoundError, match="kept as savepoint 'audit'"):
+    with pytest.raises(CheckpointNotFoundError, match="savepoint 'audit' keeps its files"):
         store.manifest(1)
     for hold in (
         lambda: store.maintenance.savepoint("again", "audit"),
         lambda: store.maintenance.pin("audit", lease_s=9),
     ):
-        with pytest.raises(InvalidArgumentError, match="'audit' alone keeps it"):
+        with pytest.raises(InvalidArgumentError, match="is kept only by savepoint 'audit'"):
             hold()
     store.maintenance.delete_savepoint("audit")
     assert store.maintenance.gc(minimum_age_s=0).manifests == (1,)
@@ -201,7 +201,7 @@ def test_checkpoints_also_expire_by_age(folder: Path) -> None:
     assert later.maintenance.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
     assert later.maintenance.expire(older_than_s=3600).expired == (1, 2)
     assert later.checkpoints() == (3,)
-    with pytest.raises(InvalidArgumentError, match="how old"):
+    with pytest.raises(InvalidArgumentError, match="maximum age"):
         later.maintenance.expire()
 
 
@@ -219,7 +219,7 @@ def test_an_incomplete_listing_is_refused(folder: Path, lacks: str) -> None:
     storage = Short(str(folder))
     storage.lacks = lacks
     before = files_in(folder)
-    with pytest.raises(StorageError, match=r"nothing was collected: .* does not show it"):
+    with pytest.raises(StorageError, match=r"nothing was collected: .* listing lacks it"):
         store_in(folder, storage).maintenance.gc(minimum_age_s=0)
     assert files_in(folder) == before
 
@@ -290,7 +290,7 @@ def test_a_refused_hold_does_not_stay_next_to_a_damaged_one(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "kind", "advice"),
     [
-        (manifest_path(3), MalformedManifestError, "bring it back from a copy, or let it expire"),
+        (manifest_path(3), MalformedManifestError, "recover it from a backup, or let it expire"),
         (savepoint_path("audit"), MalformedManifestError, "delete this hold"),
         ("data", MissingFileError, "statestore verify 3"),
     ],

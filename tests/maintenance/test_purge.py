@@ -235,9 +235,10 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
     command = f"statestore --store {store.url}"
     (note,) = raised.value.__notes__
     assert note == (
-        "checkpoint 3, savepoint 'three', stops the purge, which looks into every kept one: "
-        f"{command} savepoint --delete three, then {command} expire --retain 1, which expires all "
-        "older ones too"
+        "checkpoint 3, savepoint 'three', stops the purge, which has to search every kept "
+        "checkpoint: "
+        f"{command} savepoint --delete three, then {command} expire --retain 1, which also "
+        "expires all older checkpoints"
     )
     after = sorted(Path(store.url).rglob("*"))
     assert [path for path in after if "writers" not in path.parts] == [
@@ -248,8 +249,14 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
 @pytest.mark.parametrize(
     ("number", "ways"),
     [
-        (2, ["savepoint --delete two", "expire --retain 2, which expires all older ones too"]),
-        (4, ["salvage 4", "expire --retain 1, which expires all older ones too"]),
+        (
+            2,
+            [
+                "savepoint --delete two",
+                "expire --retain 2, which also expires all older checkpoints",
+            ],
+        ),
+        (4, ["salvage 4", "expire --retain 1, which also expires all older checkpoints"]),
     ],
 )
 def test_unreadable_rows_are_named_with_a_remedy(
@@ -272,8 +279,8 @@ def test_unreadable_rows_are_named_with_a_remedy(
     of_savepoint = ", savepoint 'two'," if number == 2 else ""
     command = f"statestore --store {store.url} "
     assert note == (
-        f"checkpoint {number}{of_savepoint} stops the purge, which looks into every kept one: "
-        + ", then ".join(command + way for way in ways)
+        f"checkpoint {number}{of_savepoint} stops the purge, which has to search every kept "
+        "checkpoint: " + ", then ".join(command + way for way in ways)
     )
     if number == 2:
         store.maintenance.delete_savepoint("two")
@@ -293,7 +300,7 @@ def test_invalid_arguments(store: StateStore) -> None:
         store.maintenance.purge("users", KEY, "total")
     with pytest.raises(StateNotFoundError, match="no keyed state"):
         store.maintenance.purge("source", KEY)
-    with pytest.raises(InvalidArgumentError, match="is no key of"):
+    with pytest.raises(InvalidArgumentError, match="is not a key of"):
         store.maintenance.purge("users", 17)
     with pytest.raises(CheckpointNotFoundError):
         store.maintenance.purge("users", KEY, checkpoint=9)
@@ -307,7 +314,7 @@ def test_invalid_arguments(store: StateStore) -> None:
     assert note.startswith("checkpoint 1 stops the purge")
     newer = len(store.checkpoints()) - 1
     command = f"statestore --store {store.url} expire --retain {newer}"
-    assert note.endswith(f"{command}, which expires all older ones too")
+    assert note.endswith(f"{command}, which also expires all older checkpoints")
     assert store.maintenance.expire(retain=newer).expired == (1,)
     store.maintenance.purge("users", KEY)
 
@@ -438,7 +445,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         except CommitConflictError as error:
             refused = str(error)
         if refused:
-            assert "the savepoints stay with the old one" in refused
+            assert "the savepoints stay with the old checkpoint" in refused
             again += 1
             opened(copy).maintenance.purge("users", KEY)
         left = disk.left

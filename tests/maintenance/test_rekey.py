@@ -189,7 +189,7 @@ def test_rows_keep_their_ttl(store: StateStore) -> None:
     entry = store.manifest().keyed[0]
     assert (entry.rows, entry.state.ttl) == (20, TimeToLive(100, "at"))
     assert plain(rows_of(store, now_ms=150)) == plain(rows[6:])
-    with pytest.raises(InvalidArgumentError, match="goes by 'at', which tells rows apart"):
+    with pytest.raises(InvalidArgumentError, match="the TTL column 'at' is an identity column"):
         store.maintenance.rekey("u", "s", key="at")
 
 
@@ -217,19 +217,23 @@ def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
 @pytest.mark.parametrize(
     ("wanted", "kind", "message"),
     [
-        ({}, InvalidArgumentError, "give what is to change"),
-        ({"key": "v"}, InvalidArgumentError, "another key is one state's: give the name"),
+        ({}, InvalidArgumentError, "pass what to change"),
+        ({"key": "v"}, InvalidArgumentError, "a new key applies to only one state: pass the name"),
         ({"name": "s", "key": "x"}, InvalidArgumentError, "state 's' of operator 'u' has no col"),
         ({"name": "s", "key": ()}, InvalidArgumentError, "name at least one key column"),
         ({"name": "s", "key": ("k", "k")}, InvalidArgumentError, "'k' has two roles"),
         ({"name": "m", "key": "n"}, InvalidArgumentError, "'n' has two roles"),
         ({"name": "s", "key": "l"}, UnsupportedTypeError, "'l' has type map"),
         ({"name": "s", "key": "b"}, UnsupportedTypeError, "binary"),
-        ({"hash_scheme": "md5"}, InvalidArgumentError, "no hash scheme 'md5'; there is java"),
+        (
+            {"hash_scheme": "md5"},
+            InvalidArgumentError,
+            "unknown hash scheme 'md5'; the hash schemes are java",
+        ),
         ({"max_parallelism": 0}, InvalidArgumentError, "max parallelism 0"),
         ({"max_parallelism": 32769}, InvalidArgumentError, "32769"),
         ({"max_parallelism": 1}, ParallelismError, "parallelism 2 is above"),
-        ({"name": "s", "max_parallelism": 9}, InvalidArgumentError, "state 'm'.*leave the name"),
+        ({"name": "s", "max_parallelism": 9}, InvalidArgumentError, "state 'm'.*omit the name"),
         ({"name": "x", "max_parallelism": 9}, StateNotFoundError, "no state 'x'"),
         ({"uid": "x", "max_parallelism": 9}, StateNotFoundError, "no keyed state of operator 'x'"),
     ],
@@ -318,7 +322,7 @@ def test_the_job_graph_gets_the_max_parallelism_of_the_chain(store: StateStore) 
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
         checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
         checkpoint.keyed("more", "s", [{"k": "a"}], key="k")
-    with pytest.raises(InvalidArgumentError, match="'u' and 'more' run in one chain"):
+    with pytest.raises(InvalidArgumentError, match="'u' and 'more' are in one chain"):
         store.maintenance.rekey("u", max_parallelism=16)
 
 

@@ -157,7 +157,7 @@ def test_a_second_run_learns_who_holds_the_folder(
     told: list[str] = []
 
     def meanwhile(*given: Any) -> Any:
-        with pytest.raises(InvalidArgumentError, match="another rekey is at work") as raised:
+        with pytest.raises(InvalidArgumentError, match="another rekey is running") as raised:
             store.maintenance.rekey("u", max_parallelism=5, work=work)
         told.append(str(raised.value))
         return real(*given)
@@ -231,7 +231,7 @@ def test_a_deleted_lock_file_holds_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(fcntl, "flock", late)
     with ExitStack() as held, ExitStack() as other:
         command._lock(path, held)
-        with pytest.raises(InvalidArgumentError, match="another rekey is at work"):
+        with pytest.raises(InvalidArgumentError, match="another rekey is running"):
             command._lock(path, other)
 
 
@@ -244,7 +244,7 @@ def test_a_file_system_without_locks_is_refused(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", unknown)
-    with pytest.raises(StorageError, match="a file system that has locks"):
+    with pytest.raises(StorageError, match="a file system that supports locks"):
         store.maintenance.rekey("u", max_parallelism=5, work=tmp_path / "work")
     assert store.checkpoints() == (1,)
 
@@ -260,7 +260,7 @@ def test_a_file_truncated_by_a_power_failure_is_named(
         store.maintenance.rekey("u", max_parallelism=5, work=work)
     (work / name).write_bytes((work / name).read_bytes()[:9])
     ending(9)
-    with pytest.raises(CorruptionError, match=f"{name} was not written to its end.*empty working"):
+    with pytest.raises(CorruptionError, match=f"{name} is incomplete.*empty working"):
         store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1,)
 

@@ -320,7 +320,7 @@ def test_a_checkpoint_that_lacks_the_rows_itself_fills_nothing(store: StateStore
     assert record.first is not None
     assert (parts[record.first].known_in, parts[record.first].filled_from) == (None, None)
     assert 3 in {part.filled_from for part in state.lost}
-    assert "checkpoint 3 lacks some of these key groups itself" in state.why_not_filled
+    assert "checkpoint 3 also lacks some of these key groups" in state.why_not_filled
     assert report.left_out == store.manifest(5).left_out
     assert any(one.lacks("users", "totals", record.first) for one in report.left_out)
 
@@ -334,7 +334,7 @@ def test_an_operator_state_that_was_lost_before_fills_nothing(store: StateStore)
     report = store.maintenance.salvage(4, from_older=True)
     (state,) = report.states
     assert [(part.known_in, part.filled_from) for part in state.lost] == [(None, None)]
-    assert "checkpoint 3 lacks it itself" in state.why_not_filled
+    assert "checkpoint 3 also lacks the state" in state.why_not_filled
     assert [one.label for one in store.manifest(5).left_out] == ["source/offsets"]
 
 
@@ -380,7 +380,9 @@ def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:
             checkpoint.keyed("users", "totals", table, **options)
     files(store, "totals")[0].unlink()
     (state,) = store.maintenance.salvage(2, from_older=True).states
-    assert state.why_not_filled == ("checkpoint 1 has it with the columns (user string, n long)",)
+    assert state.why_not_filled == (
+        "checkpoint 1 stores the state with the columns (user string, n long)",
+    )
     assert [(p.known_in, p.keys, p.filled_from) for p in state.lost] == [(1, 2, None)]
     assert rows_left(store, 3) == 0
 
@@ -405,12 +407,12 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(store: StateStore) -> Non
 
 def test_a_damaged_manifest_lists_the_existing_checkpoints(store: StateStore) -> None:
     flip(Path(store.url, manifest_path(2)), 50)
-    with pytest.raises(MalformedManifestError, match=r"can be salvaged.*: there is 1$"):
+    with pytest.raises(MalformedManifestError, match=r"can be salvaged.*: 1$"):
         store.maintenance.salvage(2)
 
 
 def test_missing_names_are_not_found(store: StateStore) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
+    with pytest.raises(CheckpointNotFoundError, match="the store has the checkpoints 1, 2"):
         store.maintenance.salvage(9)
     with pytest.raises(InvalidArgumentError, match="keys"):
         store.maintenance.salvage(2, keys=-1)

@@ -445,8 +445,8 @@ def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
 def test_kept_occurrences_are_reported(shop: StateStore) -> None:
     others = shop.maintenance.forget({"customer": 312}, dry_run=True).purged.others
     assert {(other.operator, other.reason) for other in others} == {
-        ("orders", "'customer' is a value there"),
-        ("source", "elements of operator state have 'customer'"),
+        ("orders", "'customer' is a value column there"),
+        ("source", "elements of operator state contain 'customer'"),
         ("text", "its columns cannot hold the value (customer string)"),
     }
 

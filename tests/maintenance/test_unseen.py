@@ -83,7 +83,7 @@ def test_an_active_job_is_neither_overwritten_nor_replaced(
         return real(deriver, *arguments)
 
     monkeypatch.setattr(Deriver, "_begin", begin)
-    told = r"checkpoint 3 .*builds on checkpoint 2|taken over"
+    told = r"checkpoint 3 .*based on checkpoint 2|taken over"
     with pytest.raises(CommitConflictError, match=told):
         COMMANDS[name](opened(folder))
     assert opened(folder).checkpoints() == (1, 2, 3)
@@ -125,7 +125,7 @@ def test_a_job_that_stalled_before_its_put_is_not_overwritten(
         monkeypatch.setattr(Deriver, "begin_in_order", begun)
     else:
         monkeypatch.setattr(Fence, "claim", entered)
-    with pytest.raises(CommitConflictError, match=r"checkpoint 3 .*builds on checkpoint 2"):
+    with pytest.raises(CommitConflictError, match=r"checkpoint 3 .*based on checkpoint 2"):
         COMMANDS[name](opened(folder))
     left = opened(folder)
     assert left.checkpoints() == (1, 2, 3)

@@ -107,7 +107,7 @@ def test_progress_is_reported_in_files(intact: StateStore) -> None:
 
 def test_missing_names_are_not_found(intact: StateStore, tmp_path: Path) -> None:
     """The name was wrong, so this is not damage."""
-    with pytest.raises(CheckpointNotFoundError, match="it has 1"):
+    with pytest.raises(CheckpointNotFoundError, match="the store has the checkpoints 1"):
         intact.maintenance.verify(7)
     with pytest.raises(StoreNotFoundError):
         StateStore.open(str(tmp_path / "none")).maintenance.verify()
@@ -153,7 +153,7 @@ def test_a_truncated_file_is_found(store: StateStore, name: str) -> None:
         for deep in (False, True):
             (flaw,) = store.maintenance.verify(deep=deep).broken
             assert (flaw.file, flaw.kind) == (name_in(store, file), "damaged-file")
-            assert flaw.what == (f"has {length} bytes, the manifest says {len(raw)}",)
+            assert flaw.what == (f"has {length} bytes, but the manifest says {len(raw)}",)
             assert (flaw.state, flaw.checkpoint_id) == (name, 1)
 
 
@@ -335,7 +335,7 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
     rows = store.manifest().keyed_entry("job", "value").rows
     assert with_spark.restore().keyed("job", "value").to_spark().count() == rows
     frame = with_spark.restore(verify=True).keyed("job", "value").to_spark()
-    with pytest.raises(PythonException, match="holds other bytes than were written") as caught:
+    with pytest.raises(PythonException, match="has changed since it was written") as caught:
         frame.collect()
     assert file.name in str(caught.value)
 
@@ -353,13 +353,15 @@ def test_the_data_source_verifies_on_request(
     if word == "false":
         assert source.load().count() == store.manifest().keyed_entry("job", "value").rows
         return
-    message = "holds other bytes than were written" if word == "true" else "verify is true or false"
+    message = (
+        "has changed since it was written" if word == "true" else "verify must be true or false"
+    )
     with pytest.raises(PySparkException, match=message):
         source.load().collect()
 
 
 def fails(read: Callable[[], object], file: Path) -> None:
-    with pytest.raises(StateStoreError, match="holds other bytes than were written") as caught:
+    with pytest.raises(StateStoreError, match="has changed since it was written") as caught:
         read()
     assert (caught.value.kind, str(file) in str(caught.value)) == ("damaged-file", True)
 

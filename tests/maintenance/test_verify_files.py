@@ -84,12 +84,12 @@ def test_invalid_rows_are_found(storage: LocalStorage, keyed: KeyedEntry) -> Non
     stranger = keys_of(storage, keyed, 2)[0]
     assert flaws(storage, keyed, [(a, 0, 0), (a, 1, 0), (b, 0, 0), (c, 0, 0)]) == ()
     assert flaws(storage, keyed, [(a, 0, 0), (a, 0, 1)]) == (
-        "1 of its rows claim the entry of the row before them",
+        "1 of its rows have the same identity as the previous row",
     )
     for rows in ([(a, 0, 0), (c, 0, 0), (b, 0, 0)], [(a, 1, 0), (a, 0, 0)]):
         assert flaws(storage, keyed, rows) == ("its rows are not sorted",)
     assert flaws(storage, keyed, [(a, 0, 0), (b, 0, 0), (b, 0, 0)]) == (
-        "1 of its rows claim the entry of the row before them",
+        "1 of its rows have the same identity as the previous row",
     )
     assert flaws(storage, keyed, sorted([(a, 0, 0), (stranger, 0, 0)])) == (
         "1 of its rows belong to other key groups by their key's hash",
@@ -100,7 +100,7 @@ def test_invalid_rows_are_found(storage: LocalStorage, keyed: KeyedEntry) -> Non
     (wrong,) = flaws(storage, keyed, [(a, 0, 0)], digest=7)
     assert wrong.endswith("the manifest says 0000000000000007")
     (groups,) = flaws(storage, keyed, [(a, 0, 0)], row_groups=2, digest=7)
-    assert groups == "has 1 row groups, the manifest says 2"
+    assert groups == "has 1 row groups, but the manifest says 2"
 
 
 def test_a_file_with_other_columns_is_found(storage: LocalStorage, keyed: KeyedEntry) -> None:
@@ -110,7 +110,7 @@ def test_a_file_with_other_columns_is_found(storage: LocalStorage, keyed: KeyedE
     handle = KeyedStateHandle("f.parquet", keyed.handles[0].key_groups, **facts)
     found = check_file(FileCheck(storage, keyed, handle, 0, deep=False))
     assert found is not None
-    assert found.what == ("has the columns (k, other), the manifest says (k, m, v)",)
+    assert found.what == ("has the columns (k, other), but the manifest says (k, m, v)",)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_misplaced_elements_are_found(
         assert found is None
         return
     assert found is not None
-    expected = f"{wrong} of its elements are at another subtask or position than counted"
+    expected = f"{wrong} of its elements have another subtask or position than recorded"
     assert found.what == (expected,)
 
 
@@ -151,7 +151,7 @@ def test_bytes_are_checked_in_files_of_any_length(
     other = replace(handle, sha256="0" * 64)
     found = check_file(FileCheck(storage, keyed, other, 0, deep=True))
     assert found is not None
-    assert found.what[0].startswith("holds other bytes than were written")
+    assert found.what[0].startswith("has changed since it was written")
 
 
 @pytest.mark.parametrize(
