@@ -38,7 +38,7 @@ __all__ = [
 
 _U32: Final = 0xFFFFFFFF
 _NANOS: Final = 1_000_000_000
-_NO_HASH: Final = "no hash for a key: "
+_NO_HASH: Final = "cannot hash a key: "
 
 
 def long_hash(value: Column) -> Column:
@@ -110,7 +110,7 @@ def exact_decimal(
     given = column.try_cast(wanted)
     # Compare texts: comparing numbers would cast both to a common type, which may round.
     same = given.try_cast(data_type).cast("string") == column.cast("string")
-    problem = f"a value is none of {kind}: round it first, or name its digits"
+    problem = f"a value does not fit {kind}: round it first, or declare its number of digits"
     return checked(column, F.coalesce(same, F.lit(False)), problem, given)
 
 

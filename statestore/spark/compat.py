@@ -65,7 +65,7 @@ def refuse_old_spark() -> None:
     """Raise MissingDependencyError unless the installed Spark is supported."""
     if INSTALLED < OLDEST:
         raise MissingDependencyError(
-            f"statestore needs Spark {OLDEST[0]}.{OLDEST[1]} or later, this is "
+            f"statestore requires Spark {OLDEST[0]}.{OLDEST[1]} or later, but this is "
             f"{pyspark.__version__}. Without Spark, a store can be read and written with Arrow"
         )
 
@@ -81,8 +81,8 @@ def refuse_without_delta() -> None:
         raise MissingDependencyError(
             f"Delta has no jar for Spark {pyspark.__version__}, only for Spark "
             f"{NEWEST_WITH_DELTA[0]}.{NEWEST_WITH_DELTA[1]} and earlier: use "
-            'spark_session(table_format="parquet"). A store keeps its Delta tables without it, and '
-            'Spark reads them as format("keyed_state")'
+            'spark_session(table_format="parquet"). A store keeps its Delta tables without '
+            'the jar, and Spark reads them with format("keyed_state")'
         )
 
 
@@ -98,8 +98,8 @@ def refuse_connect(owner: Any, what: str) -> None:
     """
     if type(owner).__module__.startswith("pyspark.sql.connect"):
         raise InvalidArgumentError(
-            f"{what} needs a session of Spark Classic, and this is one of Spark Connect: run the "
-            "job with spark-submit, or start its session without .remote(…)"
+            f"{what} requires a Spark Classic session, but this session uses Spark Connect: "
+            "run the job with spark-submit, or start the session without .remote(…)"
         )
 
 

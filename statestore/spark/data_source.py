@@ -53,8 +53,9 @@ def resolve(options: Mapping[str, str]) -> Read:
     missing = [name for name in REQUIRED if name not in given]
     if missing:
         raise InvalidArgumentError(
-            f"keyed_state needs the option {missing[0]!r}: spark.read.format('keyed_state')"
-            ".option('store', …).option('operator', …).option('state', …).load()"
+            f"keyed_state requires the option {missing[0]!r}: "
+            "spark.read.format('keyed_state').option('store', …).option('operator', "
+            "…).option('state', …).load()"
         )
     storage = open_storage(given["store"], of_store=True)
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
@@ -74,11 +75,11 @@ def _number(given: Mapping[str, str], name: str, otherwise: N) -> int | N:
     try:
         return parse_integer(given[name])
     except ValueError:
-        raise InvalidArgumentError(f"{name} is a number, not {given[name]!r:.80}") from None
+        raise InvalidArgumentError(f"{name} must be a number, not {given[name]!r:.80}") from None
 
 
 def _verify(given: Mapping[str, str]) -> bool:
     text = given.get("verify", "false").lower()
     if text not in ("true", "false"):
-        raise InvalidArgumentError(f"verify is true or false, not {text!r}")
+        raise InvalidArgumentError(f"verify must be true or false, not {text!r}")
     return text == "true"

@@ -116,13 +116,14 @@ def check_spark_key(
     wanted = [None] * len(key) if key_types is None else list(key_types)
     if not key or len(wanted) != len(key):
         raise InvalidArgumentError(
-            f"{len(key)} key columns, {len(wanted)} key types: need one each"
+            f"there are {len(key)} key columns but {len(wanted)} key types: pass one type for "
+            "each column"
         )
     names = []
     for name, key_type in zip(key, wanted, strict=True):
         if name not in schema.names:
             raise InvalidArgumentError(
-                f"there is no column {name!r}: the columns are {', '.join(schema.names)}"
+                f"no column {name!r}: the columns are {', '.join(schema.names)}"
             )
         try:
             arrow_type = _arrow_type(schema[name].dataType)
@@ -144,8 +145,8 @@ def _arrow_type(data_type: T.DataType) -> pa.DataType:
     """Return the Arrow type of a Spark type; the rules for key types use Arrow's types only."""
     if isinstance(data_type, T.StringType) and not data_type.isUTF8BinaryCollation():
         raise UnsupportedTypeError(
-            f"a string with collation {data_type.collation} cannot be a key: equal strings would "
-            "be in different key groups; cast it to string collate UTF8_BINARY"
+            f"a string with collation {data_type.collation} cannot be a key, because equal "
+            "strings could be in different key groups; cast it to string collate UTF8_BINARY"
         )
     if isinstance(data_type, T.DecimalType):
         return pa.decimal128(data_type.precision, data_type.scale)
@@ -159,8 +160,8 @@ def _arrow_type(data_type: T.DataType) -> pa.DataType:
         if isinstance(data_type, spark_type):
             return arrow_type
     raise UnsupportedTypeError(
-        f"a column of type {data_type.simpleString()} cannot be a key: cast it to a type that is "
-        "one, which puts its keys into other key groups than Flink's unless the job does the same"
+        f"a column of type {data_type.simpleString()} cannot be a key: cast it to a supported "
+        "type, which gives its keys other key groups than Flink's unless the job does the same"
     )
 
 

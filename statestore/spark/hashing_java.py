@@ -68,7 +68,7 @@ def uuid(column: Column) -> Column:
     digits = F.when(F.length(column) == 16, F.lower(F.hex(column))).otherwise(
         F.when(text.rlike(_UUID), F.replace(text, F.lit("-"), F.lit("")))
     )
-    problem = "a key is no UUID: give 16 bytes, or 36 characters with hyphens in lower case"
+    problem = "a key is not a UUID: pass 16 bytes, or 36 characters with hyphens in lower case"
 
     def folded(whole: Column) -> Column:
         words = [F.conv(F.substring(whole, at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25)]
@@ -81,12 +81,15 @@ def character(column: Column) -> Column:
     """Return the hash of a text that is one UTF-16 code unit."""
     good = (F.length(column) == 1) & (F.octet_length(column) <= 3)
     hashed = reflect("java.util.Objects", "hashCode", column)
-    return checked(column, good, "a key is no Character: that is one UTF-16 code unit", hashed)
+    return checked(column, good, "a key is not a Character: that is one UTF-16 code unit", hashed)
 
 
 def whole_text(column: Column) -> Column:
     """Return the hash of a BigInteger of any length from its decimal digits."""
-    problem = "a key is no BigInteger: write it in decimal digits, without plus and leading zeros"
+    problem = (
+        "a key is not a BigInteger: write it in decimal digits, without a plus sign and leading "
+        "zeros"
+    )
     digits = F.regexp_replace(column, "^-", "")
     count = floor_divide(F.length(digits).cast("bigint") + (_CHUNK - 1), _CHUNK).cast("int")
     padded = F.lpad(digits, count * _CHUNK, F.lit("0"))
@@ -104,7 +107,7 @@ def whole_text(column: Column) -> Column:
 
 def decimal_text(column: Column) -> Column:
     """Return the hash of a BigDecimal of any length and scale, from its text in Java's format."""
-    problem = "a key is no BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"
+    problem = "a key is not a BigDecimal: write it as Java does, for example 1.50, -0.5 or 1E+3"
     mantissa = F.regexp_replace(column, "E.*$", "")
     power = F.regexp_extract(column, "E[+]?(-?[0-9]{1,10})$", 1)
     exponent = F.when(power == "", F.lit("0")).otherwise(power).cast("bigint")
@@ -146,12 +149,12 @@ def _date_of_days(days: Column) -> Column:
 
 
 def _local_date(days: Column) -> Column:
-    problem = "a key is no LocalDate: its days since 1970 are out of range"
+    problem = "a key is not a LocalDate: its days since 1970 are out of range"
     return checked(days, days.between(-_MOST_DAYS, _MOST_DAYS), problem, _date_of_days(days))
 
 
 def _local_time(nanos: Column) -> Column:
-    problem = "a key is no LocalTime: that is 0 to 86,399,999,999,999 nanoseconds of the day"
+    problem = "a key is not a LocalTime: that is 0 to 86,399,999,999,999 nanoseconds of the day"
     good = nanos.between(0, _NANOS_PER_DAY - 1)
     return checked(nanos, good, problem, long_hash(nanos))
 
@@ -162,7 +165,7 @@ def _local_datetime_of_nanos(nanos: Column) -> Column:
 
 
 def _code_unit(value: Column) -> Column:
-    return checked(value, value.between(0, 0xFFFF), "a key is no Character: 0 to 65535", value)
+    return checked(value, value.between(0, 0xFFFF), "a key is not a Character: 0 to 65535", value)
 
 
 WHOLE_RULES: Final[dict[str, Callable[[Column], Column]]] = {
@@ -348,7 +351,7 @@ def _list(
     hashed = F.aggregate(column, F.lit(1).cast("bigint"), grown)
     if kind.primitive is None:
         return hashed
-    problem = f"an element of a {kind} is null, which it cannot hold"
+    problem = f"an element of {kind} is null, which this type does not allow"
     return checked(column, ~F.exists(column, lambda one: one.isNull()), problem, hashed)
 
 

@@ -139,7 +139,7 @@ def _millis_of_day(column: Column, data_type: T.DataType, sql_type: SqlType) -> 
         nanos = micros_of_day(column) * 1000
     unit = 10 ** (9 - min(sql_type.precision, 3))
     good = nanos.between(0, 86_400 * 10**9 - 1) & (nanos % unit == 0)
-    problem = f"a value is no time of the day in {sql_type}: round the key first"
+    problem = f"a value is not a time of the day in {sql_type}: round the key first"
     return checked(nanos, good, problem, divide(nanos, 1_000_000))
 
 

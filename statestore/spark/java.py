@@ -111,7 +111,9 @@ def find_java(
             refusals.append(answer)
     if found:
         return min(found, key=_preference)
-    reason = refusals[0] if refusals else "Spark 4.2 needs Java 17 or newer and there is none here"
+    reason = (
+        refusals[0] if refusals else "Spark 4.2 requires Java 17 or newer, but no Java was found"
+    )
     return JavaProblem(reason, install_command())
 
 
@@ -190,7 +192,7 @@ def _probe(program: Path, seconds: float) -> JavaHome | str:
     if DAMAGING[0] <= numbers < DAMAGING[1]:
         return f"{this} can corrupt data under Spark 4.2 (25.0.3 and later are safe)"
     if VECTOR_MODULE not in _output(program, seconds, "--list-modules"):
-        return f"{this} lacks the module {VECTOR_MODULE}, which Spark 4.2 needs"
+        return f"{this} lacks the module {VECTOR_MODULE}, which Spark 4.2 requires"
     return JavaHome(Path(home[1]), numbers)
 
 

@@ -103,7 +103,7 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
         case _:
             raise InvalidArgumentError(
                 f"a DataFrame cannot be partitioned by {partitioner!r}: use a partitioner of "
-                "statestore, such as Rebalance()"
+                "statestore, for example Rebalance()"
             )
     return in_partitions(rows, parallelism, channel)
 
@@ -113,8 +113,8 @@ def _batch(df: Any) -> DataFrame:
     if isinstance(df, DataFrame) and not df.isStreaming:
         return df
     raise InvalidArgumentError(
-        f"partition takes a batch Spark DataFrame, not {type(df).__name__}: for a stream, call it "
-        "in foreachBatch"
+        f"partition requires a batch Spark DataFrame, not {type(df).__name__}: for a stream, "
+        "call it in foreachBatch"
     )
 
 
@@ -192,7 +192,12 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     if not _is_known_empty(df.where(is_null)):
         _refuse_null_keys(rows.where(is_null).count(), key)
     # The query may see other rows when it runs.
-    stop = F.raise_error(F.lit(f"a row has a null key ({', '.join(key)}): it has no key group"))
+    stop = F.raise_error(
+        F.lit(
+            f"a row has a null key ({', '.join(key)}), which has no key group; remove the row or "
+            "fill the key"
+        )
+    )
     return F.when(is_null, stop.cast("int")).otherwise(owner)
 
 
@@ -229,9 +234,10 @@ def _refuse_null_keys(rows: int, key: tuple[str, ...]) -> None:
     if rows:
         wanted = " AND ".join(f"{name} IS NOT NULL" for name in key)
         raise NullKeyError(
-            f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}); with a "
-            "null in any of these columns there is no key group. Leave them out, e.g. "
-            f"df.where('{wanted}')",
+            (
+                f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}), "
+                f"which has no key group. Remove these rows, for example with df.where('{wanted}')"
+            ),
             rows,
         )
 
@@ -241,8 +247,8 @@ def _answer(rows: DataFrame, partitioner: Custom, parallelism: int) -> Column:
     answer = partitioner.function(key, parallelism)
     if not isinstance(answer, Column):
         raise InvalidArgumentError(
-            f"on a DataFrame the function of Custom must return a Column, not {answer!r}: it is "
-            "given the key as a Column"
+            f"on a DataFrame, the function of Custom must return a Column, not {answer!r}: "
+            "its argument is the key as a Column"
         )
     answered = rows.select(answer).schema[0].dataType
     if not isinstance(answered, IntegralType):
@@ -251,11 +257,11 @@ def _answer(rows: DataFrame, partitioner: Custom, parallelism: int) -> Column:
             f"{answered.simpleString()}: cast it"
         )
     message = F.concat(
-        F.lit("the custom partitioner answered "),
+        F.lit("the custom partitioner returned "),
         F.coalesce(answer.cast("string"), F.lit("null")),
         F.lit(" for key "),
         F.coalesce(key.cast("string"), F.lit("null")),
-        F.lit(f": with {parallelism} channels it must answer an integer in 0..{parallelism - 1}"),
+        F.lit(f": with {parallelism} channels it must return an integer in 0..{parallelism - 1}"),
     )
     wrong = F.raise_error(message).cast("int")
     return F.when(answer.between(0, parallelism - 1), answer.cast("int")).otherwise(wrong)
@@ -265,9 +271,9 @@ def _custom_key(rows: DataFrame, key: tuple[str, ...]) -> Column:
     for name in key:
         if name not in rows.columns:
             raise InvalidArgumentError(
-                f"there is no column {name!r}: the columns are {', '.join(rows.columns)}"
+                f"no column {name!r}: the columns are {', '.join(rows.columns)}"
             )
     if not key:
-        raise InvalidArgumentError("on a DataFrame Custom needs the key column: key='id'")
+        raise InvalidArgumentError("on a DataFrame, Custom requires the key column: key='id'")
     columns = [column_of(name) for name in key]
     return columns[0] if len(columns) == 1 else F.struct(*columns)

@@ -98,7 +98,9 @@ def spark_session(
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet", None):
-        raise InvalidArgumentError(f'table_format is "delta" or "parquet", not {table_format!r}')
+        raise InvalidArgumentError(
+            f'table_format must be "delta" or "parquet", not {table_format!r}'
+        )
     if table_format == "delta":
         refuse_without_delta()
     if _is_running():
@@ -190,7 +192,7 @@ def _checked(spark: SparkSession, table_format: str | None) -> SparkSession:
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "")
     if table_format == "delta" and not (catalog or "").startswith(DELTA_CLASSES):
         raise MissingDependencyError(
-            "the Spark session that is running was started without Delta: start it with the lines "
+            "the running Spark session was started without Delta: start it with the settings "
             'of conf/spark-defaults.conf and Delta\'s package, or use table_format="parquet"'
         )
     return spark
@@ -236,8 +238,8 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
         text = output.finished_text()
         if problem := resolver_problem(text):
             raise MissingDependencyError(
-                f"Spark's packages ({options.get(PACKAGES, '')}) could not be fetched ({problem}); "
-                'check the network, or use table_format="parquet", which needs no jar'
+                f"cannot download Spark's packages ({options.get(PACKAGES, '')}): {problem}; "
+                'check the network, or use table_format="parquet", which requires no jar'
             ) from error
         error.add_note("\n".join(text.splitlines()[-NOTE_LINES:]))
         raise

@@ -286,9 +286,9 @@ def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> 
         given, stored = found.type_of(name), state.schema.type_of(name)
         if not fits_by_type(given, stored):
             raise SchemaMismatchError(
-                f"the column {name!r} of changes of {state} is {type_text(given)}, and stored is "
-                f"{type_text(stored)}, which has not all of its values; cast it to "
-                f"{type_text(stored)} in the DataFrame, as what it is meant to be"
+                f"the column {name!r} of changes of {state} is {type_text(given)} but is "
+                f"stored as {type_text(stored)}, which cannot represent every "
+                f"{type_text(given)}; cast it to {type_text(stored)} in the DataFrame first"
             )
 
 
@@ -329,7 +329,13 @@ def write_keyed(
             return _handles(outcome, target)
         _delete(outcome, target, disorder)  # the files are written again, sorted
         for note in getattr(disorder, "__notes__", ()):
-            _log.warning("rows that lay in no order were written: %s, until gc", note)
+            _log.warning(
+                (
+                    "cannot delete a file that was written out of order; 'statestore gc' deletes "
+                    "it later: %s"
+                ),
+                note,
+            )
     rows = _in_order(df, target.state, None if target.co_located else owners)
     task = _write(target, owners, is_sorted=True)
     return _handles(_Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state), target)
@@ -485,7 +491,7 @@ def _in_place(
         if groups[0] < last or (np.diff(groups) < 0).any():
             if is_sorted:
                 raise _two_hashes(target.state)
-            raise _OutOfOrderError(f"rows of {target.state} are not in order of key group")
+            raise _OutOfOrderError(f"rows of {target.state} are not sorted by key group")
         last = groups[-1]
         yield batch
 
@@ -497,17 +503,16 @@ def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> 
     if not target.co_located:
         raise _two_hashes(target.state)
     raise InvalidArgumentError(
-        f"{target.state} is said to be co-located, and Spark partition {here} has a row of a key "
-        f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
-        "co_located=True"
+        f"{target.state} was declared co-located, but Spark partition {here} has a row of a key "
+        f"group that belongs to subtask {subtask} of {owners.parallelism}; remove co_located=True"
     )
 
 
 def _two_hashes(state: KeyedState) -> StateStoreError:
     return StateStoreError(
-        f"{state}: Spark hashes a key otherwise than Arrow does, so its rows cannot be placed; "
-        f"nothing was stored. Please report the types of its key, {', '.join(state.key_types)}, "
-        "and give the rows as an Arrow table meanwhile"
+        f"{state}: Spark and Arrow compute different hashes for a key, so its rows cannot be "
+        "placed; nothing was stored. Please report the types of its key, "
+        f"{', '.join(state.key_types)}, and pass the rows as an Arrow table meanwhile"
     )
 
 

@@ -73,7 +73,7 @@ def fields_of(name: str, struct: T.StructType) -> list[Column]:
 def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...]:
     """Return a message for each field: that it has no column form."""
     return tuple(
-        f"{field.name} of the {part} is of type {field.dataType.simpleString()}, which has no "
+        f"{field.name} of the {part} has type {field.dataType.simpleString()}, which has no "
         "column form"
         for field in fields
     )

@@ -70,7 +70,9 @@ def numbers(spark: SparkSession, parallelism: int, hosts: Sequence[str] = ()) ->
                 return _located(spark, wishes)
         except Py4JError as error:  # a restore must not fail because of a preference
             reason = str(error).partition("\n")[0]
-            _log.warning("Spark takes no preferred locations, going on without: %s", reason)
+            _log.warning(
+                "Spark does not support preferred locations, so tasks run on any host: %s", reason
+            )
     return spark.range(0, parallelism, 1, parallelism)
 
 
@@ -128,7 +130,7 @@ def _addresses(name: str) -> frozenset[str]:
         # Spark writes an IPv6 address in brackets.
         answers = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label too long for a name
-        _log.debug("host %s has no address: %s", name, error)
+        _log.debug("cannot resolve the address of host %s: %s", name, error)
         return frozenset()
     return frozenset(str(answer[4][0]) for answer in answers)
 

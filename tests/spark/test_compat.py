@@ -63,7 +63,9 @@ def test_schemas_survive_the_conversion(spark: SparkSession) -> None:
 
 def test_a_session_of_spark_connect_is_refused() -> None:
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(InvalidArgumentError, match="partitioning a DataFrame needs a session of"):
+    with pytest.raises(
+        InvalidArgumentError, match="partitioning a DataFrame requires a Spark Classic session"
+    ):
         refuse_connect(connected, "partitioning a DataFrame")
     refuse_connect(object(), "anything else")
 
@@ -83,5 +85,5 @@ def test_delta_is_available_for_some_versions(monkeypatch: pytest.MonkeyPatch) -
 def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_old_spark()
     monkeypatch.setattr(compat, "INSTALLED", (3, 5))
-    with pytest.raises(MissingDependencyError, match=r"needs Spark 4\.0 or later, this is"):
+    with pytest.raises(MissingDependencyError, match=r"requires Spark 4\.0 or later, but this is"):
         refuse_old_spark()

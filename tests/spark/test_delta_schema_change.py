@@ -86,7 +86,9 @@ def test_a_refused_change_leaves_table_and_checkpoints(spark: SparkSession, tmp_
     kept, refused = (frame(spark, columns, rows) for columns, rows, _ in (STEPS[1], STEPS[0]))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", kept, key="k", max_parallelism=2)
-    change = pytest.raises(SchemaMismatchError, match="'v' was long, which is not widened")
+    change = pytest.raises(
+        SchemaMismatchError, match="'v' was stored as long, which cannot be widened"
+    )
     with change, store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", refused, key="k")
     assert store.checkpoints() == (1,)

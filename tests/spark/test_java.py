@@ -72,7 +72,7 @@ def test_the_reason_for_rejecting_a_java_is_reported(
 def test_a_java_without_the_vector_module_does_not_fit(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jre", "17.0.9", module="java.sql")
     answer = find_java({"JAVA_HOME": str(home)}, NOWHERE)
-    assert "lacks the module jdk.incubator.vector, which Spark 4.2 needs" in reason(answer)
+    assert "lacks the module jdk.incubator.vector, which Spark 4.2 requires" in reason(answer)
 
 
 def test_java_home_precedes_the_path_and_the_path_precedes_the_rest(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_java_that_hangs_is_skipped(tmp_path: Path) -> None:
 
 def test_no_java_at_all() -> None:
     answer = find_java({}, NOWHERE)
-    assert reason(answer) == "Spark 4.2 needs Java 17 or newer and there is none here"
+    assert reason(answer) == "Spark 4.2 requires Java 17 or newer, but no Java was found"
     assert "; install Java 17 or 21 with: " in str(answer)
 
 

@@ -266,7 +266,10 @@ def test_a_spark_that_refuses_gets_a_plain_range(
         frame = numbers(spark, 2, ["a", ""])
     assert "Range (0, 2" in explained(frame)
     assert caplog.messages == [
-        "Spark takes no preferred locations, going on without: makeRDD is not allowed"
+        (
+            "Spark does not support preferred locations, so tasks run on any host: "
+            "makeRDD is not allowed"
+        )
     ]
 
 

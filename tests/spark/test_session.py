@@ -114,8 +114,12 @@ def test_an_unknown_table_format_is_refused() -> None:
 
 
 def test_a_missing_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_java", lambda: JavaProblem("none here", "apk add java"))
-    with pytest.raises(MissingDependencyError, match=r"none here; install .* with: apk add java"):
+    monkeypatch.setattr(
+        session, "find_java", lambda: JavaProblem("no Java was found", "apk add java")
+    )
+    with pytest.raises(
+        MissingDependencyError, match=r"no Java was found; install .* with: apk add java"
+    ):
         java_home()
 
 
@@ -178,9 +182,9 @@ def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     done = run(UNRESOLVED, str(settings), str(tmp_path / "ivy"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "Spark's packages (io.delta:delta-spark_4.2_2.13:4.4.0) could not be fetched (unresolved "
-        "dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found); check the network, or use "
-        'table_format="parquet", which needs no jar\n'
+        "cannot download Spark's packages (io.delta:delta-spark_4.2_2.13:4.4.0): unresolved "
+        "dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found; check the network, or use "
+        'table_format="parquet", which requires no jar\n'
     )
 
 

@@ -233,7 +233,7 @@ def test_export_by_the_rewriter(
     moved = Moved(spark, tmp_path, Query("session", "append", session))
     store = moved.begin()
     if INSTALLED < REWRITER_SINCE:
-        refused = rf"4\.2 and later.* {pyspark.__version__}"
+        refused = rf"4\.2 or later.* {pyspark.__version__}"
         with pytest.raises(MissingDependencyError, match=refused):
             moved.export(store)
         record_property("refused", True)
