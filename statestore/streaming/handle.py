@@ -45,7 +45,7 @@ class Variable:
     def __str__(self) -> str:
         """Return its description for messages."""
         keys = "" if self.entry is None else f"{self.entry.simpleString()} to "
-        life = "" if self.ttl_ms is None else f", for {self.ttl_ms} ms"
+        life = "" if self.ttl_ms is None else f", TTL {self.ttl_ms} ms"
         return f"{self.kind} state {self.name!r} of {keys}{self.value.simpleString()}{life}"
 
 
@@ -170,7 +170,8 @@ class ListState:
         found = [_checked(element, self._variable, "element") for element in elements]
         if not found:
             raise InvalidArgumentError(
-                f"{self._variable} is given no elements; clear() removes those there are"
+                f"{self._variable} is updated with an empty list; call clear() to remove the "
+                "elements"
             )
         return found
 
@@ -362,32 +363,32 @@ class Handle:
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer: ``handleExpiredTimer`` is called for the key at this time."""
-        self._refuse_no_time("a timer is registered")
+        self._refuse_no_time("a timer was registered")
         self._timers.add(_milliseconds(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Remove a timer of the key, if it exists."""
-        self._refuse_no_time("a timer is deleted")
+        self._refuse_no_time("a timer was deleted")
         self._timers.remove(_milliseconds(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         """Return the timers of the key, in order of their times."""
-        self._refuse_no_time("timers are listed")
+        self._refuse_no_time("timers were listed")
         return iter(self._timers.in_order())
 
     def deleteIfExists(self, stateName: str) -> None:
         """Remove a state of an earlier version of the processor, with the rows of all keys."""
         if not self.is_open:
             raise InvalidArgumentError(
-                f"state {stateName!r} is deleted outside of init(): that is where states are "
-                "declared and deleted"
+                f"state {stateName!r} was deleted outside of init(); declare and delete "
+                "states only in init()"
             )
 
     def _refuse_no_time(self, what: str) -> None:
         if self._clock.due_ms is None:
             raise InvalidArgumentError(
-                f'{what} by a processor with time_mode="None": start it with "ProcessingTime" or '
-                '"EventTime"'
+                f'{what} by a processor with time_mode="None": start it with "ProcessingTime" '
+                'or "EventTime"'
             )
 
     def _state(
@@ -400,7 +401,7 @@ class Handle:
     ) -> State:
         if not self.is_open:
             raise InvalidArgumentError(
-                f"state {name!r} is declared outside of init(): that is where states are declared"
+                f"state {name!r} was declared outside of init(); declare states only in init()"
             )
         variable = self._declared(kind, name, value, entry, ttl_ms)
         self._states[name] = _STATES[kind](variable, self._clock)
@@ -417,8 +418,8 @@ class Handle:
         known = self._known.get(name)
         if known is None or known.kind is not kind:
             raise InvalidArgumentError(
-                f"{kind} state {name!r} is declared in a task, and was not when the query was "
-                "made: init() declares the same states each time"
+                f"{kind} state {name!r} was declared in a task but not when the query was "
+                "created; init() must always declare the same states"
             )
         return known
 
@@ -436,7 +437,10 @@ class _Declaring(Handle):
         self.deleted.append(stateName)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        raise InvalidArgumentError("a timer is registered in init(), where there is no key")
+        raise InvalidArgumentError(
+            "a timer was registered in init(), which has no key; register timers while "
+            "processing rows"
+        )
 
     def _declared(
         self,
@@ -448,16 +452,16 @@ class _Declaring(Handle):
     ) -> Variable:
         if name in self.variables:
             raise InvalidArgumentError(
-                f"the processor declares two states of the name {name!r}: give each its own"
+                f"the processor declares two states named {name!r}; rename one"
             )
         if ttl_ms is not None and self._clock.mode != PROCESSING:
             raise InvalidArgumentError(
-                f"state {name!r} has a time to live, which goes by the time of processing: use "
+                f"state {name!r} has a TTL, which requires processing time: use "
                 'time_mode="ProcessingTime"'
             )
         if ttl_ms is not None and ttl_ms <= 0:
             raise InvalidArgumentError(
-                f"state {name!r} has a time to live of {ttl_ms} ms: it has to be positive"
+                f"state {name!r} has a TTL of {ttl_ms} ms, but a TTL must be positive"
             )
         variable = Variable(
             name,
@@ -473,7 +477,8 @@ class _Declaring(Handle):
         found = self._parse(schema) if isinstance(schema, str) else schema
         if not found.fields:
             raise InvalidArgumentError(
-                f"state {name!r} has the schema {schema!r}: give columns, as in 'n long'"
+                f"the schema of state {name!r} is {schema!r}: it must have columns, for "
+                "example 'n long'"
             )
         return found
 
@@ -511,12 +516,12 @@ def _of_width(values: Any, struct: StructType, subject: str) -> Values:
     """Return values as a tuple of built-in types; InvalidArgumentError if they do not fit."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InvalidArgumentError(
-            f"{subject} is {values!r}: give a tuple of ({', '.join(struct.names)})"
+            f"{subject} is {values!r}: pass a tuple of ({', '.join(struct.names)})"
         )
     if len(values) != len(struct.fields):
         raise InvalidArgumentError(
-            f"{subject} is {values!r}, which has {len(values)} values for the columns "
-            f"({', '.join(struct.names)})"
+            f"{subject} is {values!r} with {len(values)} values, which does not fit the "
+            f"columns ({', '.join(struct.names)})"
         )
     return tuple(_plain(value) for value in values)
 
@@ -527,7 +532,7 @@ def _milliseconds(time: Any) -> int:
         found: int = _LONG(time)
     except UnfitError as error:
         raise InvalidArgumentError(
-            f"{brief(time)} is not a timer's time in whole milliseconds: {error.reason}"
+            f"the timer's time {brief(time)} is not a whole number of milliseconds: {error.reason}"
         ) from None
     return found
 

@@ -35,7 +35,7 @@ __all__ = ["TICKS", "MicroBatch", "planned", "source_folders"]
 TICKS = "statestore_ticks"
 """The name of the tick source in a query whose sources have names."""
 NEEDS_NAMES = (
-    "which needs spark.sql.streaming.offsetLog.formatVersion=2 from the first micro-batch on"
+    "which requires spark.sql.streaming.offsetLog.formatVersion=2 from the first micro-batch on"
 )
 _POSITIONAL, _NAMED = b"v1", b"v2"
 _TAIL_BYTES = 2**16
@@ -137,8 +137,8 @@ def _planned(
     lines = _read(location, name).splitlines()
     if len(lines) < 2 or lines[0] not in (_POSITIONAL, _NAMED):
         raise InvalidArgumentError(
-            f"{location.url}/{name} begins with {lines[:1]}, not with {_POSITIONAL!r} or "
-            f"{_NAMED!r}: it is cut off, or this release of Spark writes its offsets in another way"
+            f"{location.url}/{name} begins with {lines[:1]} instead of {_POSITIONAL!r} or "
+            f"{_NAMED!r}: it is truncated, or this Spark release uses another format for offsets"
         )
     plan = _json(location, name, lines[1])
     at, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
@@ -149,9 +149,9 @@ def _planned(
         own = [*folders] if folders is not None else [*map(str, range(len(texts)))]
         if len(own) != len(texts):
             raise InvalidArgumentError(
-                f"{location.url}/{name} says where {len(texts)} sources end, and the query has "
-                f"{len(own)}: start it with the sources that it had, or with a new checkpoint "
-                "location"
+                f"{location.url}/{name} has the end positions of {len(texts)} sources, but "
+                f"the query has {len(own)}: start it with its original sources, or with a new "
+                "checkpoint location"
             )
         sources = [*zip(own, texts, strict=True)]
     if ticks:
@@ -240,9 +240,9 @@ def _json(location: Storage, name: str, line: bytes) -> dict[str, Any]:
 
 def _broken(location: Storage, name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{location.url}/{name} is not there, or not as Spark writes it: the query's checkpoint "
-        "location has lost what was planned, as by a loss of power, or named sources are in "
-        f"another order, {NEEDS_NAMES}. Bring it back as it was, or "
-        "start the query with a new checkpoint location, succeeds=True, and sources that begin "
-        "where the state ends: its newest checkpoint has the positions"
+        f"{location.url}/{name} is missing or not in Spark's format: the query's checkpoint "
+        "location has lost a planned micro-batch, for example in a power failure, or named "
+        f"sources have another order, {NEEDS_NAMES}. Restore the location, or start the query "
+        "with a new checkpoint location, succeeds=True, and sources that begin where the "
+        "state ends; its newest checkpoint has the positions"
     )

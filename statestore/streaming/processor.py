@@ -192,8 +192,8 @@ class Processing:
         missing = [name for name in self.key if name not in events.names]
         if missing:
             raise InvalidArgumentError(
-                f"the events have no column {missing[0]!r}, by which operator {self.uid!r} keeps "
-                f"its states; they have ({', '.join(events.names)})"
+                f"the events lack the column {missing[0]!r}, which is in the key of operator "
+                f"{self.uid!r}; they have ({', '.join(events.names)})"
             )
         key = T.StructType([events[name] for name in self.key])
         timers = None if self.mode == NONE else timers_of(key, self.mode)
@@ -227,8 +227,8 @@ class Processing:
         at = next((one for one in events.schema if _WATERMARK in one.metadata), None)
         if at is None:
             raise InvalidArgumentError(
-                f"operator {self.uid!r} has timers by event time, and its events have no "
-                "watermark: give them one with withWatermark(…)"
+                f"operator {self.uid!r} has event-time timers, but its events have no "
+                "watermark: add one with withWatermark(…)"
             )
         column = column_of(at.name)
         if isinstance(at.dataType, T.StructType):  # a window
@@ -257,10 +257,12 @@ def processing_of(
     mode = time_mode.lower()
     if mode not in (NONE, PROCESSING, EVENT):
         raise InvalidArgumentError(
-            f'time_mode={time_mode!r}: give "None", "ProcessingTime" or "EventTime"'
+            f'invalid time_mode={time_mode!r}: pass "None", "ProcessingTime" or "EventTime"'
         )
     if output_mode.lower() not in ("append", "update"):
-        raise InvalidArgumentError(f'output_mode={output_mode!r}: give "Append" or "Update"')
+        raise InvalidArgumentError(
+            f'invalid output_mode={output_mode!r}: pass "Append" or "Update"'
+        )
     names = (key,) if isinstance(key, str) else tuple(key)
     copy = cloudpickle.loads(cloudpickle.dumps(processor))  # type: ignore[no-untyped-call]
     variables, deleted = declared_by(copy.init, mode, _struct)

@@ -111,14 +111,14 @@ def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> Pro
     for field in variable.entry or ():
         if not is_key(field) or isinstance(field.dataType, T.StructType):
             raise UnsupportedTypeError(
-                f"{subject}: {field.name!r} is of type {field.dataType.simpleString()}, by which "
-                "entries cannot be told apart; give a map's key columns of simple types"
+                f"{subject}: {field.name!r} has type {field.dataType.simpleString()}, which "
+                "cannot be a key column; use simple types for the key columns of a map"
             )
     for field in variable.value:
         if not is_column(field.dataType):
             raise UnsupportedTypeError(
-                f"{subject}: {field.name!r} is of type {field.dataType.simpleString()}, which has "
-                "no column form; keep it as text or bytes"
+                f"{subject}: {field.name!r} has type {field.dataType.simpleString()}, which "
+                "has no column form; store it as text or bytes"
             )
     keys = _named([*key, *entry])
     values = list(variable.value)

@@ -210,7 +210,7 @@ class ProcessorTask:
             hash_scheme=HASH_SCHEME,
             key_types=self.key_types,
         )
-        return f"key group {group}, of key {key!r}"
+        return f"key group {group}, key {key!r}"
 
 
 class _Rows:
@@ -367,8 +367,9 @@ def _python_column(
         at, value, reason = first_unreadable(column, read)
         [key] = shown(rows.select(task.taken.of(0)).slice(at, 1))
         raise ProcessorError(
-            f"{task.subject} cannot be given a row {what} with the key {tuple(key.values())!r}: "
-            f"column {field.name!r}, of type {field.dataType.simpleString()}, has {value}; {reason}"
+            f"{task.subject} cannot receive a row {what} with the key "
+            f"{tuple(key.values())!r}: column {field.name!r} of type "
+            f"{field.dataType.simpleString()} has the value {value}; {reason}"
         ) from error
 
 
@@ -400,8 +401,8 @@ class _Given:
                 self._out_rows += 1
             else:
                 raise InvalidArgumentError(
-                    f"it yields {type(rows).__name__}: yield Row(…) with the columns "
-                    f"({_text(self._task.output)})"
+                    f"the processor yields {type(rows).__name__} instead of Row(…) with the "
+                    f"columns ({_text(self._task.output)})"
                 )
 
     def change(self, state: int, key: Values, changed: Changed) -> None:
@@ -432,7 +433,7 @@ class _Given:
             own = self._task.stored[state]
             narrow = T.StructType(own.schema.fields[: len(rows[0])])
             width = len(own.key)
-            with self._fitting(f"gives state {own.name!r} values", own.schema):
+            with self._fitting(f"sets values of state {own.name!r}", own.schema):
                 places = _places([row[:width] for row in rows])
                 table = _table(rows, narrow, f"state {own.name!r}", places).combine_chunks()
             for part in table.to_batches():
@@ -465,16 +466,16 @@ class _Given:
         names = self._task.output.names
         if not is_pandas(frame):
             raise InvalidArgumentError(
-                f"it yields {type(frame).__name__}: yield pandas DataFrames with the columns "
-                f"({_text(self._task.output)})"
+                f"the processor yields {type(frame).__name__} instead of pandas DataFrames "
+                f"with the columns ({_text(self._task.output)})"
             )
         if sorted(frame.columns, key=str) != sorted(names):
             raise SchemaMismatchError(
-                f"it yields the columns ({', '.join(map(str, frame.columns))}), and the output has "
-                f"({', '.join(names)})"
+                f"the processor yields the columns ({', '.join(map(str, frame.columns))}), "
+                f"but the output has ({', '.join(names)})"
             )
         schema = arrow_schema_of(self._task.output)
-        rows = pandas_as_stored(frame, schema, "the rows that it yields")
+        rows = pandas_as_stored(frame, schema, "the yielded rows")
         return pa.RecordBatch.from_arrays(
             [column.combine_chunks() for column in rows.columns], schema=schema
         )

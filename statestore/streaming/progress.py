@@ -131,47 +131,47 @@ class Progress:
         last, last_batch = self.queries[-1]
         if not has_state:
             raise InvalidArgumentError(
-                f"the newest checkpoint has the progress of query {last}, up to its micro-batch "
-                f"{last_batch}, and not {subject}, in which those events are. Take it over from a "
+                f"the newest checkpoint has the progress of query {last} up to its micro-batch "
+                f"{last_batch}, but lacks {subject}, which contains those events. Carry it from a "
                 "checkpoint that has it (checkpoint.carry(…, base=…)); or drop the progress by "
-                "name, and start the query from the beginning, with a new checkpoint location"
+                "name, and start the query from the beginning with a new checkpoint location"
             )
         stored = dict(self.queries).get(batch.query)
         if stored is None:
             if succeeds:
                 return
             raise InvalidArgumentError(
-                f"the state is that of query {last} up to its micro-batch {last_batch}, and this "
-                f"is query {batch.query}, which has another checkpoint location. Start it with the "
-                "location of the first; or let its sources begin where that one ended "
-                "(statestore.streaming.starting_offsets says it for Kafka), and say so with "
-                "StatefulQuery(…, succeeds=True)"
+                f"the state contains the events of query {last} up to its micro-batch "
+                f"{last_batch}, but this is query {batch.query}, which has another checkpoint "
+                f"location. Start it with the location of query {last}. Or let its sources "
+                f"begin where query {last} ended (statestore.streaming.starting_offsets "
+                "returns these offsets for Kafka), and pass StatefulQuery(…, succeeds=True)"
             )
         if last != batch.query:
             raise InvalidArgumentError(
-                f"the state has gone on with query {last} after micro-batch {stored} of query "
-                f"{batch.query}, whose events may be in it twice if that goes on now. Start query "
-                f"{last}, or a new one that succeeds it"
+                f"query {last} has updated the state after micro-batch {stored} of query "
+                f"{batch.query}; if query {batch.query} continued now, its events could be "
+                f"counted twice. Start query {last}, or a new query that succeeds it"
             )
         # Micro-batches without events are not stored.
         is_idle = batch.before is not None and self.ends_like(batch.before)
         if batch.number > stored + 1 and not is_idle:
             raise InvalidArgumentError(
-                f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, and "
-                f"Spark goes on with {batch.number}: those between are not in the store. Start the "
-                "query with a new checkpoint location, succeeds=True, and from the positions that "
-                "the checkpoint has"
+                f"the newest checkpoint ends with micro-batch {stored} of query "
+                f"{batch.query}, but Spark continues with {batch.number}: the micro-batches "
+                "between them are missing in the store. Start the query with a new "
+                "checkpoint location, succeeds=True, and from the positions of the checkpoint"
             )
         if batch.number < stored:
-            raise _behind(batch, stored, f"Spark is at micro-batch {batch.number} again")
+            raise _behind(batch, stored, f"but Spark runs micro-batch {batch.number} again")
         same = batch if batch.number == stored else batch.before
         if same is not None and not self.ends_like(same):
             own, its = _shown(self.names, self.ends), _shown(same.names, same.ends)
             raise _behind(
                 batch,
                 stored,
-                f"where its sources end at {own}; in Spark's checkpoint location that micro-batch "
-                f"ends at {its}" + ("" if own != its else ", and has other files"),
+                f"with its sources at {own}, but in Spark's checkpoint location at {its}"
+                + ("" if own != its else ", with other files"),
             )
 
 
@@ -213,13 +213,13 @@ def _value(line: str) -> Any:
 
 def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, {how}: the "
-        "location is not as it was when the store was written (a loss of power, or an older copy), "
-        f"or named sources are in another order, {NEEDS_NAMES}; events would be lost or counted "
-        "twice. Bring the location back as it was; or start the query with a new checkpoint "
-        "location, succeeds=True, and sources that begin where the checkpoint's positions are; or "
-        "put the state back to the checkpoint with which the location ends "
-        "(checkpoint.carry_rest(base=…)), from where Spark brings all events again"
+        f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, {how}. "
+        "The location has changed since the store was written (a power failure, or an older "
+        f"copy), or named sources have another order, {NEEDS_NAMES}; events would be lost or "
+        "counted twice. Restore the location. Or start the query with a new checkpoint "
+        "location, succeeds=True, and sources that begin at the checkpoint's positions. Or "
+        "reset the state to the checkpoint at which the location ends "
+        "(checkpoint.carry_rest(base=…)), from which Spark sends all events again"
     )
 
 
@@ -227,17 +227,17 @@ def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
     """Refuse to process events if the store does not record which events the state contains."""
     if has_state:
         raise InvalidArgumentError(
-            f"the newest checkpoint has {subject}, and not the progress of a query: which events "
-            f"are in it is not known, and query {batch.query} would count them again. Take the "
-            f"progress over from a checkpoint that has it (checkpoint.carry(…, {PROGRESS!r}, "
-            "base=…)); or let the sources begin where the state ends, and say so with "
-            "StatefulQuery(…, succeeds=True)"
+            f"the newest checkpoint has {subject}, but not the progress of a query: it is "
+            f"unknown which events the state contains, and query {batch.query} would count "
+            "them again. Carry the progress from a checkpoint that has it "
+            f"(checkpoint.carry(…, {PROGRESS!r}, base=…)); or let the sources begin where the "
+            "state ends, and pass StatefulQuery(…, succeeds=True)"
         )
     if batch.number > 0:
         raise InvalidArgumentError(
-            f"query {batch.query} goes on with micro-batch {batch.number}, and the store has "
-            "neither its progress nor its state: the events before would be missing. Open the "
-            "store that has them, or start the query with a new checkpoint location"
+            f"query {batch.query} continues with micro-batch {batch.number}, but the store "
+            "has neither its progress nor its state, so earlier events would be missing. "
+            "Open the store that has them, or start the query with a new checkpoint location"
         )
 
 
@@ -258,9 +258,9 @@ def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> st
     (*_, elements) = ([], *filter(None, restored.operator(source, OFFSETS).per_old_subtask()))
     if not elements:
         raise StateNotFoundError(
-            f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} is "
-            "empty, as where a salvage has lost it: where the query ended is not known. Take the "
-            "offsets of a checkpoint that ends with the same micro-batch"
+            f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} "
+            "is empty, possibly after a salvage, so it is unknown where the query ended. Use "
+            "the offsets of a checkpoint that ends with the same micro-batch"
         )
     return json.dumps(_by_topic(elements))
 

@@ -86,7 +86,7 @@ def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
 def _dictionary(pairs: list[tuple[Any, Any]], kind: T.MapType) -> dict[Any, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        reason = "two of its keys are equal in Python, and a dictionary would lose one"
+        reason = "two of its keys are equal in Python, so a dictionary would lose one"
         raise UnfitError(pairs, kind.simpleString(), reason)
     return found
 
@@ -100,7 +100,7 @@ def first_unreadable(column: pa.Array, read: Callable[[pa.Array], object]) -> tu
         except UnfitError as error:
             return at, brief(error.value), error.reason
         except (OverflowError, ValueError):
-            reason = "Python's datetime ends at the years 1 and 9999"
+            reason = "Python's datetime supports only the years 1 to 9999"
             return at, brief(shown_values(value)[0]), reason
         except TypeError as error:
             return at, brief(shown_values(value)[0]), str(error)
@@ -113,7 +113,7 @@ def _local_time(instant: datetime) -> datetime:
     for own in (local, local.replace(fold=1)):
         if instant_of(own) == instant:
             return own
-    reason = "no local time of the worker's time zone stands for this instant"
+    reason = "this instant has no local time in the worker's time zone"
     raise UnfitError(instant, "timestamp", reason)
 
 

@@ -250,7 +250,7 @@ class StatefulQuery:
                 self.process(batch, planned(location, number, ticks=ticks, folders=folders))
             except Exception as error:
                 _log.error(
-                    "micro-batch %d of operator %r is not committed: %s",
+                    "micro-batch %d of operator %r was not committed: %s",
                     *(number, self.uid, brief(error)),
                 )
                 raise
@@ -355,7 +355,10 @@ class StatefulQuery:
             if not is_known and any(record.lacks(self.uid, name) for name in states):
                 self._logged.add(record)
                 _log.warning(
-                    "operator %r goes on without rows that checkpoint %d lacks of its source: %s",
+                    (
+                        "operator %r continues without rows of its source that checkpoint %d "
+                        "lacks: %s"
+                    ),
                     *(self.uid, restored.checkpoint_id, record),
                 )
 
@@ -363,7 +366,7 @@ class StatefulQuery:
         """Take a checkpoint of the stored states, converted to the query's schema and TTL."""
         assert step.restored is not None
         _log.info(
-            "operator %r: rows of %s get the columns and the time to live of the query",
+            "operator %r: rows of %s get the columns and the TTL of the query",
             *(self.uid, ", ".join(step.in_other_form)),
         )
         restored, update = step.restored, self.update
@@ -454,9 +457,11 @@ class StatefulQuery:
         schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
         if keys.null_keys and schemes != {"flink-sql"}:
             raise NullKeyError(
-                f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
-                f"({', '.join(self._key)}), which has no key group: leave them out of the "
-                "streaming DataFrame, or fill them",
+                (
+                    f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
+                    f"({', '.join(self._key)}), which has no key group: remove them from the "
+                    "streaming DataFrame, or fill the key"
+                ),
                 keys.null_keys,
             )
         if restored is None or not isinstance(self.update, Processing):
@@ -511,13 +516,12 @@ class StatefulQuery:
             updated = Updated(updated)
         if not isinstance(updated, Updated):
             raise InvalidArgumentError(
-                "update returns rows by the name of the state, or Updated, not "
-                f"{type(updated).__name__}"
+                f"update must return rows by state name, or Updated, not {type(updated).__name__}"
             )
         unknown = sorted(updated.changes.keys() - touched.keys())
         if unknown:
             raise InvalidArgumentError(
-                f"update returns rows of {unknown[0]!r}, and the query has the states "
+                f"update returned rows of {unknown[0]!r}, but the query has the states "
                 f"({', '.join(touched)})"
             )
         return updated
@@ -528,7 +532,7 @@ class StatefulQuery:
             return Changes(upserts=changes)
         if not isinstance(changes, Changes):
             raise InvalidArgumentError(
-                f"update returns a DataFrame or Changes for state {name!r}, not "
+                f"update must return a DataFrame or Changes for state {name!r}, not "
                 f"{type(changes).__name__}"
             )
         return changes

@@ -120,8 +120,9 @@ class ByKey:
         """
         if len(states) != 1:
             raise InvalidArgumentError(
-                f"by_key updates one state, and the query has {len(states)} "
-                f"({', '.join(states)}): write a StatefulProcessor, and StatefulQuery.of_processor"
+                f"by_key updates only one state, but the query has {len(states)} "
+                f"({', '.join(states)}): write a StatefulProcessor, and use "
+                "StatefulQuery.of_processor"
             )
         ((name, state),) = states.items()
         left, right = (
@@ -210,14 +211,14 @@ class _KeyTask:
         names = self._stored.names
         if not is_pandas(result):
             raise InvalidArgumentError(
-                f"it returns a pandas DataFrame, not {type(result).__name__}"
+                f"the function must return a pandas DataFrame, not {type(result).__name__}"
             )
         if sorted(result.columns, key=str) != sorted(names):
             raise SchemaMismatchError(
-                f"it returns the columns ({', '.join(map(str, result.columns))}), and the state "
-                f"has ({', '.join(names)})"
+                f"the function returned the columns ({', '.join(map(str, result.columns))}), "
+                f"but the state has ({', '.join(names)})"
             )
-        return pandas_as_stored(result, self._stored, "the rows that it returns")
+        return pandas_as_stored(result, self._stored, "the returned rows")
 
     def _has_all_entries(self, old: pa.Table, rows: pa.Table) -> bool:
         """Return whether the returned rows replace every stored row of the key."""

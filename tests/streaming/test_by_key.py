@@ -158,7 +158,7 @@ def fails(key: Any, events: Any, state: Any) -> Any:
         (fails, "ValueError: no such page"),
         (
             lambda key, events, state: state.assign(n=state["n"].astype("float64") + 2.0**60),
-            r"row 0 .* 1\.15\S+ in the column 'n', which holds long",
+            r"row 0 .* 1\.15\S+ in the column 'n' of type long",
         ),
         pytest.param(
             lambda key, events, state: state.assign(n=1.5),

@@ -66,9 +66,9 @@ def test_states_declared_in_init_are_known() -> None:
     [
         (lambda h: [h.getValueState("a", LONG), h.getListState("a", LONG)], "none", "two states"),
         (lambda h: h.getValueState("a", LONG, 5), "eventtime", 'time_mode="ProcessingTime"'),
-        (lambda h: h.getValueState("a", LONG, 0), "processingtime", "has to be positive"),
-        (lambda h: h.getValueState("a", T.StructType()), "none", "give columns"),
-        (lambda h: h.registerTimer(5), "eventtime", "there is no key"),
+        (lambda h: h.getValueState("a", LONG, 0), "processingtime", "must be positive"),
+        (lambda h: h.getValueState("a", T.StructType()), "none", "must have columns"),
+        (lambda h: h.registerTimer(5), "eventtime", "which has no key"),
     ],
 )
 def test_an_invalid_declaration_is_refused(init: Any, mode: str, message: str) -> None:
@@ -86,7 +86,9 @@ def test_timers_need_a_time_mode() -> None:
 def test_states_can_only_be_declared_in_init() -> None:
     handle = Handle(ProcessorClock("none"), {"a": Variable("a", StateKind.VALUE, LONG)})
     handle.getValueState("a", LONG)
-    with pytest.raises(InvalidArgumentError, match="init\\(\\) declares the same states"):
+    with pytest.raises(
+        InvalidArgumentError, match="init\\(\\) must always declare the same states"
+    ):
         handle.getListState("a", LONG)
     handle.is_open = False
     with pytest.raises(InvalidArgumentError, match=r"outside of init\(\)"):
@@ -108,7 +110,7 @@ def test_values_that_do_not_fit_are_refused(given: Any) -> None:
 def test_an_empty_list_is_not_put() -> None:
     listed = ListState(variable(StateKind.LIST), CLOCK)
     for call in (listed.put, listed.appendList):
-        with pytest.raises(InvalidArgumentError, match="is given no elements"):
+        with pytest.raises(InvalidArgumentError, match="is updated with an empty list"):
             call([])
 
 

@@ -131,7 +131,7 @@ def test_positions_get_the_names_in_the_plan(tmp_path: Path) -> None:
     )
     batch = planned(location, 0, ticks=True, folders=("a", "b", "statestore_ticks"))
     assert (batch.names, [at for at, _ in batch.files]) == (("a", "b"), [0])
-    with pytest.raises(InvalidArgumentError, match="3 sources end, and the query has 2"):
+    with pytest.raises(InvalidArgumentError, match="3 sources, but the query has 2"):
         planned(location, 0, folders=("a", "b"))
     with pytest.raises(InvalidArgumentError, match="sources/b/0"):
         planned(location, 0, folders=("b", "a", "c"))

@@ -110,7 +110,7 @@ def test_an_error_in_a_processor_names_the_key(world: World) -> None:
     """The error has the key group, key and micro-batch; the last checkpoint stays the newest."""
     made(world).process(world.frame("a", "b"), at(0))
     (group,) = key_groups([pa.array(["b"])], max_parallelism=8, hash_scheme="flink-sql")
-    where = rf"in micro-batch 1, key group {group}, of key \('b',\): ValueError: no total"
+    where = rf"in micro-batch 1, key group {group}, key \('b',\): ValueError: no total"
     with pytest.raises(ProcessorError, match=rf"operator 'totals' failed {where}"):
         made(world, fails=True).process(world.frame("b"), at(1))
     assert world.store.checkpoints() == (1,)
@@ -138,7 +138,7 @@ def test_the_key_group_in_an_error_is_the_stored_one(world: World) -> None:
         for frame in frames:
             with pytest.raises(ProcessorError) as caught:
                 made(world, key=list("abcdefghi"), fails=True).process(frame, at(number))
-            found = re.search(rf"micro-batch {number}, key group (\d+), of key", str(caught.value))
+            found = re.search(rf"micro-batch {number}, key group (\d+), key", str(caught.value))
             assert found is not None
             groups[number].append(int(found[1]))
         if not number:
@@ -151,7 +151,7 @@ def test_the_key_group_in_an_error_is_the_stored_one(world: World) -> None:
 
 def test_invalid_arguments_are_refused(world: World) -> None:
     """Before any file is written."""
-    with pytest.raises(InvalidArgumentError, match="the events have no column 'who'"):
+    with pytest.raises(InvalidArgumentError, match="the events lack the column 'who'"):
         made(world, key="who").process(world.frame("a"), at(0))
     with pytest.raises(InvalidArgumentError, match="time_mode='Often'"):
         made(world, time_mode="Often")
@@ -187,7 +187,10 @@ class Wrong(Totals):
     ("own", "message"),
     [
         ({"yields": "x"}, r"yields rows that do not fit \(user string, total bigint\)"),
-        ({"keeps": "x"}, r"gives state 'total' values that do not fit \(user string, total bigint"),
+        (
+            {"keeps": "x"},
+            r"sets values of state 'total' that do not fit \(user string, total bigint",
+        ),
     ],
 )
 def test_values_of_other_types_are_refused(world: World, own: dict[str, str], message: str) -> None:
@@ -423,7 +426,7 @@ def test_a_query_with_several_states(world: World) -> None:
     assert rows(world, "counts") == [{"user": "a", "n": 1}, {"user": "b", "n": 3}]
     assert rows(world, "ids") == [{"user": "b", "id": 0}, {"user": "b", "id": 1}]
     wrong = replace(query, update=lambda events, states, batch: {"other": states["ids"]})
-    with pytest.raises(InvalidArgumentError, match="update returns rows of 'other'"):
+    with pytest.raises(InvalidArgumentError, match="update returned rows of 'other'"):
         wrong.process(world.frame("a"), at(2))
 
 

@@ -166,10 +166,14 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
 @pytest.mark.parametrize(
     ("pandas", "own", "message"),
     [
-        (False, {"yields": [Row(total=2.5)]}, r"2\.5 in the column 'total', which holds long"),
+        (False, {"yields": [Row(total=2.5)]}, r"2\.5 in the column 'total' of type long"),
         (False, {"yields": [Row(total=1, more=2)]}, "has the column 'more'"),
         pytest.param(
-            False, {"yields": [1]}, r"yields int: yield Row", id="no row", marks=pytest.mark.long
+            False,
+            {"yields": [1]},
+            r"yields int instead of Row",
+            id="no row",
+            marks=pytest.mark.long,
         ),
         (False, {"keeps": 2.5}, r"of state 'total' has 2\.5 in the column 'total'"),
         (True, {"yields": [pd.DataFrame({"total": [2.0**60]})]}, r"1\.15\S+ in the column 'total'"),
@@ -180,7 +184,7 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
             id="another column in pandas",
             marks=pytest.mark.long,
         ),
-        (True, {"yields": [1]}, r"yields int: yield pandas DataFrames"),
+        (True, {"yields": [1]}, r"yields int instead of pandas DataFrames"),
     ],
 )
 def test_an_error_names_operator_key_column_and_value(
@@ -203,7 +207,9 @@ def test_events_that_python_cannot_represent_are_refused(world: World) -> None:
     at = ints([0, 2**58], pa.timestamp("us", "UTC"))
     rows = pa.table({"user": ["a", "b"], "at": at})
     query = query_of(world, Wrong(pandas=False), "total long", [])
-    message = r"'op' in micro-batch 0 .*events with the key \('b',\): column 'at'.* has '11103-"
+    message = (
+        r"'op' in micro-batch 0 .*events with the key \('b',\): column 'at'.* has the value '11103-"
+    )
     with pytest.raises(ProcessorError, match=message):
         query.process(frame_of(world.spark, rows), MicroBatch("q", 0))
     query_of(world, Wrong(pandas=True), "total long", []).process(

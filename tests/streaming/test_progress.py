@@ -33,7 +33,7 @@ def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         lost = pa.table({"topic": ["t"], "partition": [0], "offset": [7]}).slice(1)
         checkpoint.union("source", "offsets", lost)
-    with pytest.raises(StateNotFoundError, match="where the query ended is not known"):
+    with pytest.raises(StateNotFoundError, match="unknown where the query ended"):
         starting_offsets(store.restore())
 
 
@@ -45,19 +45,19 @@ STATE = "state 'totals' of operator 'u'"
     [
         ((), False, "q", 0, False, None),
         ((), False, "q", 4, False, "neither its progress nor its state"),
-        ((), True, "q", 0, False, "and not the progress of a query"),
-        ((), True, "q", 4, False, "and not the progress of a query"),
+        ((), True, "q", 0, False, "but not the progress of a query"),
+        ((), True, "q", 4, False, "but not the progress of a query"),
         ((), True, "new", 0, True, None),
         ((("q", 3),), True, "q", 3, False, None),
         ((("q", 3),), True, "q", 4, False, None),
-        ((("q", 3),), True, "q", 5, False, "goes on with 5"),
-        ((("q", 3),), False, "q", 4, False, f"not {STATE}, in which those events are"),
-        ((("q", 3),), False, "new", 0, True, f"not {STATE}, in which those events are"),
+        ((("q", 3),), True, "q", 5, False, "continues with 5"),
+        ((("q", 3),), False, "q", 4, False, f"lacks {STATE}, which contains those events"),
+        ((("q", 3),), False, "new", 0, True, f"lacks {STATE}, which contains those events"),
         ((("q", 3),), True, "new", 0, False, "succeeds=True"),
         ((("q", 3),), True, "new", 0, True, None),
-        ((("q", 3),), True, "q", 2, False, "Spark is at micro-batch 2 again"),
-        ((("q", 3), ("new", 0)), True, "q", 4, True, "has gone on with query new"),
-        ((("q", 3), ("new", 0)), True, "q", 3, True, "has gone on with query new"),
+        ((("q", 3),), True, "q", 2, False, "Spark runs micro-batch 2 again"),
+        ((("q", 3), ("new", 0)), True, "q", 4, True, "query new has updated the state"),
+        ((("q", 3), ("new", 0)), True, "q", 3, True, "query new has updated the state"),
     ],
 )
 def test_valid_next_micro_batches(
@@ -115,7 +115,7 @@ def test_a_micro_batch_must_end_or_begin_at_the_stores_position(
         progress.check(batch, STATE, has_state=True, succeeds=False)
         assert progress.has(batch) == (number == 3)
         return
-    with pytest.raises(InvalidArgumentError, match="Bring the location back as it was"):
+    with pytest.raises(InvalidArgumentError, match="Restore the location"):
         progress.check(batch, STATE, has_state=True, succeeds=False)
 
 

@@ -90,8 +90,8 @@ def test_an_outdated_location_skips_no_events(world: World) -> None:
     assert world.store.checkpoints() == (1, 2, 3, 4)
     world.add(files=3)
     for copy, files, how in (
-        ("near", 4, "in Spark's checkpoint location .* and has other files"),
-        ("far", 1, "Spark is at micro-batch 2 again"),
+        ("near", 4, "in Spark's checkpoint location .* with other files"),
+        ("far", 1, "Spark runs micro-batch 2 again"),
     ):
         shutil.rmtree(location)
         shutil.copytree(world.folder / copy, location)
@@ -305,7 +305,7 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
     lines = [
         record.getMessage() for record in caplog.records if record.name == StatefulQuery.__module__
     ]
-    told = [line.partition(" is not committed: ")[::2] for line in lines]
+    told = [line.partition(" was not committed: ")[::2] for line in lines]
     batch = "micro-batch 2 of operator 'totals'"
     assert [(where, what.partition(":")[0]) for where, what in told] == [
         (batch, "PythonException"),
@@ -347,10 +347,10 @@ def test_a_new_query_must_declare_that_it_succeeds_another(world: World) -> None
     new.process(world.frame("a"), MicroBatch("new", 0))
     assert new.process(world.frame("a"), MicroBatch("new", 0)) is None
     for number in (2, 3):
-        with pytest.raises(InvalidArgumentError, match="has gone on with query new"):
+        with pytest.raises(InvalidArgumentError, match="query new has updated the state"):
             world.query(succeeds=True).process(world.frame("a"), MicroBatch("old", number))
     assert world.state() == {"a": (4, 4)}
-    with pytest.raises(InvalidArgumentError, match=r"ends with micro-batch 0 .* goes on with 2"):
+    with pytest.raises(InvalidArgumentError, match=r"ends with micro-batch 0 .* continues with 2"):
         world.query().process(world.frame("a"), MicroBatch("new", 2))
 
 
@@ -435,10 +435,10 @@ def test_a_schema_change_does_not_hide_lost_rows(
     assert world.state() == {"a": (2, 2), "b": (1, 1)}
     assert world.store.manifest().left_out == (lost,)
     query.process(world.frame("a"), MicroBatch("q", 2))
-    warned = [record.message for record in caplog.records if "goes on without" in record.message]
+    warned = [record.message for record in caplog.records if "continues without" in record.message]
     assert warned == [
         (
-            "operator 'totals' goes on without rows that checkpoint 2 lacks of its source: "
+            "operator 'totals' continues without rows of its source that checkpoint 2 lacks: "
             "totals/per-user:0-1 (damaged)"
         )
     ]
