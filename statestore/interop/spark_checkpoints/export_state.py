@@ -151,10 +151,10 @@ def export_checkpoint(
     """
     if type(partitions) is not int or not 1 <= partitions <= _GREATEST:
         raise InvalidArgumentError(
-            f"a query has 1 to {_GREATEST} shuffle partitions, not {partitions!r}"
+            f"a query must have 1 to {_GREATEST} shuffle partitions, not {partitions!r}"
         )
     if provider is not None and provider not in PROVIDERS:
-        raise InvalidArgumentError(f"a provider is {' or '.join(PROVIDERS)}, not {provider!r}")
+        raise InvalidArgumentError(f"a provider must be {' or '.join(PROVIDERS)}, not {provider!r}")
     refuse_connect(spark, "writing the state of a query")
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
@@ -197,7 +197,7 @@ def _left_out(
         LeftOutState(
             operator=entry.state.uid,
             state=entry.state.name,
-            reason="it is none of the states of Spark's query",
+            reason="the state does not belong to the Spark query",
             command="spark export",
         )
         for entry in manifest.entries
@@ -209,7 +209,7 @@ def _left_out(
     for name in named:
         if not any(one.is_named(name) for one in missing):
             raise StateNotFoundError(
-                f"nothing is called {name!r} that could be left out; left out is "
+                f"{name!r} cannot be left out because it is not missing; missing is "
                 f"{left_out_text(missing) or 'nothing'}"
             )
     refuse_left_out(missing, named, manifest.checkpoint_id, "a query on the new location")
@@ -234,7 +234,7 @@ def _write(
         target.put(name, content)
     frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}
     if is_rewritten(record, provider):
-        told("all stores, by Spark's rewriter")
+        told("all stores, with Spark's rewriter")
         with session_with(spark, {FORMAT_VERSION: record.commit_version}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
@@ -356,9 +356,9 @@ def _proved(
                 again = seen if part is one else _seen(spark, written, batch, part, partitions)
                 if again.contents != state.contents():
                     raise CorruptionError(
-                        f"{_where(written, part)}: Spark reads back {again.contents.rows} rows, "
-                        f"and the state has {state.contents().rows}, or other values; the location "
-                        "stays unusable"
+                        f"verification of {_where(written, part)} failed: Spark read "
+                        f"{again.contents.rows} rows, expected {state.contents().rows} (or "
+                        "values differ); the exported location was left unusable"
                     )
             folder = state_folder(one.operator, one.store)
             numbers = range(one.columns.partitions(partitions))
@@ -382,8 +382,9 @@ def _seen(
     seen = seen_in_spark(rows, part.columns, partitions)
     if seen.misplaced:
         raise CorruptionError(
-            f"{_where(written, part)}: {seen.misplaced} rows lie in partitions where Spark does "
-            "not look for them; the location stays unusable"
+            f"verification of {_where(written, part)} failed: {seen.misplaced} rows are in "
+            "partitions where Spark does not look for them; the exported location was left "
+            "unusable"
         )
     return seen
 

@@ -49,7 +49,9 @@ __all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
 FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "position"
 OWNER = "owner"
 _TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)
-_READ_ONLY = "Spark keeps counts, times and timers beside the variables: change the states of those"
+_READ_ONLY = (
+    "Spark stores counts, times and timers in addition to the variables: change their states"
+)
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ def export_progress(
     record = QueryRecord.of(restored)
     if not record.has_logs:
         raise InvalidArgumentError(
-            f"the state of checkpoint {restored.checkpoint_id} went on with query "
-            f"{record.query_id}, to micro-batch {record.batch}: start that with the location that "
-            "it has"
+            f"the state of checkpoint {restored.checkpoint_id} has continued with query "
+            f"{record.query_id} up to micro-batch {record.batch}; start that query with its "
+            "existing checkpoint location"
         )
     target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
@@ -124,31 +124,32 @@ def with_progress(
         if progress is None:
             return record
         raise InvalidArgumentError(
-            f"checkpoint {checkpoint_id} is as it was imported, at {at}: no StatefulQuery went on "
-            f"with it. Leave {progress} out"
+            f"checkpoint {checkpoint_id} is unchanged since its import, at {at}: no "
+            f"StatefulQuery continued it. Remove {progress}"
         )
     if progress is None:
         raise InvalidArgumentError(
-            f"the state of checkpoint {checkpoint_id} went on after its import, to {at}: name the "
-            "checkpoint location of that StatefulQuery (--progress)"
+            f"the state of checkpoint {checkpoint_id} has continued after its import, up to "
+            f"{at}: pass the checkpoint location of that StatefulQuery (--progress)"
         )
     location = CheckpointLocation(open_storage(progress, storage_options))
     if location.query_id != record.query_id:
         raise InvalidArgumentError(
-            f"{location.url} is of query {location.query_id}, and checkpoint {checkpoint_id} is at "
-            f"{at}"
+            f"{location.url} belongs to query {location.query_id}, but checkpoint "
+            f"{checkpoint_id} is at {at}; pass the location of that query"
         )
     location.batch(record.batch)
     ends = location.plan(record.batch).ends
     has_ticks = len(ends) == len(record.ends) + 1
     if not same_ends(ends[:-1] if has_ticks else ends, record.ends):
         raise InvalidArgumentError(
-            f"in {location.url} micro-batch {record.batch} ends elsewhere than in checkpoint "
-            f"{checkpoint_id}: it is not the location that this state went on with"
+            f"micro-batch {record.batch} in {location.url} ends at other source positions "
+            f"than checkpoint {checkpoint_id}, so this state did not continue with that "
+            "location; pass the right location"
         )
     if location.storage.list("state"):
         raise InvalidArgumentError(
-            f"the query of {location.url} has state in Spark too, which an export would lose"
+            f"the query of {location.url} also has state in Spark, which an export would lose"
         )
     return replace(record, logs=(*_described(record), *_gone_on(record, location)))
 

@@ -141,9 +141,9 @@ class QueryRecord:
             stores = tuple(map(ImportedStore.of_element, _elements(restored, _STORES)))
         except StateNotFoundError:
             raise InvalidArgumentError(
-                f"checkpoint {restored.checkpoint_id} was not imported from a query of Spark: it "
-                f"has no state {_STORES!r} of operator {QUERY!r}. Make one with 'statestore "
-                "spark import'"
+                f"checkpoint {restored.checkpoint_id} was not imported from a Spark query: it "
+                f"has no state {_STORES!r} of operator {QUERY!r}. Create such a checkpoint "
+                "with 'statestore spark import'"
             ) from None
         logs = tuple(
             (element["name"], element["content"]) for element in _elements(restored, _LOGS)

@@ -173,7 +173,7 @@ def _written(
             max_parallelism=max_parallelism,
         )
     contents = entry.contents
-    assert contents is not None, "all rows of the state were given"
+    assert contents is not None, "all rows of the state must be passed"
     return ImportedStore(**vars(part), columns=columns, contents=contents)
 
 
@@ -192,13 +192,13 @@ def _refuse_other(
     """Refuse a store whose newest checkpoint is from another query or a later micro-batch."""
     if before.query_id != location.query_id:
         raise InvalidArgumentError(
-            f"{store.url} has the state of query {before.query_id}, and {location.url} is of query "
-            f"{location.query_id}: import it into a store of its own"
+            f"{store.url} has the state of query {before.query_id}, but {location.url} "
+            f"belongs to query {location.query_id}; import it into a separate store"
         )
     if before.batch > batch:
         raise InvalidArgumentError(
-            f"{store.url} has micro-batch {before.batch} of the query, which is later than "
-            f"{batch}: import an earlier one into a store of its own"
+            f"{store.url} already has micro-batch {before.batch} of the query, which is later "
+            f"than {batch}; import an earlier micro-batch into a separate store"
         )
 
 
@@ -210,12 +210,14 @@ def _refuse_other_plan(
     new = {(source.part.uid, source.part.state): source.columns for source in sources}
     for uid, name in sorted(old.keys() ^ new.keys()):
         raise SchemaMismatchError(
-            f"the query of {location.url} has {'no longer' if (uid, name) in old else 'now'} the "
-            f"state {name!r} of operator {uid}: its plan changed. Import it into a store of its own"
+            f"the query of {location.url} "
+            f"{'no longer has' if (uid, name) in old else 'now has'} the state {name!r} of "
+            f"operator {uid}, so its plan has changed. Import it into a separate store"
         )
     for (uid, name), columns in new.items():
         if columns != old[uid, name]:
             raise SchemaMismatchError(
-                f"the state {name!r} of operator {uid} of {location.url} has other columns than in "
-                "the checkpoint before: its plan changed. Import it into a store of its own"
+                f"the state {name!r} of operator {uid} of {location.url} has other columns "
+                "than in the previous checkpoint, so the plan of the query has changed. "
+                "Import it into a separate store"
             )

@@ -181,8 +181,8 @@ class CheckpointLocation:
             content = self.storage.read("metadata")
         except FileNotFoundError:
             raise InvalidArgumentError(
-                f"{self.url} is no checkpoint location of a query: it has no file 'metadata'. Name "
-                "the folder that the query was started with as checkpointLocation"
+                f"{self.url} is not a checkpoint location of a query: it has no file 'metadata'. "
+                "Pass the folder that the query was started with as checkpointLocation"
             ) from None
         return self._declared("metadata", content, _Query).id
 
@@ -217,19 +217,19 @@ class CheckpointLocation:
         """
         if self.is_unfinished:
             raise InvalidArgumentError(
-                f"{self.url} is no checkpoint location of a query yet: an export is being written "
-                "there, or did not finish"
+                f"{self.url} is not a usable checkpoint location: an export to it is still "
+                "running or did not finish"
             )
         _ = self.query_id
         if not self.committed:
             raise InvalidArgumentError(
-                f"the query of {self.url} has not finished a micro-batch yet: there is no state"
+                f"the query of {self.url} has not completed a micro-batch yet, so there is no state"
             )
         if number is None:
             return self.committed[-1]
         if number not in self.committed:
             raise InvalidArgumentError(
-                f"{self.url} has no micro-batch {number} that is done; there are "
+                f"{self.url} has no completed micro-batch {number}; available are "
                 f"{self.committed[0]} to {self.committed[-1]}"
             )
         return number
@@ -245,18 +245,20 @@ class CheckpointLocation:
         version, *lines = self._lines(name)
         if version == "v2":
             raise FormatVersionError(
-                f"{self.url}/{name} is of version 2 of the offset log "
-                "(spark.sql.streaming.offsetLog.formatVersion), which names the sources: it can be "
-                "neither shown, imported nor exported here yet. Run the query with a new "
-                "checkpoint location and version 1, or as a StatefulQuery, which runs with both"
+                f"{self.url}/{name} has version 2 of the offset log "
+                "(spark.sql.streaming.offsetLog.formatVersion), which names the sources; it "
+                "cannot be shown, imported or exported yet. Run the query with a new checkpoint "
+                "location and version 1, or as a StatefulQuery, which supports both"
             )
         if version != "v1":
             raise FormatVersionError(_other(self, name, version))
         if not lines:
-            raise DamagedFileError(f"{self.url}/{name} is cut off: it has no settings")
+            raise DamagedFileError(f"{self.url}/{name} is truncated: its settings are missing")
         settings = self._declared(name, lines[0].encode(), _Offsets)
         if not lines[1:]:
-            raise DamagedFileError(f"{self.url}/{name} is cut off: it has no source's end")
+            raise DamagedFileError(
+                f"{self.url}/{name} is truncated: it has no end position of a source"
+            )
         for line in lines[1:]:
             if line != _NO_END:
                 self._declared(name, line.encode(), object)
@@ -287,7 +289,7 @@ class CheckpointLocation:
         names = self.storage.list("state")
         numbers = sorted({int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))})
         if not numbers:
-            raise InvalidArgumentError(f"the query of {self.url} keeps no state")
+            raise InvalidArgumentError(f"the query of {self.url} has no state")
         return tuple(self._operator(number, names, batch) for number in numbers)
 
     def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
@@ -348,8 +350,8 @@ class CheckpointLocation:
                 return
             if f"{folder}/{one}" not in names:
                 raise MissingFileError(
-                    f"{self.url}/{folder}/{one} is not there, which says what files a source has "
-                    "read: without it the query cannot go on from this micro-batch"
+                    f"{self.url}/{folder}/{one} is missing; it records the files that a source has "
+                    "read, so the query cannot continue from this micro-batch without it"
                 )
 
     def _operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
@@ -363,8 +365,8 @@ class CheckpointLocation:
         name = f"{folder}/v2/{max(kept)}" if kept else f"{folder}/metadata"
         if name not in names:
             raise InvalidArgumentError(
-                f"{self.url} has no {name}, which says what operator {number} is: it was written "
-                "before Spark 4.0. Run the query for one micro-batch with Spark 4"
+                f"{self.url} has no {name}, which describes operator {number}: the location "
+                "was written before Spark 4.0. Run the query for one micro-batch with Spark 4"
             )
         version, *lines = self._lines(name)
         if version not in ("v1", "v2"):
@@ -372,15 +374,15 @@ class CheckpointLocation:
         found = self._declared(name, "".join(lines).encode(), _OperatorMetadata)
         if not found.stateStoreInfo or any(one.numPartitions < 1 for one in found.stateStoreInfo):
             raise DamagedFileError(
-                f"{self.url}/{name} is not as Spark writes it: operator {number} has no store, or "
-                "one without partitions"
+                f"{self.url}/{name} is invalid: operator {number} has no store, or one "
+                "without partitions"
             )
         files = sum(one.startswith(f"state/{number}/") for one in names)
         most = max(one.numPartitions for one in found.stateStoreInfo)
         if most > files:  # each partition has at least one file
             raise DamagedFileError(
-                f"{self.url}/{name} is not as Spark writes it: operator {number} has {most} "
-                f"partitions, and {files} files in all"
+                f"{self.url}/{name} is invalid: operator {number} has {most} partitions, but "
+                f"{files} files in total"
             )
         stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
         info = found.operatorInfo
@@ -404,7 +406,7 @@ class CheckpointLocation:
             return self.storage.read(name)
         except FileNotFoundError:
             raise MissingFileError(
-                f"{self.url}/{name} is not there; Spark has removed it, or it was lost"
+                f"{self.url}/{name} does not exist; Spark has removed it, or it was lost"
             ) from None
 
     def _lines(self, name: str) -> list[str]:
@@ -413,7 +415,7 @@ class CheckpointLocation:
         except UnicodeDecodeError:
             lines = []
         if not lines:
-            raise DamagedFileError(f"{self.url}/{name} is empty, or not as Spark writes it")
+            raise DamagedFileError(f"{self.url}/{name} is empty or not in Spark's format")
         return lines
 
     def _declared(self, name: str, content: bytes, kind: type[T]) -> T:
@@ -423,11 +425,11 @@ class CheckpointLocation:
             return as_declared(value, kind)
         except RecursionError:
             raise DamagedFileError(
-                f"{self.url}/{name} is not as Spark writes it: its JSON is nested too deeply"
+                f"{self.url}/{name} is not in Spark's format: its JSON is nested too deeply"
             ) from None
         except (ValueError, ValidationError) as error:
             raise DamagedFileError(
-                f"{self.url}/{name} is not as Spark writes it: {error}"
+                f"{self.url}/{name} is not in Spark's format: {error}"
             ) from error
 
 
@@ -466,6 +468,6 @@ def _log_offset(end: str) -> int | None:
 
 def _other(location: CheckpointLocation, name: str, version: str) -> str:
     return (
-        f"{location.url}/{name} begins with {version[:40]!r}: another version of Spark writes its "
-        "checkpoints in another way than is known here"
+        f"{location.url}/{name} begins with {version[:40]!r}: it has the format of an "
+        "unsupported Spark version"
     )

@@ -79,23 +79,25 @@ def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
     """
     kind = kind_of(operator.name)
     if kind is None:
-        return f"the operator {operator.name} is not known; known are {', '.join(_KINDS)}"
+        return f"the operator {operator.name} is not supported; supported are {', '.join(_KINDS)}"
     provider = provider_of(settings)
     if provider not in ("hdfs", "rocksdb"):
         return f"its state store provider {provider} is not one of Spark's own"
     if settings.get(_ROW_CHECKSUM, "false") != "false":
-        return f"its rows have checksums ({_ROW_CHECKSUM}), which are not known here"
+        return f"its rows have checksums ({_ROW_CHECKSUM}), which are not supported"
     if settings.get(_STRICT, "true") != "true":
-        return f"its rows may lie in other partitions than their keys say ({_STRICT} is off)"
+        return f"its rows may be in other partitions than their keys imply ({_STRICT} is off)"
     formats = dict(_FORMATS)
     if operator.name == "symmetricHashJoin":
         formats[_JOIN_FORMAT] = ("2",)
     for name, known in formats.items():
         version = settings.get(name, known[-1])
         if version not in known:
-            return f"its state has format {version} ({name}); known is {' and '.join(known)}"
+            return f"its state has format {version} ({name}); supported is {' and '.join(known)}"
     encodings = ("unsaferow", "avro") if kind.has_variables else ("unsaferow",)
     if settings.get(ENCODING, "unsaferow") not in encodings:
         known_too = " and ".join(encodings)
-        return f"its rows are encoded as {settings[ENCODING]} ({ENCODING}); known is {known_too}"
+        return (
+            f"its rows are encoded as {settings[ENCODING]} ({ENCODING}); supported is {known_too}"
+        )
     return None

@@ -133,9 +133,8 @@ def stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> D
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot open store {part.store!r} of operator {part.operator} "
-            f"({part.operator_name}) in {url} as of micro-batch {batch}: "
-            f"{reason_of(error)}. What describes it, in "
-            f"state/{part.operator}/…/_metadata, is missing or damaged"
+            f"({part.operator_name}) in {url} at micro-batch {batch}: {reason_of(error)}. Its "
+            f"description in state/{part.operator}/…/_metadata is missing or damaged"
         ) from error
 
 
@@ -196,8 +195,8 @@ def columns_of(rows: DataFrame, part: StatePart) -> Columns:
         if entry is not None and entry not in key.names:
             raise DamagedFileError(
                 f"the keys of store {part.store!r} of operator {part.operator} "
-                f"({part.operator_name}) have no {entry}, but "
-                f"{', '.join(key.names)}: the operator's metadata are not those of this state"
+                f"({part.operator_name}) have no {entry}, but {', '.join(key.names)}: the "
+                "operator's metadata belong to another state"
             )
         return StoreColumns(key, value, entry)
     if part.form is PartForm.VALUE:

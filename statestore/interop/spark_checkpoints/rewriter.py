@@ -123,15 +123,15 @@ def check_spark(spark: SparkSession) -> None:
     session: Any = spark
     version, jvm = spark.version, session._jvm
     needed = (
-        "this state (session windows, transformWithState, or the second format of checkpoints) is "
-        "written to RocksDB by a class of Spark 4.2 and later"
+        "to write this state (session windows, transformWithState, or the second checkpoint "
+        "format) to RocksDB, a class of Spark 4.2 or later is required"
     )
     try:
         constructors = jvm.java.lang.Class.forName(_REWRITER).getConstructors()
     except Py4JJavaError as error:
         raise MissingDependencyError(
-            f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a newer "
-            "Spark"
+            f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a "
+            "newer Spark"
         ) from error
     found = [
         tuple(getParameterType.getName() for getParameterType in constructor.getParameterTypes())
@@ -174,7 +174,9 @@ class _Given:
         whole = frame.select(F.lit(None).cast(key).alias(_KEY), *_COLUMNS)
         wanted, found = read.schema().catalogString(), whole._jdf.schema().catalogString()
         if wanted != found:
-            raise SchemaMismatchError(f"{_named(self.store)} takes rows of {wanted}, not {found}")
+            raise SchemaMismatchError(
+                f"{_named(self.store)} requires rows of {wanted}, not {found}"
+            )
         # The result must have the schema of ``read``, because Spark also compares nullability.
         rows = whole._jdf.queryExecution().toRdd()
         return self._session._jsparkSession.internalCreateDataFrame(rows, read.schema(), False)
@@ -248,7 +250,7 @@ def _check_provider(offsets: Path, location: str) -> None:
     provider = provider_of(conf)
     if provider != "rocksdb":
         raise IncompatibleStateError(
-            f"Spark's rewriter writes RocksDB alone, and the provider in {location} is {provider}"
+            f"Spark's rewriter supports only RocksDB, but the provider in {location} is {provider}"
         )
 
 
@@ -256,7 +258,9 @@ def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None
     if given == known:
         return
     has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
-    raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")
+    raise InvalidArgumentError(
+        f"rows were passed for {got}, but the stores of {location} are {has}"
+    )
 
 
 def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
@@ -265,7 +269,9 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
         frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
     if not set(_COLUMNS) <= set(frame.columns):
         wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
-        raise SchemaMismatchError(f"rows for {_named(store)} have columns {wanted}, not {found}")
+        raise SchemaMismatchError(
+            f"the rows for {_named(store)} must have the columns {wanted}, not {found}"
+        )
     session: Any = frame.sparkSession
     ordered: Any = frame.select(*_COLUMNS)._jdf
     try:
@@ -275,7 +281,7 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
         raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
     if found_partitions not in (partitions, 1):  # 1 if an operator has no shuffle key
         raise ParallelismError(
-            f"{_named(store)} has {partitions} partitions; the rows for it are in "
+            f"{_named(store)} has {partitions} partitions, but its rows are in "
             f"{found_partitions}: repartition them"
         )
     java = session._jsparkSession

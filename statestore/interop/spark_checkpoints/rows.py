@@ -52,11 +52,11 @@ def _check(frame: DataFrame, name: str) -> None:
     if len(found) != 1:
         columns = ", ".join(frame.columns) or "none"
         raise InvalidArgumentError(
-            f"rows of a state have one column {name!r}; the columns here are: {columns}"
+            f"the rows of a state must have one column {name!r}; these have the columns: {columns}"
         )
     if not isinstance(found[0], StructType):
         text = found[0].simpleString()
-        raise UnsupportedTypeError(f"the column {name!r} of a state is a struct, not {text}")
+        raise UnsupportedTypeError(f"the column {name!r} of a state must be a struct, not {text}")
 
 
 def _as_unsafe_rows(frame: DataFrame) -> DataFrame:

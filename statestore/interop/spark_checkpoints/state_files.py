@@ -64,7 +64,7 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         context = TaskContext.get()
-        assert context is not None, "this runs in a task"
+        assert context is not None, "this must run in a Spark task"
         number = context.partitionId()
         try:
             if provider == "hdfs":

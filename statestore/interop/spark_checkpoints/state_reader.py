@@ -44,8 +44,8 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
     refuse_connect(spark, "reading the state of a query")
     if set(location.spark_url) & {" ", "%"}:
         raise InvalidArgumentError(
-            f"Spark's reader of states cannot open {location.url}: it takes spaces and '%' in the "
-            "name of a folder for something else. Copy or link the folder to another name"
+            f"Spark's state reader cannot open {location.url} because it misinterprets spaces "
+            "and '%' in the name of a folder. Copy or link the folder to another name"
         )
     hand_on(spark, location.storage)
     _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
@@ -56,8 +56,8 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
-            f"{reason_of(error)}. A file of it is missing or damaged; name an older micro-batch "
-            "that is whole"
+            f"{reason_of(error)}. A file of it is missing or damaged; choose an older intact "
+            "micro-batch"
         ) from error
 
 

@@ -97,12 +97,13 @@ def _store(
     kind = kind_of(one.operator_name)
     if is_rewritten(record, provider) and one.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
-            f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
-            f"{one.uid}: export with provider hdfs"
+            "Spark's own rewriter, which writes RocksDB for this query, does not support "
+            f"operator {one.uid}: export with provider hdfs"
         )
     if provider == "hdfs" and kind is not None and kind.has_variables:
         raise UnsupportedTypeError(
-            f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
+            f"Spark supports operator {one.uid} only with provider rocksdb: export with that "
+            "provider"
         )
     state = restored.keyed(one.uid, one.state)
     variables = _changed(restored, record, one, state) if one.form is PartForm.FAMILIES else ()
@@ -111,8 +112,8 @@ def _store(
     if not one.columns.is_typed and state.contents() != one.contents:
         raise UnsupportedTypeError(
             f"state {one.state!r} of operator {one.uid!r} is kept as Spark's bytes "
-            f"({one.columns.problems[0]}), and its rows are not those that were imported. Export a "
-            "checkpoint in which it is as it was"
+            f"({one.columns.problems[0]}), and its rows have changed since the import. Export "
+            "a checkpoint in which they are unchanged"
         )
     return StoreStates(one, state)
 
@@ -136,14 +137,14 @@ def _changed(
     encoding = record.settings.get(ENCODING, "unsaferow")
     if encoding != "unsaferow":
         raise UnsupportedTypeError(
-            f"{what} Spark keeps its variables as {encoding}, which is not written here. Export a "
-            "checkpoint in which it is as it was"
+            f"{what} Spark stores its variables as {encoding}, which cannot be written. "
+            "Export a checkpoint in which the state is unchanged"
         )
     known = frozenset().union(*(own_families(one) for one, _ in variables))
     found = {row[0] for row in families.to_spark().select(FAMILY).distinct().collect()}
     for family in sorted(found - known):
         raise UnsupportedTypeError(
-            f"{what} family {family!r} of its store has no state of its own, so that the store "
-            "cannot be made anew. Export a checkpoint in which it is as it was"
+            f"{what} family {family!r} of its store has no state of its own, so the store "
+            "cannot be rebuilt. Export a checkpoint in which the state is unchanged"
         )
     return variables

@@ -38,14 +38,13 @@ class Target:
             if CheckpointLocation(self.storage).is_unfinished:
                 raise self._under_way()
             raise InvalidArgumentError(
-                f"{self.storage.url} is not empty: a query's state is exported to a new folder, "
-                "and never over that of a query"
+                f"{self.storage.url} is not empty; choose a new folder for the exported query state"
             )
         for other in filter(None, others):
             if self.storage.url.startswith(f"{other.rstrip('/')}/"):
                 raise InvalidArgumentError(
-                    f"{self.storage.url} is within {other}: a query's state is exported to a "
-                    "folder of its own"
+                    f"{self.storage.url} is inside {other}; choose another folder for the "
+                    "exported query state"
                 )
         refuse_inside_store(self.storage, "a query's state")
 
@@ -60,13 +59,17 @@ class Target:
         if self.storage.list("") != (self._marker,):
             self.storage.delete(self._marker)
             raise CommitConflictError(
-                f"{self.storage.url} was empty, and another has written to it since"
+                f"{self.storage.url} was empty, but another process has written to it since; "
+                "choose another folder"
             )
 
     def put(self, name: str, content: bytes) -> None:
         """Write a file; CommitConflictError if another export has already written it."""
         if not put_once(self.storage, name, content):
-            raise CommitConflictError(f"{self.storage.url}/{name} was written by another meanwhile")
+            raise CommitConflictError(
+                f"another process wrote {self.storage.url}/{name} during the export; choose "
+                "another folder"
+            )
 
     def finish(self) -> None:
         """Sync all files to disk, and then unblock the location for Spark."""
@@ -81,6 +84,6 @@ class Target:
 
     def _under_way(self) -> CommitConflictError:
         return CommitConflictError(
-            f"another export is being written to {self.storage.url}, or did not finish. If none is "
+            f"another export to {self.storage.url} is running or did not finish. If none is "
             "running, delete the folder and export again"
         )

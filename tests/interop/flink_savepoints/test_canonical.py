@@ -63,7 +63,7 @@ def test_a_header_survives_a_round_trip() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(FormatVersionError, match="version 5 of keyed state"):
+    with pytest.raises(FormatVersionError, match="keyed state of version 5"):
         read_header(i32(5) + bytes(100), "f")
 
 
@@ -160,12 +160,14 @@ def test_with_snappy_every_flipped_byte_is_detected(group: Groups, data: st.Data
 
 
 def test_bytes_after_the_end_are_refused() -> None:
-    with pytest.raises(DamagedFileError, match="3 bytes are left behind key group 5"):
+    with pytest.raises(DamagedFileError, match="3 unexpected bytes follow key group 5"):
         read(key_group_bytes([(0, [(b"\x05a", b"b")])]) + b"abc")
 
 
 def test_a_key_of_another_key_group_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="begins with key group 6, and lies in 5"):
+    with pytest.raises(
+        DamagedFileError, match="has the prefix of key group 6 but is stored in key group 5"
+    ):
         read(key_group_bytes([(0, [(b"\x05a", b"b"), (b"\x06a", b"b")])]))
 
 

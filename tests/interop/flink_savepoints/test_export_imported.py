@@ -98,7 +98,7 @@ def test_selected_operators(tmp_path: Path) -> None:
     """The import records the savepoint's other operators, and the export does not require them."""
     _, done = there_and_back(Golden("2.3_heap_canonical"), tmp_path, operators=["kinds"])
     assert [operator.uid for operator in done.operators] == ["kinds"]
-    assert {one.reason for one in done.left_out} == {"not asked for"}
+    assert {one.reason for one in done.left_out} == {"not selected"}
     assert [operator.metadata.id for operator in open_savepoint(done.savepoint).operators] == [
         done.operators[0].id
     ]
@@ -128,6 +128,6 @@ def test_moved_kafka_offsets_are_in_the_splits(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.union("kafka", "offsets", [unknown])
         checkpoint.carry_rest()
-    with pytest.raises(InvalidArgumentError, match="no split of partition 9 of topic 'orders'"):
+    with pytest.raises(InvalidArgumentError, match="no split for partition 9 of topic 'orders'"):
         export_savepoint(store, str(tmp_path / "other"))
     assert not list((tmp_path / "other").glob("*"))

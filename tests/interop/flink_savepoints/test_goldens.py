@@ -233,7 +233,7 @@ def test_offsets_of_kafka_are_read(tmp_path: Path) -> None:
     ]
     numbers = opened(Golden("2.3_heap_canonical"), tmp_path / "other").operator("numbers")
     (other,) = numbers.operator_state()
-    with pytest.raises(UnsupportedTypeError, match="a source that is not Kafka's"):
+    with pytest.raises(UnsupportedTypeError, match="a source other than Kafka"):
         kafka_splits(other.values(), "splits")
 
 

@@ -154,7 +154,7 @@ def test_keys_that_no_column_type_hashes_are_bytes(
     (one,) = done.record.states
     assert one.form is EntryForm.BYTES
     assert one.why is not None
-    assert "no columns are hashed as keys of" in one.why
+    assert "no column type is hashed like keys of" in one.why
     state = store.restore(parallelism=1).keyed("big", "count")
     assert state.entry.state.hash_scheme == "flink-sql"
     rows = state.to_arrow(0).read_all()
@@ -168,12 +168,12 @@ def test_times_outside_the_range_of_nanoseconds_are_bytes(kind: str, tmp_path: P
     store, done = stored(tmp_path, Scalar(kind), [instant(2**34, 0), instant(0, 0)])
     (one,) = done.record.states
     assert (one.form, one.rows) == (EntryForm.BYTES, 2)
-    assert one.why == "a key is a time more than 292 years away from 1970"
+    assert one.why == "a key is a timestamp more than 292 years away from 1970"
     assert store.maintenance.verify(deep=True).is_intact
 
 
 def test_a_key_in_the_wrong_key_group_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(DamagedFileError, match="key groups that their keys do not belong to"):
+    with pytest.raises(DamagedFileError, match="are in the wrong key group"):
         stored(tmp_path, LONG, [1, 2, 3], groups=[0, 0, 100])
     assert not list(tmp_path.glob("store/checkpoints/*.json"))
     assert not list(tmp_path.glob("store/operators/**/*.parquet"))
@@ -246,6 +246,6 @@ def test_a_text_that_no_column_can_hold_is_bytes(tmp_path: Path) -> None:
     (one,) = done.record.states
     assert (one.form, one.rows) == (EntryForm.BYTES, 2)
     assert one.why is not None
-    assert "surrogates" in one.why
+    assert "unpaired surrogate" in one.why
     proof = store.maintenance.verify(deep=True)
     assert (proof.is_intact, proof.strays) == (True, ())

@@ -76,7 +76,7 @@ def test_an_export_succeeds_if_the_missing_operator_is_named(
 def test_an_unknown_name_is_refused_with_the_missing_ones(
     partial: StateStore, tmp_path: Path
 ) -> None:
-    with pytest.raises(StateNotFoundError, match=r"nothing is called 'kind'.*lacks kinds \("):
+    with pytest.raises(StateNotFoundError, match=r"'kind' cannot be left out.*lacks kinds \("):
         export_savepoint(partial, str(tmp_path / "to"), leave_out=["kind"])
 
 
@@ -122,7 +122,7 @@ def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
     done = import_savepoint(place, store, operators=["kinds"])
     assert done.not_read == ()
     assert "by_long" in {one.operator for one in store.manifest().left_out}
-    with pytest.raises(LeftOutStateError, match=r"by_long \(the import did not ask for it\)"):
+    with pytest.raises(LeftOutStateError, match=r"by_long \(the import did not select it\)"):
         export_savepoint(store, str(tmp_path / "to"))
 
 
@@ -164,7 +164,7 @@ def test_imported_state_that_was_dropped_later_is_recorded(tmp_path: Path) -> No
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.drop("by_long", "texts")
         checkpoint.carry_rest()
-    refused = r"by_long/texts \(it was imported, and dropped later\).*--leave-out 'by_long/texts'"
+    refused = r"by_long/texts \(imported, but dropped later\).*--leave-out 'by_long/texts'"
     with pytest.raises(LeftOutStateError, match=refused):
         export_savepoint(store, str(tmp_path / "to"))
     done = export_savepoint(store, str(tmp_path / "to"), leave_out=["by_long/texts"])

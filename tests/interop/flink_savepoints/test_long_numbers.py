@@ -50,13 +50,13 @@ def test_digits_of_powers_of_ten(power: int) -> None:
 def test_other_text_is_not_a_number(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         integer_of(text)
-    with pytest.raises(InvalidArgumentError, match="is no BigInteger"):
+    with pytest.raises(InvalidArgumentError, match="is not a BigInteger"):
         encoded(pa.array([text]), INTEGER)
 
 
 @pytest.mark.parametrize("text", ["x", "NaN", "1E+9999999999", "9" * 5_000 + "x"], ids=len)
 def test_other_text_is_not_a_decimal(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no BigDecimal"):
+    with pytest.raises(InvalidArgumentError, match="is not a BigDecimal"):
         encoded(pa.array([text]), DECIMAL)
 
 

@@ -129,7 +129,7 @@ def test_a_flipped_byte_gives_another_value_or_a_typed_error(
 
 def test_bytes_after_the_last_operator_are_refused() -> None:
     data = metadata_v3(SavepointMetadata(3, 1, ()))
-    with pytest.raises(DamagedFileError, match="1 bytes are left behind the last operator"):
+    with pytest.raises(DamagedFileError, match="1 unexpected bytes follow the last operator"):
         read_metadata(data + b"\0", "m")
 
 
@@ -137,7 +137,7 @@ def test_bytes_after_the_last_operator_are_refused() -> None:
 def test_another_version_is_refused(version: int) -> None:
     data = bytearray(metadata_v3(SavepointMetadata(3, 1, ())))
     data[4:8] = struct.pack(">i", version)
-    with pytest.raises(FormatVersionError, match=f"of version {version}"):
+    with pytest.raises(FormatVersionError, match=f"has version {version}"):
         read_metadata(bytes(data), "m")
 
 
@@ -174,7 +174,7 @@ def test_later_versions_have_names_and_properties(version: int) -> None:
         Subtask(1, channels=(ChannelHandle("input", 99),)),
     )
     assert found.properties == properties
-    with pytest.raises(IncompatibleStateError, match="records in flight"):
+    with pytest.raises(IncompatibleStateError, match="in-flight records"):
         metadata_v3(found)
     with pytest.raises(DamagedFileError, match="properties"):
         read_metadata(data[: -len(properties)] + b"12", "m")

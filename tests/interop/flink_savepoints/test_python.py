@@ -212,7 +212,10 @@ def test_undeclared_types_are_bytes_and_survive_a_round_trip(
     assert forms.pop(PREFIX + "long") is EntryForm.COLUMNS
     assert set(forms.values()) == {EntryForm.VALUE_BYTES}
     assert {state.why for state in states if state.form is EntryForm.VALUE_BYTES} == {
-        "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
+        (
+            "PyFlink stores no types: declare the type of the state, for example "
+            "type = 'ValueState<LONG>'"
+        )
     }
     others = ["by_tuple", "by_string", "by_decimal", "by_row", "by_bytes"]
     again = open_savepoint(
@@ -230,20 +233,24 @@ def test_strict_refuses_undeclared_types(savepoint: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "declared", "message"),
     [
-        ("string", "ValueState<LONG>", "by_long is not what is declared of it, ValueState<LONG>"),
-        ("long", "ValueState<INT>", "by_long is not what is declared"),
-        ("long", "ValueState<STRING>", "by_long is not what is declared"),
-        ("list_string", "ValueState<STRING>", "by_long is not what is declared"),  # it has several
-        ("long", "MapState<LONG, LONG>", "not what a list state of PyFlink is"),
-        ("ttl_map", "ListState<LONG>", "not what a map state of PyFlink is"),
-        ("long", "ValueState<LONG, LONG>", "not what a list state of PyFlink is"),
-        ("long", "ValueState<BIGINT>", "'ValueState<BIGINT>' declares no state of PyFlink"),
-        ("long", "ValueState<LONG", "declares no state of PyFlink"),
-        ("long", "ValueState<LONG>>", "declares no state of PyFlink"),
-        ("long", "ValueState<MAP<LONG>>", "declares no state of PyFlink"),
-        ("long", "ValueState<ROW>", "declares no state of PyFlink"),
-        ("long", "ValueState", "declares no state of PyFlink"),
-        ("long", "LONG;", "declares no state of PyFlink"),
+        ("string", "ValueState<LONG>", "by_long is not of the declared type ValueState<LONG>"),
+        ("long", "ValueState<INT>", "by_long is not of the declared type"),
+        ("long", "ValueState<STRING>", "by_long is not of the declared type"),
+        (
+            "list_string",
+            "ValueState<STRING>",
+            "by_long is not of the declared type",
+        ),  # it has several
+        ("long", "MapState<LONG, LONG>", "does not fit; a list state of PyFlink"),
+        ("ttl_map", "ListState<LONG>", "does not fit; a map state of PyFlink"),
+        ("long", "ValueState<LONG, LONG>", "does not fit; a list state of PyFlink"),
+        ("long", "ValueState<BIGINT>", "'ValueState<BIGINT>' is not a type of a PyFlink state"),
+        ("long", "ValueState<LONG", "is not a type of a PyFlink state"),
+        ("long", "ValueState<LONG>>", "is not a type of a PyFlink state"),
+        ("long", "ValueState<MAP<LONG>>", "is not a type of a PyFlink state"),
+        ("long", "ValueState<ROW>", "is not a type of a PyFlink state"),
+        ("long", "ValueState", "is not a type of a PyFlink state"),
+        ("long", "LONG;", "is not a type of a PyFlink state"),
     ],
 )
 def test_an_invalid_declaration_is_refused(

@@ -42,7 +42,13 @@ def test_timers_on_the_heap_with_rocksdb(tmp_path: Path) -> None:
     (place,) = Flink(NEWEST).run([STEP | step | HEAP_TIMERS])
     shown = {operator.uid: operator for operator in show_savepoint(place).operators}
     for uid in ("sums", "lists", "sessions"):
-        assert shown[uid].warnings[0].startswith("its windows have no timers, which were on")
+        assert (
+            shown[uid]
+            .warnings[0]
+            .startswith("the timers of its windows are missing because they were on")
+        )
     for uid in ("kinds", "by_long", "by_tuple"):
-        assert shown[uid].warnings[0].startswith("it has no timers: if the job has any on the heap")
+        assert (
+            shown[uid].warnings[0].startswith("it has no timers; if the job has timers on the heap")
+        )
     assert shown["parts"].warnings == ()

@@ -136,9 +136,9 @@ RAW = i32(0) + i32(0) + i8(0) + i8(3) + i32(0) + i32(1) + i64(0) + i8(16) + i32(
 @pytest.mark.parametrize(
     ("subtask", "kind", "said"),
     [
-        (IN_FLIGHT, Refused.IN_FLIGHT, "1 handles of records in flight"),
+        (IN_FLIGHT, Refused.IN_FLIGHT, "1 handles of in-flight records"),
         (b"".join(CHANGELOG), Refused.CHANGELOG, "in the changelog state backend"),
-        (RAW, Refused.RAW, "raw state, as timers on the heap"),
+        (RAW, Refused.RAW, "raw state, for example heap timers"),
     ],
 )
 def test_unsupported_state_is_refused_by_name_and_can_be_dropped(
@@ -155,7 +155,7 @@ def test_unsupported_state_is_refused_by_name_and_can_be_dropped(
         repack_savepoint(str(tmp_path), str(tmp_path / "no"), max_parallelism=9)
     done = repack_savepoint(str(tmp_path), str(tmp_path / "to"), max_parallelism=9, drop=[kind])
     assert [dict(one.left_out) for one in done.operators] == [
-        {kind.value: f"it was dropped, --drop {kind}"}
+        {kind.value: f"dropped with --drop {kind}"}
     ]
     (made,) = open_savepoint(str(tmp_path / "to")).operators
     assert made.problem is None
@@ -168,7 +168,7 @@ def test_dropping_one_kind_drops_no_other(tmp_path: Path) -> None:
 
 
 def test_only_known_kinds_can_be_dropped(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="'timers' is nothing that can be dropped: that"):
+    with pytest.raises(InvalidArgumentError, match="'timers' cannot be dropped"):
         import_savepoint("s", StateStore.open(str(tmp_path)), drop=["timers"])
 
 
@@ -194,9 +194,7 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     assert set(states) == {"last", "sums", *TIMERS}
     assert states["last"] == 109
     dropped = [one for one in store.manifest().left_out if one.operator == number]
-    assert [(one.state, one.reason) for one in dropped] == [
-        ("texts", "it was dropped, --drop async")
-    ]
+    assert [(one.state, one.reason) for one in dropped] == [("texts", "dropped with --drop async")]
     with pytest.raises(LeftOutStateError, match=f"--leave-out '{number}/texts'"):
         export_savepoint(store, str(tmp_path / "no"), operators=[number])
     named = [f"{number}/texts"]
@@ -211,11 +209,15 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
 @pytest.mark.parametrize(
     ("name", "snapshot", "said"),
     [
-        (COMMITTER, snapshot_bytes(BYTES), f"operator state {COMMITTER!r} has transactions of a"),
+        (
+            COMMITTER,
+            snapshot_bytes(BYTES),
+            f"operator state {COMMITTER!r} has open sink transactions",
+        ),
         (
             "state",
             utf(f"{TWO_PHASES}$StateSerializerSnapshot") + i32(2) + bytes(20),
-            "operator state 'state' has transactions of a sink",
+            "operator state 'state' has open sink transactions",
         ),
     ],
 )
@@ -245,7 +247,7 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
     place = written(tmp_path, lambda one: of_a_sink(one, COMMITTER, snapshot_bytes(BYTES)))
     said = json.loads(CliRunner().invoke(cli, ["flink", "show", place, "--output", "json"]).stdout)
     (warning,) = said["operators"][0]["warnings"]
-    assert warning.startswith(f"{COMMITTER} has transactions of a sink")
+    assert warning.startswith(f"{COMMITTER} has open sink transactions")
 
 
 def without_timers(operator: OperatorHandles) -> OperatorHandles:
@@ -266,7 +268,7 @@ def without_timers(operator: OperatorHandles) -> OperatorHandles:
 
 def test_timers_that_a_native_savepoint_may_have_lost_are_reported(tmp_path: Path) -> None:
     place = written(tmp_path / "s", without_timers)
-    lost = "it has no timers: if the job has any on the heap, a native savepoint of RocksDB loses"
+    lost = "it has no timers; if the job has timers on the heap, a native RocksDB savepoint"
     by_long, by_tuple = show_savepoint(place).operators
     assert by_long.warnings[0].startswith(lost)
     assert by_tuple.warnings == ()
@@ -291,7 +293,10 @@ def test_windows_without_timers_are_reported_and_checkpoints_lose_none(tmp_path:
         kept = tuple(state for state in sums.states if state.kind != "timers")
         said = lost_timers(savepoint, replace(sums, states=kept))
         assert (said is not None) == is_lost
-        assert not is_lost or "its windows have no timers, which were on the heap" in str(said)
+        assert (
+            not is_lost
+            or "the timers of its windows are missing because they were on the heap" in str(said)
+        )
 
 
 def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
@@ -310,7 +315,8 @@ def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
     uids = {operator_id(uid): uid for uid in ("by_long", "by_tuple")}
     import_savepoint(place(1), store, uids=uids)
     with pytest.raises(
-        LeftOutStateError, match="the store has states of by_tuple, which would not"
+        LeftOutStateError,
+        match="the store has state of by_tuple, which the new checkpoint would lack",
     ):
         import_savepoint(place(2), store, uids=uids, operators=["by_long"])
     assert store.restore().checkpoint_id == 1
@@ -327,5 +333,5 @@ def test_a_later_import_keeps_unreadable_state(tmp_path: Path) -> None:
     place = Path(written(tmp_path / "2", made_asynchronous))
     data = (place / "_metadata").read_bytes()
     (place / "_metadata").write_bytes(data[:8] + i64(2) + data[16:])
-    with pytest.raises(LeftOutStateError, match=r"\(not read: .*'texts' of the asynchronous API"):
+    with pytest.raises(LeftOutStateError, match=r"\(unreadable: .*'texts' of the asynchronous API"):
         import_savepoint(str(place), store)

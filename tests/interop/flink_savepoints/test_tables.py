@@ -74,10 +74,10 @@ def test_no_operator_is_hidden(savepoint: str, store: StateStore) -> None:
     states = SavepointRecord.of(store.restore()).states
     reasons = Counter(state.why for state in states if state.form is not EntryForm.COLUMNS)
     assert reasons == {
-        "keys without columns lie in a key group that is not known": 4,
-        "values of DecimalData are read as bytes alone": 4,
-        "values of ArrayData are read as bytes alone": 2,
-        "values of STRUCTURED are read as bytes alone": 3,
+        "keys without columns are in an unknown key group": 4,
+        "values of DecimalData can only be read as bytes": 4,
+        "values of ArrayData can only be read as bytes": 2,
+        "values of STRUCTURED can only be read as bytes": 3,
     }
     assert len(states) == 82
 
@@ -175,7 +175,9 @@ def test_an_unknown_class_hides_nothing_if_other_metadata_describes_it() -> None
     found = read_snapshot(reader)
     assert found.raw == raw == snapshot_bytes(found.kind)
     assert isinstance(found.kind, UnknownType)
-    with pytest.raises(UnsupportedTypeError, match="values of OwnSnapshot are read as bytes alone"):
+    with pytest.raises(
+        UnsupportedTypeError, match="values of OwnSnapshot can only be read as bytes"
+    ):
         arrow_type(found.kind)
     wrong = utf("a.b.OwnSnapshot") + i32(3) + i32(911108) + i32(7) + utf("more") + inner
     with pytest.raises(UnsupportedTypeError, match=r"'a.b.OwnSnapshot' at byte"):

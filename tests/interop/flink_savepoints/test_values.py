@@ -127,7 +127,7 @@ def test_flink_values_are_read(case: dict[str, Any]) -> None:
     kind, pairs = kind_of(case), whole(case)
     spans = Spans.of([raw for raw, _ in pairs], case["name"])
     if not is_column(kind):
-        with pytest.raises(UnsupportedTypeError, match="bytes alone"):
+        with pytest.raises(UnsupportedTypeError, match="only be read as bytes"):
             decoded(kind, spans)
         return
     array = decoded(kind, spans)
@@ -153,7 +153,7 @@ def test_flink_values_are_written_byte_for_byte(case: dict[str, Any]) -> None:
 def test_the_end_of_a_flink_value_is_found(case: dict[str, Any]) -> None:
     kind = kind_of(case)
     if "kryo" in case["name"] or "Kryo" in name_of(kind):
-        with pytest.raises(UnsupportedTypeError, match="does not say where it ends"):
+        with pytest.raises(UnsupportedTypeError, match="the length of a value of"):
             skipper(kind)
         return
     for raw, _ in case["values"]:
@@ -237,15 +237,15 @@ def test_a_list_without_its_commas_is_damaged(kind: FlinkType, change: Any) -> N
 
 
 def test_half_a_surrogate_pair_is_named() -> None:
-    with pytest.raises(UnsupportedTypeError, match="half of a pair of surrogates"):
+    with pytest.raises(UnsupportedTypeError, match="an unpaired surrogate"):
         decoded(Scalar("String"), Spans.of([string_value("a\ud800")], "t"))
 
 
 def test_a_null_without_an_encoding_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="a null stands where"):
+    with pytest.raises(InvalidArgumentError, match="a value is null, which Flink's serializer"):
         encoded(pa.array([1, None]), Scalar("Long"))
 
 
 def test_bytes_after_a_value_are_refused() -> None:
-    with pytest.raises(DamagedFileError, match="v is damaged at byte 8: bytes are left"):
+    with pytest.raises(DamagedFileError, match="v is damaged at byte 8: unexpected bytes follow"):
         decoded(Scalar("Long"), Spans.of([bytes(8), bytes(9)][1:], "v"))

@@ -495,7 +495,7 @@ def test_rows_in_wrong_partitions_leave_a_target_unusable(
         return F.pmod(right(self, partitions) + 1, F.lit(partitions))
 
     monkeypatch.setattr(StoreColumns, "owner", wrong)
-    with pytest.raises(CorruptionError, match="rows lie in partitions where Spark does not look"):
+    with pytest.raises(CorruptionError, match="rows are in partitions where Spark does not look"):
         kept.export(tmp_path / "target", provider)
     refuses_to_start(kept, tmp_path / "target")
 
@@ -511,6 +511,6 @@ def test_rows_that_are_lost_leave_a_target_unusable(
         return whole(self, rows, partitions).where(F.hash("key_bytes") % 5 != 0)
 
     monkeypatch.setattr(StoreColumns, "to_bytes", fewer)
-    with pytest.raises(CorruptionError, match="Spark reads back"):
+    with pytest.raises(CorruptionError, match="Spark read"):
         kept.export(tmp_path / "target", provider)
     refuses_to_start(kept, tmp_path / "target")

@@ -206,21 +206,21 @@ def wrong(moves: Moves) -> dict[str, Callable[[], None]]:
     (other / "metadata").write_text('{"id":"9a9f6e5e-0000-4000-8000-000000000000"}')
     empty.mkdir()
     return {
-        "is as it was imported, at micro-batch 1": lambda: moves.give("new", "spark"),
+        "is unchanged since its import, at micro-batch 1": lambda: moves.give("new", "spark"),
         "is not empty": lambda: moves.hand_over("spark"),
-        "is within": lambda: moves.hand_over("store/new"),
+        "is inside": lambda: moves.hand_over("store/new"),
     }
 
 
 def wrong_later(moves: Moves) -> dict[str, Callable[[], None]]:
     return {
-        r"name the checkpoint location of that StatefulQuery \(--progress\)": (
+        r"pass the checkpoint location of that StatefulQuery \(--progress\)": (
             lambda: moves.give("new", None)
         ),
-        "is of query 9a9f6e5e": lambda: moves.give("new", "other"),
-        "is no checkpoint location of a query": lambda: moves.give("new", "empty"),
-        "has no micro-batch 2 that is done": lambda: moves.give("new", "spark"),
-        "went on with query": lambda: moves.hand_over("new"),
+        "belongs to query 9a9f6e5e": lambda: moves.give("new", "other"),
+        "is not a checkpoint location of a query": lambda: moves.give("new", "empty"),
+        "has no completed micro-batch 2": lambda: moves.give("new", "spark"),
+        "has continued with query": lambda: moves.hand_over("new"),
     }
 
 
@@ -235,12 +235,12 @@ def test_an_invalid_handover_is_refused(moves: Moves) -> None:
         with pytest.raises(InvalidArgumentError, match=said):
             call()
     moves.run("spark")
-    with pytest.raises(InvalidArgumentError, match="has state in Spark too"):
+    with pytest.raises(InvalidArgumentError, match="also has state in Spark"):
         moves.give("new", "spark")
     plan = moves.folder / "progress" / "offsets" / "2"
     plan.with_name(".2.crc").unlink()
     plan.write_text(plan.read_text().replace('"logOffset":2', '"logOffset":1'))
-    with pytest.raises(InvalidArgumentError, match="ends elsewhere"):
+    with pytest.raises(InvalidArgumentError, match="ends at other source positions"):
         moves.give("new", "progress")
     assert not (moves.folder / "new").exists()
 

@@ -227,7 +227,7 @@ def lose(pattern: str) -> Callable[[Path], None]:
 
 LOST: dict[str, tuple[str, str, type[StateStoreError], list[str]]] = {
     "query": ("hdfs", "metadata", InvalidArgumentError, ["metadata", "checkpointLocation"]),
-    "commits": ("hdfs", "commits/*", InvalidArgumentError, ["finished"]),
+    "commits": ("hdfs", "commits/*", InvalidArgumentError, ["completed"]),
     "offsets": ("hdfs", "offsets/2", MissingFileError, ["offsets/2"]),
     "offsets-before": ("hdfs", "offsets/1", MissingFileError, ["offsets/1"]),
     "operators": ("hdfs", METADATA, InvalidArgumentError, [METADATA, "operator 0"]),
@@ -342,7 +342,7 @@ def test_a_store_with_states_of_its_own(kept: Kept, tmp_path: Path) -> None:
         lambda: exports(kept, tmp_path / "target", store=tmp_path / "store"),
         lambda: import_checkpoint(kept.spark, str(kept.hdfs), store),
     ):
-        with pytest.raises(InvalidArgumentError, match="not imported from a query"):
+        with pytest.raises(InvalidArgumentError, match="not imported from a Spark query"):
             refused()
     assert store.checkpoints() == (1,)
     assert not (tmp_path / "target").exists()
@@ -361,7 +361,7 @@ def test_a_target_that_has_a_query(kept: Kept, tmp_path: Path) -> None:
 def test_a_target_within_a_location_or_a_store(kept: Kept, inside: str) -> None:
     for folder in (kept.hdfs, kept.store):
         before = content(folder)
-        with pytest.raises(InvalidArgumentError, match="within"):
+        with pytest.raises(InvalidArgumentError, match="is inside"):
             exports(kept, folder / inside)
         assert content(folder) == before
 
@@ -391,7 +391,7 @@ def test_an_export_that_did_not_finish_is_not_imported(kept: Kept, tmp_path: Pat
 def test_another_query_and_earlier_micro_batches(kept: Kept, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(kept.store, store)
-    with pytest.raises(InvalidArgumentError, match=r"query .* into a store of its own"):
+    with pytest.raises(InvalidArgumentError, match=r"query .* into a separate store"):
         import_checkpoint(kept.spark, str(kept.rocksdb), kept.new_store(store))
     with pytest.raises(InvalidArgumentError, match=r"micro-batch 2 .* later than 1"):
         import_checkpoint(kept.spark, str(kept.hdfs), kept.new_store(store), batch=1)
@@ -406,7 +406,7 @@ def test_a_query_that_changed_between_two_imports(kept: Kept, tmp_path: Path, qu
     kept.run(query, location)
     shutil.copy(kept.hdfs / "metadata", location / "metadata")  # makes it look like the same query
     (location / ".metadata.crc").unlink()
-    with pytest.raises(SchemaMismatchError, match=r"operator .*-\d.*store of its own"):
+    with pytest.raises(SchemaMismatchError, match=r"operator .*-\d.*separate store"):
         import_checkpoint(kept.spark, str(location), kept.new_store(store))
     assert kept.new_store(store).checkpoints() == (1,)
 
@@ -438,7 +438,7 @@ def test_states_outside_the_query_are_not_lost_silently(kept: Kept, tmp_path: Pa
     arguments = (kept.spark, store, str(tmp_path / "to"))
     with pytest.raises(LeftOutStateError, match=r"mine/notes .*--leave-out 'mine/notes'"):
         export_checkpoint(*arguments, partitions=3)
-    with pytest.raises(StateNotFoundError, match=r"nothing is called 'mine/note'.*mine/notes"):
+    with pytest.raises(StateNotFoundError, match=r"'mine/note' cannot be left out.*mine/notes"):
         export_checkpoint(*arguments, partitions=3, leave_out=["mine/note"])
     assert not (tmp_path / "to").exists()
     done = export_checkpoint(*arguments, partitions=3, leave_out=["mine"], dry_run=True)

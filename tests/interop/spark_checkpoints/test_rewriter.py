@@ -117,14 +117,16 @@ def refused(spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Pat
 
 
 def test_each_store_needs_its_rows(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"were given for none; .* operator 0, store 'd"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"were passed for none, .* operator 0, store 'd"
+    ):
         refused({})
-    with pytest.raises(InvalidArgumentError, match="operator 1, store 'x'; the stores of"):
+    with pytest.raises(InvalidArgumentError, match="operator 1, store 'x', but the stores of"):
         refused({STORE: sessions[1], (1, "x"): sessions[1]})
 
 
 def test_partitions_are_counted(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
-    with pytest.raises(ParallelismError, match="has 3 partitions; the rows for it are in 2"):
+    with pytest.raises(ParallelismError, match="has 3 partitions, but its rows are in 2"):
         refused({STORE: sessions[1].repartition(2, "partition_key")})
 
 
@@ -132,9 +134,11 @@ def test_columns_and_their_types_are_compared(
     refused: Refused, sessions: tuple[Path, DataFrame]
 ) -> None:
     rows = sessions[1].repartition(NEW, "partition_key")
-    with pytest.raises(SchemaMismatchError, match="have columns key_bytes, value_bytes, col"):
+    with pytest.raises(
+        SchemaMismatchError, match="must have the columns key_bytes, value_bytes, col"
+    ):
         refused({STORE: rows.drop("value_bytes")})
-    with pytest.raises(SchemaMismatchError, match=r"store 'default' takes rows of struct<part"):
+    with pytest.raises(SchemaMismatchError, match=r"store 'default' requires rows of struct<part"):
         refused({STORE: rows.withColumn("value_bytes", F.lit(1))})
 
 
@@ -160,7 +164,7 @@ def test_rows_that_cannot_be_read(refused: Refused, sessions: tuple[Path, DataFr
 def test_other_providers_are_refused(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
     offsets = refused.new / "offsets" / str(refused.batch)
     offsets.write_text(offsets.read_text().replace("RocksDB", "HDFSBacked"))
-    with pytest.raises(IncompatibleStateError, match=r"RocksDB alone, .* is hdfs"):
+    with pytest.raises(IncompatibleStateError, match=r"only RocksDB, .* is hdfs"):
         refused({STORE: sessions[1]})
 
 
@@ -186,6 +190,6 @@ def test_spark_has_the_rewriter(spark: SparkSession, monkeypatch: pytest.MonkeyP
 def test_spark_connect_is_refused() -> None:
     client = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(
-        InvalidArgumentError, match=r"writing the state of a query needs .* Classic"
+        InvalidArgumentError, match=r"writing the state of a query requires .* Classic"
     ):
         check_spark(client)

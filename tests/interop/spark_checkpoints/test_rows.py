@@ -183,5 +183,7 @@ def test_key_and_value_are_required(spark: SparkSession, columns: list[str]) -> 
 
 def test_key_and_value_are_structs(spark: SparkSession) -> None:
     frame = spark.range(1).select(F.struct("id").alias("key"), F.col("id").alias("value"))
-    with pytest.raises(UnsupportedTypeError, match=r"'value' of a state is a struct, not bigint"):
+    with pytest.raises(
+        UnsupportedTypeError, match=r"'value' of a state must be a struct, not bigint"
+    ):
         encoded(frame)

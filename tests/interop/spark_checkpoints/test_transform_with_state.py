@@ -309,13 +309,13 @@ def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Pa
     row = moves.store.restore().keyed(UID, "last").to_spark().drop("key_group").first()
     assert row is not None
     moves.store.maintenance.edit(UID, "last", put=[row.asDict() | {"last": 1}])
-    with pytest.raises(UnsupportedTypeError, match=r"'last' .* keeps its variables as avro"):
+    with pytest.raises(UnsupportedTypeError, match=r"'last' .* stores its variables as avro"):
         moves.give("at-7", 7)
     assert not (tmp_path / "at-7").exists()
 
 
 def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedTypeError, match="with provider rocksdb alone"):
+    with pytest.raises(UnsupportedTypeError, match="only with provider rocksdb"):
         export_checkpoint(
             taken.moves.spark,
             taken.moves.store,

@@ -126,9 +126,9 @@ def _found(
         raise StateNotFoundError(f"{savepoint.place} has no operator {record.operator!r}")
     if max_parallelism not in (None, operator.max_parallelism):
         raise ParallelismError(
-            f"operator {record.operator!r} has {operator.max_parallelism} key groups and cannot be "
-            f"carried to {max_parallelism}: its state is copied as it is. Export without "
-            "--max-parallelism, or leave the operator out (--leave-out)"
+            f"operator {record.operator!r} has {operator.max_parallelism} key groups and "
+            f"cannot be carried to {max_parallelism}, because its state is copied unchanged. "
+            "Export without --max-parallelism, or leave the operator out (--leave-out)"
         )
     for subtask in operator.subtasks:
         for part, text in unread_parts(subtask):
@@ -145,13 +145,14 @@ def _unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
         data = read_metadata_file(places.storage)
     except FileNotFoundError:
         raise MissingFileError(
-            f"{savepoint.place} has no {METADATA} any more: nothing can be carried from it. Leave "
-            "the operators out (--leave-out)"
+            f"{savepoint.place} no longer has {METADATA}, so nothing can be carried from it. "
+            "Leave the operators out (--leave-out)"
         ) from None
     if hashlib.sha256(data).hexdigest() != savepoint.digest:
         raise InvalidArgumentError(
-            f"{savepoint.place}/{METADATA} has changed since the import (its SHA-256 differs): "
-            "nothing can be carried from it. Import the savepoint again, or leave the operators out"
+            f"{savepoint.place}/{METADATA} has changed since the import (its SHA-256 "
+            "differs), so nothing can be carried from it. Import the savepoint again, or "
+            "leave the operators out (--leave-out)"
         )
     return read_metadata(data, f"{savepoint.place}/{METADATA}")
 

@@ -110,8 +110,8 @@ class ExportedKeyed:
             known = state.entry.contents
             if known is not None and not hides(state.entry.state, state.now_ms) and known != seen:
                 raise CorruptionError(
-                    f"{state.entry.state}: {seen.rows} rows were read, and {known.rows} are "
-                    "recorded, or their values are others"
+                    f"{state.entry.state}: {seen.rows} rows were read, but the manifest says "
+                    f"{known.rows} rows, or the values differ; run 'statestore verify'"
                 )
         return tuple(self._normal)
 

@@ -112,9 +112,9 @@ def _with_offsets(
         )
     for topic, partition in sorted(wanted):
         raise InvalidArgumentError(
-            f"{one.state} has no split of partition {partition} of topic {topic!r}, for which "
-            "there is an offset: a source of Flink finds new partitions by itself. Delete that "
-            "element"
+            f"{one.state} has no split for partition {partition} of topic {topic!r}, but the "
+            "offsets have this partition: a Flink source discovers new partitions itself. "
+            "Delete this element of the offsets"
         )
     return moved
 
@@ -193,7 +193,7 @@ def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
         keys = encoded(plan.key.there(rows), plan.key.kind).to_pylist()
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
-            f"{plan.state}: its elements cannot be written as {plan.type_name}: {error}"
+            f"the elements of {plan.state} cannot be written as {plan.type_name}: {error}"
         ) from error
     entries = [key + value for key, value in zip(keys, values, strict=True)]
     return [b"".join([i32(len(entries)), *entries])]

@@ -127,7 +127,7 @@ def plan_export(
         otherwise="; --carry copies a whole operator unchanged from the imported savepoint",
     )
     left = [
-        LeftOut(uid, name, "it was to be left out" if (uid, name) in unwanted else "not asked for")
+        LeftOut(uid, name, "as requested" if (uid, name) in unwanted else "not selected")
         for uid, name in sorted(known)
         if (uid, name) in unwanted or uid not in asked_for
     ]
@@ -149,7 +149,9 @@ def plan_export(
             offsets = next((view.state for view in views if view.operator == uid), None)
             plans.append(replace(made, offsets=offsets))
     if not plans:
-        raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
+        raise InvalidArgumentError(
+            "no state is left to write, but a savepoint must have at least one; leave out less"
+        )
     whole = record if operators is None else None
     return ExportPlan(tuple(plans), tuple(left), whole, carried)
 
@@ -161,8 +163,8 @@ def _carried(
     for name in names:
         if not any(operator.is_named(name) for operator in operators):
             raise StateNotFoundError(
-                f"no operator {name!r} can be carried unchanged from an imported savepoint; those "
-                f"that checkpoint {checkpoint_id} lacks as a whole: "
+                f"no operator {name!r} can be carried unchanged from an imported savepoint; "
+                f"checkpoint {checkpoint_id} lacks these whole operators: "
                 f"{left_out_text(operators) or 'none'}"
             )
     return tuple(operator for operator in operators if any(map(operator.is_named, names)))
@@ -189,7 +191,7 @@ def _unwanted(
         if not own and not any(one.is_named(text) for one in missing):
             stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
             raise StateNotFoundError(
-                f"nothing is called {text!r} that could be left out: name an operator or "
+                f"{text!r} cannot be left out because it does not exist: name an operator or "
                 f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
                 f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
             )
@@ -205,7 +207,7 @@ def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut
         LeftOut(
             uid,
             name,
-            f"its offsets are written into the splits of {SOURCE_READER_STATE}",
+            f"the offsets are written into the splits of {SOURCE_READER_STATE}",
             is_written_elsewhere=True,
         )
         for uid, name in sorted(known - imported)
@@ -241,10 +243,10 @@ def _refuse_unknown(
     for uid in operators or ():
         if uid not in uids:
             raise StateNotFoundError(
-                f"there is no operator {uid!r} in the checkpoint; it has {', '.join(uids)}"
+                f"the checkpoint has no operator {uid!r}; it has {', '.join(uids)}"
             )
     for uid, name in sorted({*states} - known):
-        raise StateNotFoundError(f"there is no state {name!r} of operator {uid!r}")
+        raise StateNotFoundError(f"operator {uid!r} has no state {name!r}")
 
 
 def _operator(
@@ -324,15 +326,15 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
     for one in keyed:
         if one.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{one.state} has keys of type {name_of(one.flink.key)}, and {keyed[0].state} of "
-                f"{name_of(keyed[0].flink.key)}: an operator of Flink has one type of keys; export "
-                "them without one of the two"
+                f"{one.state} has keys of type {name_of(one.flink.key)}, but {keyed[0].state} "
+                f"has keys of type {name_of(keyed[0].flink.key)}: a Flink operator has only "
+                "one key type; leave one of the two states out"
             )
         other = names.setdefault(one.flink.name, one)
         if other is not one:
             raise UnsupportedTypeError(
-                f"{one.state} and {other.state} would both be {one.flink.name!r} in Flink, which "
-                "has one timer service of a name: export them without one of the two"
+                f"{one.state} and {other.state} would both be named {one.flink.name!r} in Flink, "
+                "which allows one timer service per name; leave one of the two states out"
             )
 
 
@@ -348,8 +350,8 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedExport:
     elif state.hash_scheme == "pyflink":
         if state.namespace:
             raise UnsupportedTypeError(
-                f"{state} has the namespace {', '.join(state.namespace)}: windows of PyFlink are "
-                "not written from what a store says of them; leave the state out"
+                f"{state} has the namespace {', '.join(state.namespace)}: PyFlink windows "
+                "cannot be written from the columns of a store; leave the state out"
             )
         name = python_name(state.name)
         map_key = _python_part(state, map_key) if state.kind is StateKind.MAP else map_key
@@ -435,8 +437,8 @@ def _value(state: KeyedState, *, as_tuple: bool) -> ExportPart:
     names = [name for name in state.values if name != clock]
     if state.kind is StateKind.TIMERS and state.values:
         raise UnsupportedTypeError(
-            f"{state} are timers with the column {state.values[0]!r}: a timer of Flink is a time, "
-            "a key and a namespace, and has no value"
+            f"{state} are timers with the value column {state.values[0]!r}, but a Flink timer has "
+            "only a time, a key and a namespace; remove the column, or leave the state out"
         )
     return _part(names, _typed(state, names, state.schema), as_tuple=as_tuple)
 
@@ -491,9 +493,9 @@ def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePla
     names = state.schema.names
     if set(names) >= _OFFSETS:
         raise UnsupportedTypeError(
-            f"{state} has offsets of Kafka: a source of Flink keeps its splits with what its "
-            "coordinator knows, and without that reads all topics from where its job says. Leave "
-            "the state out, and start the job's source at these offsets "
+            f"{state} has Kafka offsets, which cannot be written without the state of the "
+            "source's coordinator: the source would read all topics from its configured "
+            "start. Leave the state out, and start the job's source at these offsets "
             "(OffsetsInitializer.offsets) under another uid"
         )
     columns = _typed(state, names, state.schema)

@@ -61,7 +61,7 @@ def prove_keyed(found: FlinkOperator, plan: OperatorExport, wanted: Sequence[Row
         CorruptionError: if the rows differ, or rows are in wrong key groups.
     """
     if found.problem is not None:
-        raise CorruptionError(f"operator {plan.uid!r} is not read back: {found.problem}")
+        raise CorruptionError(f"cannot read back operator {plan.uid!r}: {found.problem}")
     for state, rows in zip(plan.keyed, wanted, strict=True):
         seen = RowSet(0, 0)
         names = [one.name for one in found.states]
@@ -72,8 +72,8 @@ def prove_keyed(found: FlinkOperator, plan: OperatorExport, wanted: Sequence[Row
             seen = RowSet(seen.rows + more.rows, combine((seen.digest, more.digest)))
         if seen != rows:
             raise CorruptionError(
-                f"{state.state}: {seen.rows} rows are read back, and {rows.rows} were written, or "
-                "their values are others: nothing was made a savepoint"
+                f"verification of {state.state} failed: {seen.rows} rows were read back, but "
+                f"{rows.rows} were written, or the values differ; no savepoint was made"
             )
 
 
@@ -131,7 +131,9 @@ def _table(
 def _placed(rows: pa.Table, plan: KeyedExport, max_parallelism: int, groups: Groups) -> pa.Table:
     wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
     if wrong:
-        raise CorruptionError(f"{plan.state}: {wrong} rows were written to wrong key groups")
+        raise CorruptionError(
+            f"verification of {plan.state} failed: {wrong} rows were written to wrong key groups"
+        )
     return rows
 
 
@@ -149,7 +151,7 @@ def _imported_table(
     as_bytes = columns.form is EntryForm.VALUE_BYTES
     found = state_rows(entries, prefix, as_bytes=as_bytes)
     if plan.flink.kind == "list" and not as_bytes:
-        assert found.value is not None, "a list has elements"
+        assert found.value is not None, "a list must have elements"
         edges = found.value.offsets.to_numpy(zero_copy_only=False)
         groups = np.repeat(groups, np.diff(edges))
     return _placed(columns.table(found), plan, max_parallelism, groups)
@@ -210,6 +212,7 @@ def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None
             there = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
             if element_set(there) != element_set(rows):
                 raise CorruptionError(
-                    f"{state.plan.state}: subtask {subtask} has {len(there)} elements when read "
-                    f"back, and should have {len(rows)}, or others: nothing was made a savepoint"
+                    f"verification of {state.plan.state} failed: subtask {subtask} has "
+                    f"{len(there)} elements instead of {len(rows)}, or the elements differ; "
+                    "no savepoint was made"
                 )

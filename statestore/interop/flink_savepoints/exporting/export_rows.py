@@ -241,8 +241,8 @@ def _written(
         return encoded_list(array, kind) if is_list else encoded(array, kind)
     except InvalidArgumentError as error:
         raise UnsupportedTypeError(
-            f"{plan.state}: the column {', '.join(names)} cannot be written as {name_of(kind)}: "
-            f"{error}"
+            f"{plan.state}: the column {', '.join(names)} cannot be written as "
+            f"{name_of(kind)}: {error}"
         ) from error
 
 

@@ -197,7 +197,7 @@ def export_savepoint(
     target = open_storage(place, options)
     if f"{target.url}/".startswith(f"{store.url.rstrip('/')}/"):
         raise InvalidArgumentError(
-            f"{target.url} is within {store.url}: a savepoint is written to a folder of its own"
+            f"{target.url} is inside the store {store.url}; choose a folder outside the store"
         )
     carried = None
     if plan.carried and record is not None:

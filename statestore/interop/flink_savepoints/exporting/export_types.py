@@ -111,13 +111,13 @@ class ImportedPart(ExportPart):
 
     def there(self, rows: pa.Table) -> pa.Array:
         """Convert the columns to values of Flink."""
-        assert self.imported is not None, "it was made of columns"
+        assert self.imported is not None, "the state was made of columns"
         arrays = [_whole(rows.column(name)) for name in self.names]
         return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
 
     def back(self, values: pa.Array) -> dict[str, pa.Array]:
         """Convert values of Flink to columns, by name."""
-        assert self.imported is not None, "it was made of columns"
+        assert self.imported is not None, "the state was made of columns"
         return dict(zip(self.names, self.imported.columns(values), strict=True))
 
 

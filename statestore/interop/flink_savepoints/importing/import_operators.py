@@ -107,7 +107,7 @@ def element_columns(
     found = {}
     for part, columns in parts.items():
         if not columns.fields:
-            raise UnsupportedTypeError("an element of nothing is no column")
+            raise UnsupportedTypeError("a type without columns cannot be an element")
         named: list[str] = []
         prefix = "" if part == "value" else f"{part}_"
         default = "value_bytes" if columns.kind is None else part

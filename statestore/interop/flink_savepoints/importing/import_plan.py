@@ -131,7 +131,7 @@ def plan_import(
             )
         )
         if operators and is_wanted and problem is not None:
-            raise UnsupportedTypeError(f"operator {operator.title} is not read: {problem}")
+            raise UnsupportedTypeError(f"cannot read operator {operator.title}: {problem}")
     if before is not None:
         _refuse_left_out(found, before)
     return tuple(found)
@@ -141,15 +141,15 @@ def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord
     """Refuse to lose the store's state of an operator that is still in the savepoint."""
     stored = {state.operator for state in before.states}
     left = [
-        f"{one.name} (not read: {one.problem})" if one.is_wanted else one.name
+        f"{one.name} (unreadable: {one.problem})" if one.is_wanted else one.name
         for one in planned
         if one.name in stored and (not one.is_wanted or one.problem is not None)
     ]
     if left:
         raise LeftOutStateError(
-            f"the store has states of {', '.join(left)}, which would not be in the new checkpoint, "
-            "and that is the state of the whole job: import all operators that the store has, or "
-            "into a store of its own"
+            f"the store has state of {', '.join(left)}, which the new checkpoint would lack "
+            "although a checkpoint has the state of the whole job: import all operators that "
+            "the store has, or import into a separate store"
         )
 
 
@@ -179,7 +179,8 @@ def _names(savepoint: FlinkSavepoint, uids: Mapping[str, str]) -> dict[str, str]
     for number, uid in uids.items():
         if number not in known:
             raise InvalidArgumentError(
-                f"{savepoint.url} has no operator of id {number}, which is to have the uid {uid!r}"
+                f"{savepoint.url} has no operator with the id {number}, which is the hash of "
+                f"the uid {uid!r}; check the uid"
             )
     wanted = {}
     for operator in savepoint.operators:
@@ -276,8 +277,8 @@ def _as_stored(state: KeyedStateInfo, stored: ImportedState, max_parallelism: in
     if now is None or now.schema != before.schema:
         raise SchemaMismatchError(
             f"state {stored.name!r} of operator {stored.operator} has other types than in the "
-            f"checkpoint before, where its columns are {', '.join(before.schema.names)}: import "
-            "the savepoint into a store of its own"
+            f"previous checkpoint, where its columns are {', '.join(before.schema.names)}; "
+            "import the savepoint into a separate store"
         )
     return now
 
@@ -305,9 +306,9 @@ def _check_tables(tables: Mapping[str, Any], operator: FlinkOperator) -> None:
             allowed = ("key", "namespace") if place is tables else (*_PARTS,)
             if part not in allowed or not (is_list or isinstance(names, str)):
                 raise InvalidArgumentError(
-                    f"names of columns of operator {operator.title}: {part} = {names!r}: give "
-                    f"{', '.join(allowed)} a name or a list of them, and a state of PyFlink's a "
-                    f"{_TYPE}, such as 'ValueState<LONG>'"
+                    f"column names of operator {operator.title}: {part} = {names!r} is not "
+                    f"valid: give {', '.join(allowed)} a name or a list of names, and a "
+                    f"PyFlink state a {_TYPE}, for example 'ValueState<LONG>'"
                 )
 
 

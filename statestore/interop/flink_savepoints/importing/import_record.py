@@ -215,9 +215,9 @@ class SavepointRecord:
             (savepoint,) = _elements(restored, _SAVEPOINT)
         except StateNotFoundError:
             raise InvalidArgumentError(
-                f"checkpoint {restored.checkpoint_id} was not imported from a savepoint of Flink: "
-                f"it has no state {_SAVEPOINT!r} of operator {RECORD!r}. Make one with "
-                "'statestore flink import'"
+                f"checkpoint {restored.checkpoint_id} was not imported from a Flink "
+                f"savepoint: it has no state {_SAVEPOINT!r} of operator {RECORD!r}. Create "
+                "such a checkpoint with 'statestore flink import'"
             ) from None
         operators = tuple(
             ImportedOperator(**one | {"finished_subtasks": tuple(one["finished_subtasks"])})

@@ -254,19 +254,19 @@ def _refuse_other(
     """Refuse a store whose newest checkpoint is from another job or from a later savepoint."""
     if not {operator.id for operator in before.operators} & set(operators):
         raise InvalidArgumentError(
-            f"{store.url} has the savepoint {before.place}, of which no operator is in this one: "
-            "import another job into a store of its own"
+            f"{store.url} was imported from the savepoint {before.place}, which has no "
+            "operator in common with this savepoint; import another job into a separate store"
         )
     if before.checkpoint > number:
         raise InvalidArgumentError(
-            f"{store.url} has checkpoint {before.checkpoint} of the job, which is later than "
-            f"{number}: import an earlier one into a store of its own"
+            f"{store.url} already has checkpoint {before.checkpoint} of the job, which is "
+            f"later than {number}; import an earlier checkpoint into a separate store"
         )
 
 
 def _check_threads(threads: int | None) -> None:
     if threads is not None and not (is_int(threads) and 1 <= threads <= _MOST_THREADS):
-        raise InvalidArgumentError(f"threads lies in 1..{_MOST_THREADS}, not {threads!r}")
+        raise InvalidArgumentError(f"threads must be in 1..{_MOST_THREADS}, not {threads!r}")
 
 
 def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> None:
@@ -280,8 +280,8 @@ def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> 
     for name in ttl:
         if name not in known:
             raise StateNotFoundError(
-                f"no state {name!r} has times of last access, for a time to live; those that have "
-                f"are {', '.join(sorted(known)) or 'none'}"
+                f"no state {name!r} has last-access times, which a TTL requires; the states "
+                f"with last-access times are {', '.join(sorted(known)) or 'none'}"
             )
 
 
@@ -299,7 +299,7 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
     ]
     if found:
         raise UnsupportedTypeError(
-            f"{url} has state without a column form, which is refused: {'; '.join(found)}"
+            f"{url} has state without a column form, which was to be refused: {'; '.join(found)}"
         )
 
 
@@ -393,13 +393,14 @@ def _keyed(
         except DamagedFileError as error:
             if one.python:
                 raise InvalidArgumentError(
-                    f"state {one.info.name!r} of operator {planned.name} is not what is declared "
-                    f"of it, {one.python}: say what the job has, or nothing for bytes ({error})"
+                    f"state {one.info.name!r} of operator {planned.name} is not of the "
+                    f"declared type {one.python}; declare the type that the job uses, or none "
+                    f"to import bytes ({error})"
                 ) from error
             raise
         contents = entry.contents
-        assert contents is not None, "all rows of the state were given"
-        assert planned.header is not None, "an operator with states has a header"
+        assert contents is not None, "all rows of the state must be passed"
+        assert planned.header is not None, "an operator with states must have a header"
         raw = {name: snapshot.raw for name, snapshot in one.info.serializers.items()}
         return ImportedState(
             operator=planned.name,
@@ -418,7 +419,7 @@ def _keyed(
             digest=contents.digest,
             python=one.python,
         )
-    raise AssertionError("a state has a form")
+    raise AssertionError("a state must have a form")
 
 
 def _written(

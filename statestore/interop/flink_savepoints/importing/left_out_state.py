@@ -15,7 +15,7 @@ from statestore.interop.flink_savepoints.read.savepoint import FlinkOperator, Fl
 __all__ = ["NOT_ASKED_FOR", "checkpoint_left_out", "dropped_parts", "has_state", "left_out_of"]
 
 COMMAND = "flink import"
-NOT_ASKED_FOR = "the import did not ask for it"
+NOT_ASKED_FOR = "the import did not select it"
 
 
 def has_state(operator: OperatorHandles) -> bool:
@@ -54,7 +54,7 @@ def left_out_of(
         yield LeftOutState(
             operator=master.name,
             state="master-state",
-            reason="the state of a hook of the job is not imported",
+            reason="the state of a job's hook is not imported",
             command=COMMAND,
         )
 
@@ -68,7 +68,7 @@ def dropped_parts(whole: OperatorHandles, operator: FlinkOperator) -> Iterator[t
     """
     kinds = dict.fromkeys(kind for subtask in whole.subtasks for kind, _ in unread_parts(subtask))
     for kind in kinds:
-        yield kind.value, f"it was dropped, --drop {kind}"
+        yield kind.value, f"dropped with --drop {kind}"
     states = (
         info.name
         for part in operator.parts
@@ -76,7 +76,7 @@ def dropped_parts(whole: OperatorHandles, operator: FlinkOperator) -> Iterator[t
         if state is None
     )
     for name in dict.fromkeys(states):
-        yield name, "it was dropped, --drop async"
+        yield name, "dropped with --drop async"
 
 
 def checkpoint_left_out(
@@ -136,14 +136,14 @@ def _dropped_later(manifest: Manifest, record: SavepointRecord | None) -> Iterat
         yield LeftOutState(
             operator=state.operator,
             state=state.state,
-            reason="it was imported, and dropped later",
+            reason="imported, but dropped later",
             command="snapshot",
             id=operator_id,
         )
 
 
 def _transactions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((name, "it was dropped, --drop transactions") for name in names)
+    return ((name, "dropped with --drop transactions") for name in names)
 
 
 def _record(name: str, data: OperatorHandles, state: str | None, reason: str) -> LeftOutState:

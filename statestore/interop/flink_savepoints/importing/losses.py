@@ -33,10 +33,13 @@ def lost_timers(savepoint: FlinkSavepoint, operator: FlinkOperator) -> str | Non
     has_timers = any(state.kind == "timers" for state in operator.states)
     if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
         return None
-    lost = "a native savepoint of RocksDB loses them, for Flink too; take a canonical one"
+    lost = (
+        "a native RocksDB savepoint does not contain them, so Flink would lose them too; take a "
+        "canonical one"
+    )
     if any(state.namespace in _WINDOWS for state in operator.states):
-        return f"its windows have no timers, which were on the heap: {lost}"
-    return f"it has no timers: if the job has any on the heap, {lost}"
+        return f"the timers of its windows are missing because they were on the heap: {lost}"
+    return f"it has no timers; if the job has timers on the heap, {lost}"
 
 
 def transactions(operator: OperatorHandles) -> Iterator[str]:
@@ -50,6 +53,7 @@ def transactions(operator: OperatorHandles) -> Iterator[str]:
 def transactions_said(names: str) -> str:
     """Return the reason why these states are refused."""
     return (
-        f"{names} has transactions of a sink, which a copy would commit again, or miss: stop the "
-        f"job with a savepoint and let it commit, or drop them (--drop {Refused.TRANSACTIONS})"
+        f"{names} has open sink transactions, which a copy would commit again or miss: stop "
+        "the job with a savepoint so that they are committed, or drop them (--drop "
+        f"{Refused.TRANSACTIONS})"
     )

@@ -40,7 +40,7 @@ def refused_kinds(names: Collection[str]) -> frozenset[Refused]:
     for name in names:
         if name not in known:
             raise InvalidArgumentError(
-                f"{name!r} is nothing that can be dropped: that is {', '.join(known)}"
+                f"{name!r} cannot be dropped; droppable are {', '.join(known)}"
             )
     return frozenset(map(Refused, names))
 
@@ -68,11 +68,11 @@ def kept(subtask: Subtask, drop: Collection[Refused]) -> Subtask:
 def unread_parts(subtask: Subtask) -> Iterator[tuple[Refused, str]]:
     """Yield each unsupported kind of state of a subtask, and its description."""
     if subtask.channels:
-        records = f"{len(subtask.channels)} handles of records in flight"
-        yield Refused.IN_FLIGHT, f"{records}, of an unaligned checkpoint: take a savepoint"
+        records = f"{len(subtask.channels)} handles of in-flight records"
+        yield Refused.IN_FLIGHT, f"{records} of an unaligned checkpoint: take a savepoint"
     if isinstance(subtask.keyed, ChangelogHandle):
         what = "its state in the changelog state backend"
         yield Refused.CHANGELOG, f"{what}: take a canonical savepoint"
     if subtask.raw_keyed is not None or subtask.raw_operator is not None:
-        what = "raw state, as timers on the heap of a job with RocksDB are in a checkpoint"
+        what = "raw state, for example heap timers of a RocksDB job in a checkpoint"
         yield Refused.RAW, f"{what}: take a canonical savepoint"

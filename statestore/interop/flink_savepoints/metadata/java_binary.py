@@ -98,9 +98,11 @@ class Reader:
         """Return the next ``count`` bytes and advance."""
         at = self.at
         if count < 0:
-            raise self.damaged(f"a length is {count}")
+            raise self.damaged(f"the length {count} is negative")
         if count > len(self.data) - at:
-            raise self.damaged(f"{count} bytes are needed, and {len(self.data) - at} are left")
+            raise self.damaged(
+                f"{count} bytes are required, but only {len(self.data) - at} are left"
+            )
         self.at = at + count
         return self.data[at : at + count]
 
@@ -112,7 +114,7 @@ class Reader:
         """Read a boolean: a byte that must be 0 or 1."""
         value = self.take(1)[0]
         if value > 1:
-            raise self.damaged(f"{value} stands where 0 or 1 does", at=self.at - 1)
+            raise self.damaged(f"the byte {value} should be 0 or 1", at=self.at - 1)
         return value == 1
 
     def u8(self) -> int:
@@ -158,20 +160,20 @@ class Reader:
         """Read the 32-bit number of items that follow, each of at least ``each`` bytes."""
         count = self.i32()
         if not 0 <= count * each <= self.left:
-            raise self.damaged(f"{count} {what} do not fit into {self.left} bytes", at=self.at - 4)
+            raise self.damaged(f"{count} {what} do not fit in {self.left} bytes", at=self.at - 4)
         return count
 
     def expect(self, wanted: int, what: str) -> None:
         """Read a 32-bit constant and check its value."""
         found = self.i32()
         if found != wanted:
-            problem = f"{what} is {found & 0xFFFFFFFF:#x}, not {wanted & 0xFFFFFFFF:#x}"
+            problem = f"{what} is {found & 4294967295:#x} instead of {wanted & 4294967295:#x}"
             raise self.damaged(problem, at=self.at - 4)
 
     def begins_with(self, wanted: memoryview, what: str) -> None:
         """Read bytes that are always the same at the beginning of ``what``."""
         if self.left < len(wanted) or self.take(len(wanted)) != wanted:
-            raise self.damaged(f"it does not begin as {what} does", at=0)
+            raise self.damaged(f"it does not begin like {what}", at=0)
 
     def utf(self) -> str:
         """Read text in the format of ``DataOutput.writeUTF``: a 16-bit length, then the text."""
@@ -188,7 +190,7 @@ class Reader:
             return text if text.isascii() else _characters(text)
         except UnicodeDecodeError:
             at = self.at - len(data)
-            problem = "text is not as Java writes it, or has half of a character"
+            problem = "a text does not have Java's encoding, or ends with half a character"
             raise self.damaged(problem, at=at) from None
 
     def varint(self) -> int:
@@ -199,12 +201,12 @@ class Reader:
             value |= (byte & 0x7F) << (7 * number)
             if byte < 0x80:
                 return value
-        raise self.damaged("a number has no end", at=self.at - _BYTES_OF_VARINT)
+        raise self.damaged("a variable-length number does not end", at=self.at - _BYTES_OF_VARINT)
 
     def characters(self, length: int) -> str:
         """Read ``length`` 16-bit characters in the format of ``StringValue``."""
         if length > self.left:
-            raise self.damaged(f"a text of {length} characters does not fit into {self.left} bytes")
+            raise self.damaged(f"a text of {length} characters does not fit in {self.left} bytes")
         whole = bytes(self.data[self.at : self.at + length])
         if whole.isascii():
             self.at += length
@@ -217,7 +219,7 @@ class Reader:
     def end(self, what: str) -> None:
         """Raise an error if any bytes are left."""
         if self.left:
-            raise self.damaged(f"{self.left} bytes are left behind {what}")
+            raise self.damaged(f"{self.left} unexpected bytes follow {what}")
 
 
 def _characters(text: str) -> str:
@@ -268,7 +270,7 @@ def utf(text: str) -> bytes:
     data = _modified_utf8(text)
     if len(data) > _LONGEST_UTF:
         raise InvalidArgumentError(
-            f"a name of {len(data)} bytes is too long for Flink, which takes {_LONGEST_UTF}"
+            f"a name has {len(data)} bytes, but Flink allows at most {_LONGEST_UTF}; shorten it"
         )
     return len(data).to_bytes(2, "big") + data
 

@@ -48,7 +48,7 @@ def read_java_object(reader: Reader) -> object:
     Raises DamagedFileError if the bytes are not such a stream, or contain elements that Flink's
     types never have.
     """
-    reader.expect(_HEADER - (1 << 32), "the beginning of an object of Java")
+    reader.expect(_HEADER - (1 << 32), "the header of a Java object stream")
     return _Stream(reader).content()
 
 
@@ -58,7 +58,7 @@ class _Stream:
         self.handles: list[object] = []
 
     def content(self) -> object:
-        with self.reader.nested("objects of Java"):
+        with self.reader.nested("Java objects"):
             return self.one_content(self.reader)
 
     def one_content(self, reader: Reader) -> object:
@@ -83,7 +83,7 @@ class _Stream:
             return reader.bytes(reader.u8())
         if kind == _LONG_BLOCK:
             return reader.bytes(reader.i32())
-        raise reader.damaged(f"{kind:#x} begins no object of Java", at=reader.at - 1)
+        raise reader.damaged(f"{kind:#x} does not begin a Java object", at=reader.at - 1)
 
     def kept(self, value: object) -> object:
         self.handles.append(value)
@@ -92,7 +92,9 @@ class _Stream:
     def referred(self) -> object:
         number = self.reader.i32() - _FIRST_HANDLE
         if not 0 <= number < len(self.handles):
-            raise self.reader.damaged("an object of Java refers to none", at=self.reader.at - 4)
+            raise self.reader.damaged(
+                "a Java object has an invalid reference", at=self.reader.at - 4
+            )
         return self.handles[number]
 
     def text(self, kind: int) -> str:
@@ -102,13 +104,13 @@ class _Stream:
         begin = self.reader.at
         found = self.content()
         if found is not None and not isinstance(found, _Class):
-            raise self.reader.damaged("a class of Java is expected", at=begin)
+            raise self.reader.damaged("a Java class is expected", at=begin)
         return found
 
     def described(self, kind: int) -> _Class:
         reader = self.reader
         if kind == _PROXY:
-            raise reader.damaged("a proxy of Java is no type")
+            raise reader.damaged("a Java proxy is not a type")
         found = _Class(reader.utf())
         reader.take(8)  # serialVersionUID
         self.handles.append(found)
@@ -134,7 +136,7 @@ class _Stream:
     def instance(self) -> JavaObject:
         described = self.class_of()
         if described is None:
-            raise self.reader.damaged("an object of Java has no class")
+            raise self.reader.damaged("a Java object has no class")
         found = JavaObject(described.name)
         self.handles.append(found)
         classes = []
@@ -143,10 +145,12 @@ class _Stream:
             classes.append(at)
             at = at.above
             if len(classes) > _MOST_CLASSES:
-                raise self.reader.damaged("a class of Java is above itself")
+                raise self.reader.damaged("a Java class is its own superclass")
         for one in reversed(classes):
             if one.flags & _EXTERNALIZABLE and not one.flags & _IN_BLOCKS:
-                raise self.reader.damaged(f"{one.name} writes itself in a way that has no end")
+                raise self.reader.damaged(
+                    f"{one.name} has its own serialization format, whose end is unknown"
+                )
             if one.flags & _SERIALIZABLE:
                 found.fields |= self.values(one)
             if one.flags & (_WRITES_MORE | _EXTERNALIZABLE):
@@ -177,12 +181,12 @@ class _Stream:
                 return reader.f64()
             case "L" | "[":
                 return self.content()
-        raise reader.damaged(f"{code!r} is no type of a field of Java")
+        raise reader.damaged(f"{code!r} is not a valid type of a Java field")
 
     def enum(self) -> JavaObject:
         described = self.class_of()
         if described is None:
-            raise self.reader.damaged("a constant of Java has no class")
+            raise self.reader.damaged("a Java constant has no class")
         found = JavaObject(described.name)
         self.handles.append(found)
         name = self.content()
@@ -194,7 +198,7 @@ class _Stream:
         found: list[object] = []
         self.handles.append(found)
         if described is None or len(described.name) < 2:
-            raise self.reader.damaged("an array of Java has no class")
-        for _ in range(self.reader.count(1, "elements of an array")):
+            raise self.reader.damaged("a Java array has no class")
+        for _ in range(self.reader.count(1, "array elements")):
             found.append(self.value(described.name[1]))  # noqa: PERF401 - may hold itself
         return found

@@ -133,12 +133,12 @@ class _Types:
     left: int
 
     def logical(self, found: object, java: bytes = b"") -> LogicalType:
-        with self.reader.nested("types of Flink SQL"):
+        with self.reader.nested("Flink SQL types"):
             kind = _logical(self, found, java)
         self.left -= 1 + len(kind.text) // _CHARACTERS_OF_TYPE
         if self.left < 0:
             raise self.reader.damaged(
-                "a type has more types in it than bytes for them", at=self.begin
+                "a type contains more types than its bytes allow", at=self.begin
             )
         return kind
 
@@ -147,13 +147,13 @@ def _logical(types: _Types, found: object, java: bytes) -> LogicalType:
     reader, begin = types.reader, types.begin
     root = found.fields.get("typeRoot") if isinstance(found, JavaObject) else None
     if not isinstance(found, JavaObject) or not isinstance(root, JavaObject) or not root.constant:
-        raise reader.damaged("no type of Flink SQL begins here", at=begin)
+        raise reader.damaged("no Flink SQL type begins here", at=begin)
     name = root.constant
 
     def number(field: str, least: int, most: int) -> int:
         value = found.fields.get(field)
         if not isinstance(value, int) or not least <= value <= most:
-            raise reader.damaged(f"a type {name} has a {field} of {value!r:.40}", at=begin)
+            raise reader.damaged(f"the type {name} has an invalid {field}: {value!r:.40}", at=begin)
         return value
 
     precision = scale = 0
@@ -194,7 +194,7 @@ def _row_fields(types: _Types, row: JavaObject) -> list[tuple[str, object]]:
             break
         at = at.fields["list"]
     else:
-        raise types.reader.damaged("a row's list of fields contains itself", at=types.begin)
+        raise types.reader.damaged("the field list of a row contains itself", at=types.begin)
     elements: list[object] = []
     if isinstance(at, JavaObject):
         array = at.fields.get("a")

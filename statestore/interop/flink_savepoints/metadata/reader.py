@@ -262,27 +262,27 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
         FormatVersionError: if the version is not supported.
     """
     reader = Reader(data, name)
-    reader.expect(MAGIC, "the first number, by which Flink knows the file,")
+    reader.expect(MAGIC, "the magic number of Flink's metadata,")
     version = reader.i32()
     if version not in _VERSIONS:
         raise FormatVersionError(
-            f"{name} is of version {version}: versions {_VERSIONS[0]} to {_VERSIONS[-1]} are "
-            "known, which Flink 1.3 to 2.3 write"
+            f"{name} has version {version}, but only versions {_VERSIONS[0]} to "
+            f"{_VERSIONS[-1]} are supported, which Flink 1.3 to 2.3 write"
         )
     checkpoint_id = reader.i64()
     if checkpoint_id < 0:
-        raise reader.damaged(f"the checkpoint's id is {checkpoint_id}", at=reader.at - 8)
+        raise reader.damaged(f"the checkpoint has the invalid id {checkpoint_id}", at=reader.at - 8)
     masters = tuple(_master(reader) for _ in range(reader.count(8, "master states")))
     operators = tuple(_operator(reader, version) for _ in range(reader.count(28, "operators")))
     properties = reader.bytes(reader.left) if version >= 4 else b""
     if version >= 4 and properties[:4] != b"\xac\xed\x00\x05":
-        raise reader.damaged("the properties of the checkpoint do not follow the operators")
+        raise reader.damaged("the checkpoint's properties do not follow the operators")
     reader.end("the last operator")
     return SavepointMetadata(version, checkpoint_id, operators, masters, properties)
 
 
 def _master(reader: Reader) -> MasterState:
-    reader.expect(MASTER_MAGIC, "the number before a master state")
+    reader.expect(MASTER_MAGIC, "the magic number of a master state")
     inner = reader.part(reader.i32())
     version, name = inner.i32(), inner.utf()
     data = inner.bytes(inner.i32())
@@ -300,7 +300,11 @@ def _operator(reader: Reader, version: int) -> OperatorHandles:
     # FullyFinishedOperatorState keeps the parallelism too; -1 means that no maximum was set.
     if not 0 < parallelism <= 1 << 15 or not -1 <= max_parallelism <= 1 << 15:
         raise reader.damaged(
-            f"operator {operator_id} has parallelism {parallelism} of {max_parallelism}", at=begin
+            (
+                f"operator {operator_id} has parallelism {parallelism} but max parallelism "
+                f"{max_parallelism}"
+            ),
+            at=begin,
         )
     coordinator = None
     if version == 2:
@@ -309,18 +313,18 @@ def _operator(reader: Reader, version: int) -> OperatorHandles:
         begin = reader.at
         found = _stream(reader)
         if found is not None and not isinstance(found, InlineHandle):
-            raise reader.damaged("the state of a coordinator is not in the file itself", at=begin)
+            raise reader.damaged("the state of a coordinator is not in the metadata file", at=begin)
         coordinator = found
     number = reader.i32()
     is_finished = number < 0 and version >= 3
     if (number < 0 and not is_finished) or number > min(parallelism, reader.left // 4):
         raise reader.damaged(
-            f"operator {operator_id} has {number} subtasks at parallelism {parallelism}",
+            f"operator {operator_id} has {number} subtasks but parallelism {parallelism}",
             at=reader.at - 4,
         )
     subtasks = tuple(_subtask(reader, version, parallelism) for _ in range(max(number, 0)))
     if len({subtask.index for subtask in subtasks}) < len(subtasks):
-        raise reader.damaged(f"operator {operator_id} has a subtask twice")
+        raise reader.damaged(f"operator {operator_id} has the same subtask twice")
     return OperatorHandles(
         operator_id,
         parallelism,
@@ -339,13 +343,16 @@ def _subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     if is_finished:
         index = -(index + 1)
     if not 0 <= index < parallelism:
-        raise reader.damaged(f"subtask {index} of {parallelism}", at=reader.at - 4)
+        raise reader.damaged(
+            f"the subtask index {index} is not below the parallelism {parallelism}",
+            at=reader.at - 4,
+        )
     if is_finished:
         return Subtask(index, is_finished=True)
     if version == 2:
         reader.i64()  # the duration of the checkpoint
         if reader.i32() > 0:
-            raise reader.damaged("a state of Flink 1.1 stands here, which no later Flink reads")
+            raise reader.damaged("this is state of Flink 1.1, which no later Flink reads")
     managed = _operator_handle(reader) if reader.i32() else None
     raw = _operator_handle(reader) if reader.i32() else None
     keyed, raw_keyed = _keyed(reader), _keyed(reader)
@@ -363,7 +370,7 @@ def _operator_handle(reader: Reader) -> OperatorHandle | None:
     if kind == 0:
         return None
     if kind not in (4, 17):
-        raise reader.damaged(f"{kind} is no kind of operator state", at=reader.at - 1)
+        raise reader.damaged(f"{kind} is not a kind of operator state", at=reader.at - 1)
     parts = tuple(_part(reader) for _ in range(reader.count(7, "operator states")))
     merged = None
     if kind == 17:
@@ -376,7 +383,7 @@ def _part(reader: Reader) -> OperatorPart:
     mode = reader.u8()
     if mode >= len(MODES):
         raise reader.damaged(
-            f"{mode} is no way to redistribute the state {name!r}", at=reader.at - 1
+            f"{mode} is not a redistribution mode (state {name!r})", at=reader.at - 1
         )
     return OperatorPart(name, MODES[mode], _longs(reader, reader.count(8, "elements")))
 
@@ -386,7 +393,7 @@ def _longs(reader: Reader, count: int) -> tuple[int, ...]:
     begin = reader.at
     found = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
     if found and min(found) < 0:
-        raise reader.damaged(f"an offset is {min(found)}", at=begin)
+        raise reader.damaged(f"the offset {min(found)} is negative", at=begin)
     return found
 
 
@@ -394,7 +401,7 @@ def _range(reader: Reader) -> tuple[int, int]:
     begin = reader.at
     first, count = reader.i32(), reader.i32()
     if first < 0 or count < 0 or first + count > 1 << 15:
-        raise reader.damaged(f"{count} key groups from {first} on", at=begin)
+        raise reader.damaged(f"{count} key groups from {first} on are out of range", at=begin)
     return first, count
 
 
@@ -416,7 +423,7 @@ def _keyed(reader: Reader) -> KeyedHandle:
         with reader.nested("handles"):
             _CHANGELOGS[kind](reader, kind)
         return ChangelogHandle(kind, first, count)
-    raise reader.damaged(f"{kind} is no kind of keyed state", at=reader.at - 1)
+    raise reader.damaged(f"{kind} is not a kind of keyed state", at=reader.at - 1)
 
 
 def _incremental(reader: Reader, kind: int) -> IncrementalHandle:
@@ -491,7 +498,7 @@ def _channels(
             _stream(reader)
             reader.take(reader.i32())
         else:
-            raise reader.damaged(f"{kind} is no kind of records in flight", at=reader.at - 1)
+            raise reader.damaged(f"{kind} is not a kind of in-flight records", at=reader.at - 1)
         found.append(ChannelHandle(direction, size))
     return tuple(found)
 
@@ -515,23 +522,23 @@ def _stream(reader: Reader) -> StreamHandle:
     if kind == 15:
         start, size, scope = _size(reader), _size(reader), reader.i32()
         if not 0 <= scope < _SCOPES:
-            raise reader.damaged(f"{scope} is no scope of a file", at=reader.at - 4)
+            raise reader.damaged(f"{scope} is not a scope of a file", at=reader.at - 4)
         return SegmentHandle(start, size, scope, _path(reader), reader.utf())
     if kind == 16:
         return EmptyHandle()
-    raise reader.damaged(f"{kind} is no kind of stream", at=reader.at - 1)
+    raise reader.damaged(f"{kind} is not a kind of stream", at=reader.at - 1)
 
 
 def _path(reader: Reader) -> str:
     begin = reader.at
     path = reader.utf()
     if not path or "\0" in path:
-        raise reader.damaged(f"{path!r} is no path", at=begin)
+        raise reader.damaged(f"{path!r} is not a path", at=begin)
     return path
 
 
 def _size(reader: Reader) -> int:
     size = reader.i64()
     if size < 0:
-        raise reader.damaged(f"a length is {size}", at=reader.at - 8)
+        raise reader.damaged(f"the length {size} is negative", at=reader.at - 8)
     return size

@@ -158,8 +158,8 @@ def read_snapshot(reader: Reader) -> SerializerSnapshot:
     version = reader.i32()
     if version != _PROXY:
         raise reader.damaged(
-            f"a snapshot of a serializer is of version {version}, not {_PROXY}: Flink 1.17 and "
-            "later write no other, and read no other",
+            f"a serializer snapshot has version {version} instead of {_PROXY}, the only one "
+            "that Flink 1.17 and later support",
             at=reader.at - 4,
         )
     begin = reader.at
@@ -208,7 +208,7 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
         case UnknownType(class_name, body):
             return utf(class_name) + body
         case PresentType() | PythonType():
-            raise AssertionError("what lies within another value has no snapshot of its own")
+            raise AssertionError("a nested value has no snapshot of its own")
         case RowDataType() | BinaryRowType() | SqlScalar() | ExternalType() | RawType():
             return _sql_bytes(kind)
 
@@ -266,7 +266,7 @@ def _optional_map(entries: Sequence[tuple[str, bytes, bytes | None]]) -> bytes:
 
 
 def _versioned(reader: Reader) -> FlinkType:
-    with reader.nested("snapshots of serializers"):
+    with reader.nested("serializer snapshots"):
         return _one_versioned(reader)
 
 
@@ -283,9 +283,9 @@ def _one_versioned(reader: Reader) -> FlinkType:
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.at]))
     if read is None:
         raise UnsupportedTypeError(
-            f"{reader.name} has state of a serializer that is not known, {class_name!r} at byte "
-            f"{reader.base + begin}: where it ends cannot be told, so nothing of this operator is "
-            "read"
+            f"{reader.name} has state with the unknown serializer {class_name!r} at byte "
+            f"{reader.base + begin}: the length of its snapshot is unknown, so nothing of "
+            "this operator can be read"
         )
     return read(reader, version)
 
@@ -302,11 +302,11 @@ def _is_plain_composite(reader: Reader, version: int) -> bool:
 
 def _parts(reader: Reader, count: int | None = None) -> tuple[FlinkType, ...]:
     """Read nested snapshots (``NestedSerializersSnapshotDelegate``)."""
-    reader.expect(_NESTED, "the number before nested snapshots")
+    reader.expect(_NESTED, "the magic number of nested snapshots")
     reader.expect(1, "the version of nested snapshots")
     found = reader.count(6, "nested snapshots")
     if count is not None and found != count:
-        raise reader.damaged(f"{found} nested snapshots, not {count}", at=reader.at - 4)
+        raise reader.damaged(f"found {found} nested snapshots, not {count}", at=reader.at - 4)
     return tuple(_versioned(reader) for _ in range(found))
 
 
@@ -323,7 +323,7 @@ def _outer(reader: Reader, version: int) -> int:
     """Read the header of ``CompositeTypeSerializerSnapshot``; return the version of the class."""
     if version < 3:  # Flink before 1.8 wrote no header
         return version
-    reader.expect(_COMPOSITE, "the number before a composite snapshot")
+    reader.expect(_COMPOSITE, "the magic number of a composite snapshot")
     return reader.i32()
 
 
@@ -429,7 +429,7 @@ def _ttl(reader: Reader, version: int) -> FlinkType:
     begin = reader.at
     stamp, value = _parts(reader, 2)
     if stamp != Scalar("Long"):
-        raise reader.damaged("the time of last access is not a Long", at=begin)
+        raise reader.damaged("the last-access time is not a Long", at=begin)
     return TtlType(value)
 
 
@@ -463,7 +463,7 @@ def _entries(reader: Reader) -> list[tuple[str, Reader | None, Reader | None]]:
     """Read a map of ``LinkedOptionalMapSerializer``: names, with framed keys and values."""
     begin = reader.at
     if reader.i64() != _OPTIONAL_MAP:
-        raise reader.damaged("the number before a map of serializers is another", at=begin)
+        raise reader.damaged("the magic number of a serializer map is wrong", at=begin)
     count = reader.count(4, "serializers")
     return [(reader.utf(), _frame(reader), _frame(reader)) for _ in range(count)]
 
@@ -481,8 +481,8 @@ def _pojo(reader: Reader, version: int) -> FlinkType:
     for name, key, value in _entries(reader):
         if key is None or value is None:
             raise UnsupportedTypeError(
-                f"{reader.name} has the POJO {class_name}, whose field {name!r} its job did not "
-                "find: its values cannot be read"
+                f"{reader.name} has the POJO {class_name}, whose field {name!r} its job did "
+                "not find, so its values cannot be read"
             )
         declared_by = key.utf()
         key.utf()

@@ -57,7 +57,7 @@ def _written_operator(operator: OperatorHandles) -> bytes:
             continue
         if subtask.channels:
             raise IncompatibleStateError(
-                f"operator {operator.id} has records in flight, which no savepoint can have"
+                f"operator {operator.id} has in-flight records, which a savepoint cannot contain"
             )
         parts.append(i32(subtask.index))
         parts += map(_written_operator_handle, (subtask.operator, subtask.raw_operator))
@@ -82,7 +82,7 @@ def _written_keyed(handle: KeyedHandle) -> bytes:
     if handle is None:
         return i8(0)
     if isinstance(handle, ChangelogHandle):
-        raise IncompatibleStateError("a handle of the changelog state backend is not written")
+        raise IncompatibleStateError("a handle of the changelog state backend cannot be written")
     if isinstance(handle, KeyGroupsHandle):
         kind = 7 if handle.is_savepoint else 3 if handle.handle_id is None else 12
         last = () if kind != 12 or handle.handle_id is None else (utf(handle.handle_id),)

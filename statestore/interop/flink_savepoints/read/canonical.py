@@ -107,9 +107,9 @@ def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
     version = reader.i32()
     if version != _VERSION:
         raise FormatVersionError(
-            f"{name} begins with version {version} of keyed state: version {_VERSION} is known, "
-            "which Flink 1.17 and later write; those before can restore it and take another "
-            "savepoint"
+            f"{name} has keyed state of version {version}, but only version {_VERSION} is "
+            "supported, which Flink 1.17 and later write; restore the job with Flink 1.17 or "
+            "later and take another savepoint"
         )
     is_compressed = reader.bool()
     key = read_snapshot(reader)
@@ -121,11 +121,11 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     """Parse the states of a header: their 16-bit count, then each state."""
     count = reader.u16()
     if count * 14 > reader.left:
-        raise reader.damaged(f"{count} states do not fit into {reader.left} bytes")
+        raise reader.damaged(f"{count} states do not fit in {reader.left} bytes")
     begin = reader.at
     found = tuple(_state_info(reader) for _ in range(count))
     if len({one.name for one in found}) < count:
-        raise reader.damaged("a state is there twice", at=begin)
+        raise reader.damaged("a state occurs twice", at=begin)
     return found
 
 
@@ -133,7 +133,7 @@ def _state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
     kind = reader.i32()
     if not 0 <= kind < len(_KINDS):
-        raise reader.damaged(f"the state {name!r} is of kind {kind}", at=reader.at - 4)
+        raise reader.damaged(f"the state {name!r} has the unknown kind {kind}", at=reader.at - 4)
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
         reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
@@ -245,11 +245,15 @@ def _entries(
 
 def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
     cursor = Cursor(keys, keys.starts, keys.ends)
-    cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key group")
+    cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key-group prefix")
     found = cursor.numbers(">u1" if prefix == 1 else ">u2")
     wrong = np.flatnonzero(found != key_group)
     if len(wrong):
         cursor.at = keys.starts
         raise cursor.damaged(
-            f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}", int(wrong[0])
+            (
+                f"a key has the prefix of key group {found[wrong[0]]} but is stored in key group "
+                f"{key_group}"
+            ),
+            int(wrong[0]),
         )

@@ -91,7 +91,7 @@ def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
     if layout.has_marks:
         _check_mark(cursor, begin)
     map_key = None if layout.map_key is None else decoded_from(layout.map_key, cursor)
-    cursor.refuse(cursor.at != cursor.end, "bytes are left behind a key")
+    cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a key")
     return KeyColumns(key, namespace, map_key)
 
 
@@ -104,5 +104,5 @@ def _check_mark(cursor: Cursor, begin: Places) -> None:
             return
         some = cursor.only(rows)
         wrong = some.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
-        some.refuse(wrong, "the length behind a key is another")
+        some.refuse(wrong, "the length after a key is wrong")
         cursor.moved(rows, some)

@@ -87,13 +87,13 @@ def _followed(reader: Reader, at: int, length: int, is_whole: bool) -> EntryPlac
             is_end = data[start] >= END_OF_STATE
     except (struct.error, IndexError):
         if is_whole:
-            raise reader.damaged("an entry goes past the end of its key group", at=at) from None
+            raise reader.damaged("an entry exceeds its key group", at=at) from None
     if at > len(data):
         if not is_whole:
             at, is_end = keys.pop() - _LENGTH_BYTES, False
             values.pop()
         elif is_end:
-            raise reader.damaged("the last value goes past the end of its key group", at=at)
+            raise reader.damaged("the last value exceeds its key group", at=at)
     return EntryPlaces(np.array(keys, np.int64), np.array(values, np.int64), at, is_end)
 
 

@@ -38,6 +38,6 @@ class Expansion:
         self._left -= count
         if self._left < 0:
             raise DamagedFileError(
-                f"{self._name} is damaged at byte {at}: up to there it comes to more than "
-                f"{self._most} bytes once it is decompressed, which no state of its length does"
+                f"{self._name} is damaged at byte {at}: the data up to there expands to more "
+                f"than {self._most} bytes, which is impossible for state of this length"
             )

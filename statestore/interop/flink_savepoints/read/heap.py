@@ -95,13 +95,13 @@ class HeapEntries:
             yield Entries(number, key_group, self._of(keys), values)
 
     def _joined_elements(self) -> Spans:
-        assert self.counts is not None, "lists have a number of elements"
+        assert self.counts is not None, "a list state must have a number of elements"
         offsets = pa.array(np.append(0, np.cumsum(self.counts)))
         elements = self._spans(self.inner[0], self.inner[1]).arrow().cast(BYTES)
         return self._of(pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _COMMA))
 
     def _of_maps(self, keys: pa.Array) -> tuple[pa.Array, Spans]:
-        assert self.counts is not None, "maps have a number of keys"
+        assert self.counts is not None, "a map state must have a number of keys"
         parents = np.repeat(np.arange(len(self)), self.counts)
         begin, middle, stop = self.inner
         own = self._spans(begin, middle).arrow().cast(BYTES)
@@ -187,9 +187,9 @@ def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[in
                 begins[0].append(at)
                 at = jump(at)
     except IndexError:
-        raise reader.damaged("an entry goes past the end of its key group", at=at) from None
+        raise reader.damaged("an entry exceeds its key group", at=at) from None
     if at > len(reader.data):
-        raise reader.damaged("the last entry goes past the end of its key group", at=at)
+        raise reader.damaged("the last entry exceeds its key group", at=at)
     return begins, at
 
 

@@ -89,13 +89,14 @@ def check_key_groups(
         return
     except InvalidArgumentError as error:
         raise DamagedFileError(
-            f"{where} has a key in key group {key_group} that can be none: {error}"
+            f"{where} has a key in key group {key_group} that cannot be a key: {error}"
         ) from error
     wrong = np.flatnonzero(found != key_group)
     if len(wrong):
         raise DamagedFileError(
-            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that belong "
-            f"elsewhere by Flink's hash, the first in {found[wrong[0]]}"
+            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that "
+            "belong elsewhere according to Flink's hash, the first in key group "
+            f"{found[wrong[0]]}; the savepoint is damaged, or the job uses another hash"
         )
 
 
@@ -111,7 +112,7 @@ def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
         reader = cursor.reader(row)
         skip(reader)
         if reader.at % _SQL_WORD != _SQL_LENGTH_BYTES:
-            raise reader.damaged(f"a row of SQL has {reader.at - _SQL_LENGTH_BYTES} bytes", at=0)
+            raise reader.damaged(f"a SQL row has {reader.at - _SQL_LENGTH_BYTES} bytes", at=0)
         found.append(bytes(reader.data[_SQL_LENGTH_BYTES : reader.at]))
         at[row] += reader.at
     cursor.at = at
@@ -155,8 +156,8 @@ def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
         case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
             return f"Map<{key}, {value}>", lambda column: column
     raise UnsupportedTypeError(
-        f"the hash of a key of type {name_of(kind)} is not told by a savepoint, so its key group "
-        "cannot be"
+        f"cannot compute key groups for keys of type {name_of(kind)}: their hash depends on "
+        "the job's own class"
     )
 
 

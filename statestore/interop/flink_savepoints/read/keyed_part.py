@@ -121,8 +121,9 @@ class KeyedPart:
             stop = after.get(offset)
             if offset < self.header.length or stop is None:
                 raise DamagedFileError(
-                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} of "
-                    f"{source.size}, and the header has {self.header.length}"
+                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} "
+                    f"of {source.size}, inside the header of {self.header.length} bytes or "
+                    "after the end"
                 )
             known = self.known.get(key_group)
             if known is None:
@@ -146,7 +147,7 @@ class KeyedPart:
         if not handle.is_savepoint:
             number_end = min(offset + _NUMBER_BYTES, stop)
             begin = Reader(source.read(offset, number_end), source.name, base=offset)
-            begin.expect(key_group, "the number of a key group")
+            begin.expect(key_group, "a key-group number")
             offset = number_end
         chunks: list[tuple[int, int]] | None = [] if self.header.is_compressed else None
         group = GroupBytes(source, key_group, offset, stop, chunks)
@@ -175,20 +176,20 @@ class KeyedPart:
         state = self.states[number]
         if state is None:
             raise UnsupportedTypeError(
-                f"operator {self.title} has states that are dropped among others that do not say "
-                "where they end: take a canonical savepoint"
+                f"operator {self.title} has states to drop among states whose values do not "
+                "record their length; take a canonical savepoint"
             )
         return walk_entries(window.whole(), state).canonical(number, key_group, self.prefix)
 
     @cached_property
     def _tables(self) -> tuple[RocksTable, ...]:
-        assert isinstance(self.handle, IncrementalHandle), "others have no files of RocksDB"
+        assert isinstance(self.handle, IncrementalHandle), "only RocksDB state has RocksDB files"
         both = (*self.handle.shared, *self.handle.private)
         files = [(name, one) for name, one in both if one is not None]
         if any(name.endswith(".blob") for name, _ in files):
             raise UnsupportedTypeError(
-                f"operator {self.title} has values in files of their own, which are not read: "
-                "take a canonical savepoint"
+                f"operator {self.title} stores values in separate files, which are not "
+                "supported; take a canonical savepoint"
             )
         _refuse_twice(files, self.title)
         tables = tuple(
@@ -215,7 +216,7 @@ def _refuse_twice(files: Sequence[tuple[str, StreamHandle]], operator: str) -> N
     handles = [one for name, one in files if name.endswith(_TABLE)]
     if len({_identity(handle) for handle in handles}) < len(handles):
         raise DamagedFileError(
-            f"a subtask of operator {operator} names the same bytes as two files of RocksDB"
+            f"a subtask of operator {operator} references the same bytes as two RocksDB files"
         )
 
 
@@ -230,7 +231,7 @@ def _is_table(name: str, operator: str) -> bool:
     """Return whether a RocksDB file has entries; DamagedFileError for an unexpected file name."""
     if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
         raise DamagedFileError(
-            f"operator {operator} has a file {name!r} of RocksDB, which has none of such a name"
+            f"operator {operator} has a file {name!r}, which is not a name of a RocksDB file"
         )
     return name.endswith(_TABLE)
 
@@ -240,6 +241,6 @@ def _check_families(tables: Sequence[RocksTable], header: KeyedHeader) -> None:
     for table in tables:
         if table.column_family not in known:
             raise DamagedFileError(
-                f"{table.source.name} has entries of a state {table.column_family!r}, which the "
-                "header of the keyed state does not have"
+                f"{table.source.name} has entries of the state {table.column_family!r}, which "
+                "the header of the keyed state does not list"
             )

@@ -89,7 +89,7 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
     if info.kind == "asynchronous":
         raise IncompatibleStateError(
             f"{name} has the state {info.name!r} of the asynchronous API (V2): take a savepoint of "
-            f"the job with the state of before, or drop it (--drop {Refused.ASYNC})"
+            f"the job with the synchronous state API, or drop the state (--drop {Refused.ASYNC})"
         )
     value = info.serializers.get(_VALUE)
     if isinstance(key, RowDataType):
@@ -108,7 +108,7 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedStateInfo:
         or (shape is not None and not isinstance(value.kind, shape))
     ):
         raise UnsupportedTypeError(
-            f"{name} has the state {info.name!r} of kind {info.options.get(_OPTION, info.kind)}, "
-            "whose values are not known"
+            f"{name} has the state {info.name!r} of the unsupported kind "
+            f"{info.options.get(_OPTION, info.kind)}"
         )
     return KeyedStateInfo(info.name, form, key, namespace.kind, value.kind)

@@ -92,7 +92,7 @@ class SubtaskElements:
             cursor = Cursor(self.raw, at, whole.end[row : row + 1])
             for _ in range(int(counts[row])):
                 found.append(decoded_from(entry, cursor))  # noqa: PERF401 - the cursor moves
-            cursor.refuse(cursor.at != cursor.end, "bytes are left behind a broadcast state")
+            cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a broadcast state")
         if not found:
             none = np.empty(0, np.int64)
             return decoded_from(entry, Cursor(self.raw, none, none))
@@ -138,18 +138,20 @@ def read_operator_state(
     version = reader.i32()
     if version not in (_PLAIN, _WITH_COMPRESSION):
         raise FormatVersionError(
-            f"{source.name} begins with version {version} of operator state: {_PLAIN} and "
-            f"{_WITH_COMPRESSION} are known"
+            f"{source.name} has operator state of version {version}, but only versions "
+            f"{_PLAIN} and {_WITH_COMPRESSION} are supported"
         )
     is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
     infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
     edges = sorted({at for part in handle.parts for at in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
-        raise reader.damaged("elements do not begin as a stream of Snappy does")
+        raise reader.damaged("the elements do not begin with a Snappy header")
     if (edges or [len(whole)])[0] != reader.at or (edges and edges[-1] > len(whole)):
-        raise reader.damaged(f"elements begin at byte {edges[0] if edges else len(whole)}")
+        raise reader.damaged(
+            f"the elements begin at byte {edges[0] if edges else len(whole)} instead of 0"
+        )
     if len(edges) != sum(len(part.offsets) for part in handle.parts):
-        raise reader.damaged("two elements begin at one byte")
+        raise reader.damaged("two elements begin at the same byte")
     elements = dict(zip(edges, _elements(reader, edges, is_compressed), strict=True))
     for part in handle.parts:
         info = _info(infos.get(part.name), part, reader)
@@ -166,9 +168,11 @@ def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator
 
 def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
     if found is None or _VALUE not in found.serializers:
-        raise reader.damaged(f"its header does not have the state {part.name!r}")
+        raise reader.damaged(f"the header does not list the state {part.name!r}")
     if (found.kind == "broadcast") != (part.mode == "broadcast"):
-        raise reader.damaged(f"the state {part.name!r} is of kind {found.kind}, and {part.mode}")
+        raise reader.damaged(
+            f"the state {part.name!r} has kind {found.kind} in the header, but mode {part.mode}"
+        )
     key = found.serializers.get(_KEY)
     return OperatorStateInfo(
         part.name,
@@ -192,6 +196,6 @@ def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
         whole = length == reader.left and version == _KAFKA_VERSION and length >= 2
         topic = int.from_bytes(reader.data[8:10], "big") if whole else -1
         if not whole or length != 2 + topic + 4 + 8 + 8:
-            raise UnsupportedTypeError(f"{name} has splits of a source that is not Kafka's")
+            raise UnsupportedTypeError(f"{name} has splits of a source other than Kafka")
         found.append(KafkaSplit(reader.utf(), reader.i32(), reader.i64(), reader.i64()))
     return tuple(found)

@@ -109,18 +109,17 @@ def open_table(source: ByteSource) -> RocksTable:
     name, size = source.name, source.size
     footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
     if footer.left < _FOOTER or _U64.unpack(footer.data[-8:])[0] != _MAGIC:
-        raise footer.damaged("it does not end as a table of RocksDB does")
+        raise footer.damaged("it does not end like a RocksDB table")
     version = int(_U32.unpack(footer.data[-12:-8])[0])
     if version not in _VERSIONS:
         raise FormatVersionError(
-            f"{name} is a table of RocksDB of version {version}: versions {_VERSIONS[0]} to "
-            f"{_VERSIONS[-1]} are known"
+            f"{name} is a RocksDB table of version {version}, but only versions "
+            f"{_VERSIONS[0]} to {_VERSIONS[-1]} are supported; take a canonical savepoint"
         )
     checksum = footer.u8()
     if checksum not in BLOCK_CHECKSUMS:
         raise UnsupportedTypeError(
-            f"{name} has checksums of kind {checksum}, which are not known: take a canonical "
-            "savepoint"
+            f"{name} has checksums of the unsupported kind {checksum}; take a canonical savepoint"
         )
     meta, index = _handle(footer), _handle(footer)
     expansion = Expansion(name, size)
@@ -131,17 +130,18 @@ def open_table(source: ByteSource) -> RocksTable:
         if key in (b"rocksdb.properties", b"rocksdb.range_del")
     }
     if b"rocksdb.properties" not in at:
-        raise footer.damaged("it has no properties, which say of what state it is")
+        raise footer.damaged("it has no properties, which would name its state")
     properties = _named(source, at[b"rocksdb.properties"], checksum, expansion)
     kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
     if kind != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
-            f"{name} has an index of several levels, which is not read: take a canonical savepoint"
+            f"{name} has an index with several levels, which is not supported; take a "
+            "canonical savepoint"
         )
     if any(properties.get(_GLOBAL_SEQUENCE, b"")):
         raise UnsupportedTypeError(
-            f"{name} was made elsewhere and taken into RocksDB, so that its entries do not say how "
-            "new they are: take a canonical savepoint"
+            f"{name} was ingested into RocksDB, so the age of its entries is unknown; take a "
+            "canonical savepoint"
         )
     tombstones: tuple[Tombstone, ...] = ()
     if b"rocksdb.range_del" in at:
@@ -172,8 +172,9 @@ def _checked(blocks: Iterable[_Block], source: ByteSource) -> Iterator[_Block]:
     for block in blocks:
         if block.offset < end or block.offset + block.size + _TRAILER > source.size:
             raise DamagedFileError(
-                f"{source.name} is damaged: its index has a block of {block.size} bytes at byte "
-                f"{block.offset}, and the one before ends at {end}, the file at {source.size}"
+                f"{source.name} is damaged: its index has a block of {block.size} bytes at "
+                f"byte {block.offset}, but the previous block ends at {end} and the file at "
+                f"{source.size}"
             )
         end = block.offset + block.size + _TRAILER
         yield block
@@ -227,7 +228,7 @@ def _varint(reader: Reader) -> int:
         value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
             return value
-    raise reader.damaged("a number has no end")
+    raise reader.damaged("a variable-length number does not end")
 
 
 def _block(
@@ -254,7 +255,7 @@ def _contents(
     for (start, end), found in zip(places, sums, strict=True):
         if found != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
             raise Reader(b"", source.name, base=first + start).damaged(
-                "a block has another checksum"
+                "the checksum of a block is wrong"
             )
     if not bool(raw[ends].any()):
         yield Spans(raw, starts, ends, source.name, first)
@@ -276,7 +277,7 @@ def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> byt
     if compression == 0:
         return reader.bytes(reader.left)
     if compression != 1 and compression != 2 and compression not in _CODECS:
-        raise reader.damaged(f"a block is compressed in way {compression}, which is not known")
+        raise reader.damaged(f"a block has the unknown compression {compression}")
     body = reader.data
     length = reader.varint()
     if length > BLOCK_BYTES:
@@ -293,5 +294,5 @@ def _decompressed(reader: Reader, compression: int, expansion: Expansion) -> byt
     except (OSError, zlib.error, pa.ArrowException) as error:
         raise reader.damaged(f"a block cannot be decompressed ({error})", at=0) from error
     if len(plain) != length:
-        raise reader.damaged("a block is of another length than it says", at=0)
+        raise reader.damaged("the length of a block is wrong", at=0)
     return bytes(plain)

@@ -117,15 +117,15 @@ def versions_of(blocks: Spans, expansion: Expansion) -> Versions:
     cut = spans.ends - _PACKED
     if bool((cut < spans.starts).any()):
         raise Cursor(blocks, blocks.starts, blocks.ends).damaged(
-            "a key of RocksDB is shorter than its sequence number", 0
+            "a RocksDB key is shorter than its sequence number", 0
         )
     packed = Cursor(spans, cut, spans.ends).numbers("<u8")
     kinds = packed & np.uint64(0xFF)
     wrong = ~np.isin(kinds, _KINDS)
     if bool(wrong.any()):
         raise UnsupportedTypeError(
-            f"{blocks.name} has an entry of kind {kinds[np.argmax(wrong)]}, which is not read "
-            "(values in files of their own are 17): take a canonical savepoint"
+            f"{blocks.name} has an entry of the unsupported kind {kinds[np.argmax(wrong)]} "
+            "(17 is a value in a separate file); take a canonical savepoint"
         )
     return Versions(piece_array(spans.data, spans.starts, cut).cast(BYTES), packed, values)
 
@@ -174,8 +174,10 @@ def _stepped(lanes: Cursor, lane: Places, before: pa.Array, expansion: Expansion
     data = lanes.data()
     shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
     known = Spans.of_array(before, lanes.spans.name)
-    lanes.refuse(shared > known.ends - known.starts, "a key shares more than the one before has")
-    lanes.refuse(more + length > lanes.end - lanes.at, "an entry goes past its block")
+    lanes.refuse(
+        shared > known.ends - known.starts, "a key shares more bytes than the previous key has"
+    )
+    lanes.refuse(more + length > lanes.end - lanes.at, "an entry exceeds its block")
     middle = lanes.at + more
     keys = piece_array(data, lanes.at, middle).cast(BYTES)
     if bool(shared.any()):
@@ -196,7 +198,7 @@ def _followed(reader: Reader, lane: int, key: bytes, begin: int, expansion: Expa
         at, shared, more, length = reader.at, reader.varint(), reader.varint(), reader.varint()
         expansion.spend(shared + ENTRY_BYTES, reader.base + at)
         if shared > len(key):
-            raise reader.damaged("a key shares more than the one before has", at=at)
+            raise reader.damaged("a key shares more bytes than the previous key has", at=at)
         key = key[:shared] + reader.bytes(more)
         keys.append(key)
         starts.append(begin + reader.at)
@@ -219,7 +221,7 @@ def _lanes(blocks: Spans) -> Cursor:
             continue
         edges = np.append(begins, end)
         if edges[0] != start or bool((edges[1:] <= edges[:-1]).any()):
-            raise _damaged(blocks, number, "a block says wrongly where keys begin anew")
+            raise _damaged(blocks, number, "the restart points of a block are wrong")
         starts.append(begins)
         ends.append(edges[1:])
     return Cursor(blocks, np.concatenate(starts), np.concatenate(ends))
@@ -229,11 +231,11 @@ def entries_end(blocks: Spans, number: int) -> int:
     """Return the end of a block's entries; DamagedFileError if the block's trailer is invalid."""
     start, stop = int(blocks.starts[number]), int(blocks.ends[number])
     if stop - start < 4:
-        raise _damaged(blocks, number, "a block is cut")
+        raise _damaged(blocks, number, "a block is truncated")
     count = int(blocks.data[stop - 4 : stop].view(_U32)[0])
     end = stop - 4 - 4 * count
     if count >> 31 or end < start:
-        raise _damaged(blocks, number, "a block has an index of its own, or is cut")
+        raise _damaged(blocks, number, "a block has a hash index or is truncated")
     return end
 
 

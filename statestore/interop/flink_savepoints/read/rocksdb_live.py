@@ -115,7 +115,7 @@ def _by_key_group(
             number = int(numbers[start])
             if number < last:
                 raise DamagedFileError(
-                    f"{table.source.name} is damaged: keys of key group {number} come after those "
+                    f"{table.source.name} is damaged: keys of key group {number} follow keys "
                     f"of {last}"
                 )
             if number != last:

@@ -189,7 +189,7 @@ class FlinkOperator:
         """
         wanted = {self.state(name).name for name in names} or {one.name for one in self.states}
         if self.problem is not None:
-            raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
+            raise IncompatibleStateError(f"cannot read operator {self.title}: {self.problem}")
         for part in self.parts:
             with _noted(f"in the {part.name}"):
                 for entry in part.entries(wanted, key_groups):
@@ -288,7 +288,7 @@ def _noted(where: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise StorageError(
-            f"there is not enough memory for the bytes {where}: read them where there is more"
+            f"not enough memory for the bytes {where}: use a machine with more memory"
         ) from error
     except pa.ArrowException as error:
         raise DamagedFileError(f"the bytes {where} do not fit their types: {error}") from error
@@ -314,13 +314,16 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> Savepoint
     state, key_group, keys = found.state, found.key_group, found.keys
     whole = Cursor(found.values, found.values.starts, found.values.ends)
     if state.kind == "timers":
-        whole.refuse(whole.at != whole.end, "a timer has a value")
+        whole.refuse(whole.at != whole.end, "a timer cannot have a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         time, key, namespace = decoded(state.value, timers).flatten()
         return SavepointRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
     if state.kind == "list":
-        whole.refuse(whole.at == whole.end, "a list has no elements, as Flink keeps none")
+        whole.refuse(
+            whole.at == whole.end,
+            "a list has no elements, although Flink does not store empty lists",
+        )
     if as_bytes:
         value = found.values.arrow()
     elif state.kind == "list" and isinstance(state.value, ListType):
@@ -369,7 +372,7 @@ class FlinkSavepoint:
             found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
             if len(found) > 1:
                 raise InvalidArgumentError(
-                    f"{len(found)} operators are called {name!r}: name one of them by its id, "
+                    f"{len(found)} operators are named {name!r}: use an operator id, "
                     f"{', '.join(one.metadata.id for one in found)}"
                 )
             if found:
@@ -413,7 +416,7 @@ def open_savepoint(
         data = read_metadata_file(storage)
     except FileNotFoundError:
         raise InvalidArgumentError(
-            f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{METADATA}'"
+            f"{storage.url} is not a Flink savepoint or checkpoint: it has no file '{METADATA}'"
         ) from None
     return savepoint_of(data, Places(storage, options, moved, tuple(allow)), drop)
 
@@ -471,8 +474,8 @@ def _parts(
         header = read_header(data, source.name)
         if header.length != len(data):
             raise DamagedFileError(
-                f"{source.name} is damaged at byte {header.length}: {len(data) - header.length} "
-                "bytes are left behind the header"
+                f"{source.name} is damaged at byte {header.length}: "
+                f"{len(data) - header.length} unexpected bytes follow the header"
             )
         states = keyed_states(header, source.name, drop)
         yield KeyedPart(subtask.index, handle, header, states, title, prefix, places)
@@ -495,6 +498,6 @@ def _check_range(
         is_right = False
     if not is_right:
         raise DamagedFileError(
-            f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups from "
-            f"{handle.first} on, of {most}, which are not its own"
+            f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups "
+            f"from {handle.first} on (of {most}), which it does not own"
         )

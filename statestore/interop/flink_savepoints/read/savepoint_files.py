@@ -48,7 +48,7 @@ _PRESTO, _S3 = "s3p://", "s3://"
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
 _CHECKPOINT = re.compile(r"chk-\d+")
 _BESIDE_CHECKPOINTS = ("shared", "taskowned")
-_MOVED = "of files that were moved, say where they lie now (--moved OLD=NEW, or moved=)"
+_MOVED = "for files that were moved, pass the new path (--moved OLD=NEW, or moved=)"
 
 
 class ByteSource(Protocol):
@@ -118,9 +118,9 @@ class Places:
             is_link = not _is_url(url) and real != os.path.abspath(_without_scheme(url))  # noqa: PTH100
             link = f", a link to {real}" if is_link else ""
             raise InvalidArgumentError(
-                f"{self.storage.url}/{METADATA} names {url}{link}, which is outside of its folder: "
-                "it is not read. If it may be, name it or a folder above it (--allow URL, or "
-                f"allow=); {_MOVED}"
+                f"{self.storage.url}/{METADATA} references {url}{link}, which is outside of "
+                "its folder and therefore not read. To allow it, name it or a folder above "
+                f"it (--allow URL, or allow=); {_MOVED}"
             )
 
     def _may_read(self, real: str) -> bool:
@@ -164,7 +164,7 @@ def read_metadata_file(storage: Storage) -> bytes:
     size = storage.size(METADATA)
     if size > _MOST_METADATA:
         raise DamagedFileError(
-            f"{storage.url}/{METADATA} has {size} bytes, and at most {_MOST_METADATA} are read"
+            f"{storage.url}/{METADATA} has {size} bytes, but the limit is {_MOST_METADATA}"
         )
     return storage.read(METADATA)
 
@@ -222,7 +222,7 @@ class _Stored:
             raise _missing(self.name) from None
         if len(found) != stop - start:
             raise DamagedFileError(
-                f"{self.name} is cut off: it ends before byte {self.first + stop}"
+                f"{self.name} is truncated: it ends before byte {self.first + stop}"
             )
         return found
 
@@ -230,12 +230,14 @@ class _Stored:
 def _check(name: str, start: int, stop: int, size: int) -> None:
     if not 0 <= start <= stop <= size:
         raise DamagedFileError(
-            f"{name} is damaged: bytes {start} to {stop} of it are asked for, and it has {size}"
+            f"{name} is damaged: bytes {start} to {stop} of it are referenced, but it has {size}"
         )
 
 
 def _missing(name: str) -> MissingFileError:
-    return MissingFileError(f"{name} is not there, which the savepoint names; {_MOVED}")
+    return MissingFileError(
+        f"the file {name}, which the savepoint references, does not exist; {_MOVED}"
+    )
 
 
 def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
@@ -260,9 +262,11 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
         try:
             return _stored(places, storage_of(folder, places.options), file, handle)
         except StorageError as error:
-            error.add_note(f"the savepoint names {folder} by an absolute path; {_MOVED}")
+            error.add_note(f"the savepoint references {folder} by an absolute path; {_MOVED}")
             raise
-    raise IncompatibleStateError(f"{what} has a handle that is not one of bytes: it is not read")
+    raise IncompatibleStateError(
+        f"{what} has a handle that is not a byte stream, which is not supported"
+    )
 
 
 def _stored(
@@ -275,7 +279,7 @@ def _stored(
     except FileNotFoundError:
         raise _missing(name) from None
     except InvalidArgumentError as error:
-        raise DamagedFileError(f"{storage.url}/{METADATA} names a file: {error}") from error
+        raise DamagedFileError(f"{storage.url}/{METADATA} references a file: {error}") from error
     if path is not None:
         places.refuse_outside(path)
     size, start = handle.size, 0
@@ -283,8 +287,11 @@ def _stored(
         start, found = handle.start, min(size, found - handle.start)
     if found != size:
         raise DamagedFileError(
-            f"{name} has {max(found, 0)} bytes from byte {start} on, and the savepoint says {size}"
+            (
+                f"{name} has {max(found, 0)} bytes from byte {start} on, but the savepoint says "
+                f"{size}"
+            )
             if start
-            else f"{name} has {found} bytes, and the savepoint says {size}"
+            else f"{name} has {found} bytes, but the savepoint says {size}"
         )
     return _Stored(name, size, storage, file, start)

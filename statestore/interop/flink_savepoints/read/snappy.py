@@ -51,10 +51,10 @@ def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
             body = chunk.take(chunk.left)
             part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin, _CHUNK)
             if masked(crc32c([part])[0]) != wanted:
-                raise reader.damaged("a chunk of Snappy has another checksum", at=begin)
+                raise reader.damaged("the checksum of a Snappy chunk is wrong", at=begin)
             yield begin, part
         elif kind < _FIRST_SKIPPABLE:
-            raise reader.damaged(f"a chunk of Snappy is of kind {kind}", at=begin)
+            raise reader.damaged(f"a Snappy chunk has the unknown kind {kind}", at=begin)
 
 
 def framed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
@@ -88,8 +88,8 @@ def snappy_block(body: memoryview, reader: Reader, begin: int, most: int) -> byt
     """
     length = Reader(body, reader.name, base=reader.base + begin).varint()
     if length > min(100 * len(body) + 1000, most):  # Snappy cannot compress better than this
-        raise reader.damaged("a block of Snappy has no such length", at=begin)
+        raise reader.damaged("the length of a Snappy block is wrong", at=begin)
     try:
         return bytes(pa.Codec("snappy").decompress(body, length, asbytes=True))
     except (OSError, pa.ArrowException) as error:
-        raise reader.damaged(f"a block of Snappy cannot be read ({error})", at=begin) from error
+        raise reader.damaged(f"cannot decompress a Snappy block ({error})", at=begin) from error

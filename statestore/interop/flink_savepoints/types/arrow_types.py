@@ -124,7 +124,7 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
         case RowDataType(columns):
             return pa.struct(row_fields(columns))
         case KryoType() | BinaryRowType() | SqlScalar() | UnknownType():
-            raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
+            raise UnsupportedTypeError(f"values of {name_of(kind)} can only be read as bytes")
     raise AssertionError(kind)
 
 
@@ -143,17 +143,21 @@ def pojo_fields(kind: PojoType) -> list[pa.Field]:
     if not subclasses:
         return [pa.field(name, data_type) for name, data_type in found.items()]
     if _CLASS in found:
-        raise UnsupportedTypeError(f"{kind.class_name} has subclasses, and a field named 'class'")
+        raise UnsupportedTypeError(
+            f"{kind.class_name} has subclasses and a field named 'class', which conflict"
+        )
     for subclass in subclasses:
         if not isinstance(subclass.value, PojoType):
-            raise UnsupportedTypeError(f"{subclass.class_name}, of {kind.class_name}, is no POJO")
+            raise UnsupportedTypeError(
+                f"{subclass.class_name}, a subclass of {kind.class_name}, is not a POJO"
+            )
         if subclass.value.registered or subclass.value.others:
             raise UnsupportedTypeError(f"{subclass.class_name} has subclasses of its own")
         for field in subclass.value.fields:
             data_type = arrow_type(field.value)
             if found.setdefault(field.name, data_type) != data_type:
                 raise UnsupportedTypeError(
-                    f"subclasses of {kind.class_name} have fields {field.name!r} of unlike types"
+                    f"subclasses of {kind.class_name} have fields {field.name!r} of different types"
                 )
     return [pa.field(_CLASS, pa.string()), *(pa.field(*one) for one in found.items())]
 
@@ -187,5 +191,5 @@ def sql_type(column: LogicalType) -> pa.DataType:
         return pa.timestamp("ms" if column.precision <= EXACT_IN_MILLIS else "us")
     found = _SQL.get(column.root)
     if found is None:
-        raise UnsupportedTypeError(f"values of {column.text} are read as bytes alone")
+        raise UnsupportedTypeError(f"values of {column.text} can only be read as bytes")
     return found

@@ -85,7 +85,7 @@ class _Within(Cursor):
             used = np.bincount(self._array, lengths, minlength=len(self._left))
             self._left = self._left - used.astype(np.int64)
             wrong = (self._left < 0)[self._array]
-        self.refuse(wrong, "values of a row or array share their bytes")
+        self.refuse(wrong, "two values of a row or array overlap")
 
 
 def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
@@ -105,7 +105,7 @@ def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
     words = fixed.fixed(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
     bits = np.unpackbits(head, axis=1, bitorder="little").astype(np.bool_)
     kinds = np.ascontiguousarray(head[:, 0]).view(np.int8)
-    fixed.refuse((kinds < 0) | (kinds > 3), "a row is of no kind that Flink knows")
+    fixed.refuse((kinds < 0) | (kinds > 3), "the row kind is unknown in Flink")
     found = [pa.array(kinds)]
     for number, column in enumerate(columns):
         word = np.ascontiguousarray(words[:, number])
@@ -127,7 +127,7 @@ def _column(column: LogicalType, words: Bytes, nulls: Rows, within: _Within) -> 
         found = _native(words, _NUMBERS[column.root])
         if pa.types.is_time(kind):
             wrong = (found < 0) | (found >= _MILLIS_PER_DAY)
-            within.refuse(wrong & ~nulls, "a day has no such millisecond")
+            within.refuse(wrong & ~nulls, "a day does not have this millisecond")
         if pa.types.is_temporal(kind):
             return pa.array(found, pa.int32(), mask=nulls).cast(kind)
         return pa.array(found, kind, mask=nulls)
@@ -176,7 +176,7 @@ def _array(element: LogicalType, within: Cursor) -> pa.Array:
     width = _width(element)
     heads = 4 + (counts + 31) // 32 * 4
     wrong = (counts < 0) | (heads + counts * width > within.end - within.at)
-    within.refuse(wrong, "an array does not fit into its column")
+    within.refuse(wrong, "an array does not fit its column")
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     each = _Within(
         within.spans,
@@ -197,13 +197,13 @@ def _map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
     """Read ``BinaryMapData``: the size of the key array, the key array, and the value array."""
     fixed = Cursor(within.spans, within.at, within.end)
     sizes = _native(fixed.fixed(4), "<i4").astype(np.int64)
-    within.refuse((sizes < 0) | (fixed.at + sizes > within.end), "keys go past their map")
+    within.refuse((sizes < 0) | (fixed.at + sizes > within.end), "the keys exceed their map")
     keys = _array(key, Cursor(within.spans, fixed.at, fixed.at + sizes))
     values = _array(value, Cursor(within.spans, fixed.at + sizes, within.end))
     if not keys.offsets.equals(values.offsets):
-        raise within.damaged("a map has not as many values as keys", 0)
+        raise within.damaged("a map has different numbers of keys and values", 0)
     if keys.values.null_count:
-        raise UnsupportedTypeError("a map has a null key, which no column of maps can hold")
+        raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
     return pa.MapArray.from_arrays(keys.offsets, keys.values, values.values)
 
 
@@ -234,7 +234,7 @@ def _places(words: Bytes, nulls: Rows, within: _Within) -> tuple[Places, Places]
     both = _native(words, "<i8")
     offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + length > within.end - within.at)
-    within.refuse(wrong, "a column of a row lies outside of it")
+    within.refuse(wrong, "a column of a row is outside the row")
     within.take(length)
     return within.at + offset, length
 
@@ -249,7 +249,7 @@ def _pieces(words: Bytes, nulls: Rows, within: _Within, *, can_be_inline: bool) 
     buffer = np.concatenate([within.data(), words.reshape(-1)])
     starts = np.where(inline, base + np.arange(len(words)) * _WORD, starts)
     sizes = np.where(inline, words[:, 7] & (_INLINE - 1), sizes)
-    within.refuse(inline & (sizes > _MOST_INLINE), "a text in a word is longer than the word")
+    within.refuse(inline & (sizes > _MOST_INLINE), "a short text is longer than its word")
     return piece_array(buffer, starts, starts + sizes)
 
 
@@ -259,7 +259,7 @@ def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor)
         return pa.array(whole, pa.int64(), mask=nulls).cast(kind)
     offset, nano = np.where(nulls, 0, whole >> 32), np.where(nulls, 0, whole & 0xFFFFFFFF)
     wrong = (offset < 0) | (offset + _WORD > within.end - within.at) | (nano > 999_999)
-    within.refuse(wrong & ~nulls, "a timestamp of a row lies outside of it")
+    within.refuse(wrong & ~nulls, "a timestamp of a row is outside the row")
     at = Cursor(within.spans, (within.at + offset)[~nulls], within.end[~nulls])
     millis = np.zeros(len(whole), np.int64)
     millis[~nulls] = _native(at.fixed(_WORD), "<i8")
@@ -269,7 +269,7 @@ def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor)
         fields = [INSTANT.field(0), INSTANT.field(1)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(nulls))
     if bool((np.abs(millis) > (1 << 63) // 1001).any()):
-        raise UnsupportedTypeError(f"a {column.text} is too far from 1970 for a timestamp of Arrow")
+        raise UnsupportedTypeError(f"a {column.text} is too far from 1970 for an Arrow timestamp")
     return pa.array(millis * 1000 + nano // 1000, pa.int64(), mask=nulls).cast(kind)
 
 

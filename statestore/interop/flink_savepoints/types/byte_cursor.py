@@ -55,7 +55,9 @@ class Cursor:
         """
         cells = len(self) * columns
         if cells > _FREE_CELLS + _CELLS_OF_BYTE * len(self.spans.data):
-            problem = f"{len(self)} values of {columns} columns each are in too few bytes"
+            problem = (
+                f"{len(self)} values of {columns} columns each do not fit in the available bytes"
+            )
             raise self.damaged(problem, 0)
 
     def fixed(self, width: int) -> npt.NDArray[np.uint8]:
@@ -83,7 +85,7 @@ class Cursor:
         wrong = raw > 1
         if bool(wrong.any()):
             self.at = self.at - 1
-            self.refuse(wrong, "a byte is not 0 or 1, as a boolean is")
+            self.refuse(wrong, "a boolean is neither 0 nor 1")
         found: Rows = raw == 1
         return found
 
@@ -91,7 +93,7 @@ class Cursor:
         """Return the next item count of every row; each item has at least ``least`` bytes."""
         found = self.numbers(">i4").astype(np.int64)
         wrong = (found < 0) | (found * least > self.end - self.at)
-        self.refuse(wrong, "a number of things does not fit into the value")
+        self.refuse(wrong, "a count is too large for its value")
         return found
 
     def only(self, rows: Rows) -> Cursor:
@@ -115,7 +117,7 @@ class Cursor:
         going = first >= 0x80
         shift = 7
         while bool(going.any()):
-            self.refuse(going & np.bool_(shift > 28), "a number has no end")
+            self.refuse(going & np.bool_(shift > 28), "a variable-length number does not end")
             more = self.only(going)
             byte = more.fixed(1)[:, 0]
             found[going] |= (byte & 0x7F).astype(np.int64) << shift
@@ -138,8 +140,8 @@ def list_offsets(counts: Places) -> pa.Array:
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     if edges[-1] > _MOST_ELEMENTS:
         raise UnsupportedTypeError(
-            f"{edges[-1]} elements of lists are in one key group, and a column has "
-            f"{_MOST_ELEMENTS} at most"
+            f"one key group has {edges[-1]} list elements, but a column can have at most "
+            f"{_MOST_ELEMENTS}"
         )
     return pa.array(edges.astype(np.int32))
 

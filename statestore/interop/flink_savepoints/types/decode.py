@@ -73,7 +73,7 @@ def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
     found = decoded_from(kind, cursor)
-    cursor.refuse(cursor.at != cursor.end, "bytes are left behind a value")
+    cursor.refuse(cursor.at != cursor.end, "unexpected bytes follow a value")
     return found
 
 
@@ -127,7 +127,7 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
         case RowDataType(columns):
             return decoded_rows(columns, cursor)
         case _:
-            raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
+            raise UnsupportedTypeError(f"values of {name_of(kind)} can only be read as bytes")
 
 
 @lru_cache(maxsize=512)
@@ -167,7 +167,7 @@ def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
     cursor.at = inner.end
     if not many:
         found = decoded_from(kind, inner)
-        inner.refuse(inner.at != inner.end, "bytes are left behind a value")
+        inner.refuse(inner.at != inner.end, "unexpected bytes follow a value")
         return found
     starts, counts = _parted(kind, inner, between=0)
     values = decoded_from(kind, Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
@@ -195,7 +195,7 @@ def _either(left: FlinkType, right: FlinkType, cursor: Cursor, *, is_tagged: boo
     """
     if is_tagged:
         tags = cursor.fixed(1)[:, 0]
-        cursor.refuse((tags != 1) & (tags != 2), "a value is of neither of two streams")
+        cursor.refuse((tags != 1) & (tags != 2), "a value belongs to neither of the two streams")
         is_left = tags == 1
     else:
         is_left = cursor.flags()
@@ -256,7 +256,7 @@ def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Ar
         starts, ends = _scanned(element, cursor, counts)
     else:
         ends = cursor.at + counts * width
-        cursor.refuse(ends > cursor.end, "a list goes past the end of its value")
+        cursor.refuse(ends > cursor.end, "a list exceeds its value")
         starts = np.repeat(cursor.at, counts) + _within(counts) * width
     return decoded_from(element, Cursor(cursor.spans, starts, np.repeat(ends, counts))), ends
 
@@ -292,7 +292,7 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
         starts = np.repeat(cursor.at, counts) + _within(counts) * (width + 1)
     commas = starts[_within(counts) > 0] - 1
     if bool((spans.data[commas] != _COMMA).any()):
-        raise cursor.damaged("elements of a list have no comma between them", 0)
+        raise cursor.damaged("the elements of a list have no comma between them", 0)
     limits = np.repeat(cursor.end, counts)
     values = decoded_from(element, Cursor(spans, starts, limits))
     return pa.ListArray.from_arrays(list_offsets(counts), values)
@@ -307,7 +307,7 @@ def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
     cursor = Cursor(spans, spans.starts, spans.ends)
     nulls = cursor.flags()
     found = _where_not(nulls, value, 0, cursor)
-    cursor.refuse((cursor.at != cursor.end) & ~nulls, "bytes are left behind a value")
+    cursor.refuse((cursor.at != cursor.end) & ~nulls, "unexpected bytes follow a value")
     return found
 
 
@@ -344,7 +344,7 @@ def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
     entries, cursor.at = _elements(entry, cursor, counts)
     keys, values = entries.flatten()
     if keys.null_count:
-        raise UnsupportedTypeError("a map has a null key, which no column of maps can hold")
+        raise UnsupportedTypeError("a map has a null key, which a map column cannot store")
     return pa.MapArray.from_arrays(list_offsets(counts), keys, values)
 
 
@@ -354,7 +354,7 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
     known = np.isin(flags, (_NULL, _ITSELF, _SUBCLASS, _TAGGED))
     if not bool(known.all()):
         cursor.at = cursor.at - 1
-        cursor.refuse(~known, f"a value of {kind.class_name} has other flags than a POJO's")
+        cursor.refuse(~known, f"a value of {kind.class_name} has flags that a POJO cannot have")
     which = np.full(len(cursor), -1, np.int64)
     which[flags == _ITSELF] = 0
     subclasses = (*kind.registered, *kind.others)
@@ -367,10 +367,10 @@ def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:
         if not bool(rows.any()):
             continue
         if not isinstance(one, PojoType):
-            raise UnsupportedTypeError(f"a subclass of {kind.class_name} is no POJO")
+            raise UnsupportedTypeError(f"a subclass of {kind.class_name} is not a POJO")
         some = cursor.only(rows)
         if number:  # a subclass is written as a complete POJO, with its own flags
-            some.refuse(some.fixed(1)[:, 0] != _ITSELF, "a value of a subclass has other flags")
+            some.refuse(some.fixed(1)[:, 0] != _ITSELF, "a value of a subclass has invalid flags")
         for field in one.fields:
             found = _where_not(some.flags(), field.value, 0, some)
             columns[field.name].append((rows, found))
@@ -390,7 +390,7 @@ def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) 
     if bool(tagged.any()):
         some = cursor.only(tagged)
         numbers = some.fixed(1)[:, 0].astype(np.int64)
-        some.refuse(numbers >= len(kind.registered), "a subclass has no such number")
+        some.refuse(numbers >= len(kind.registered), "a subclass has an invalid number")
         which[tagged] = numbers + 1
         cursor.moved(tagged, some)
     named = {one.class_name: at for at, one in enumerate(kind.others, len(kind.registered) + 1)}
@@ -400,8 +400,9 @@ def _name_subclasses(kind: PojoType, cursor: Cursor, flags: Any, which: Places) 
         name = reader.utf()
         if name not in named:
             raise UnsupportedTypeError(
-                f"{cursor.spans.name} has a value of {name}, a subclass of {kind.class_name} that "
-                "its header does not describe; it was first met after that was written"
+                f"{cursor.spans.name} has a value of {name}, a subclass of {kind.class_name} "
+                "that its header does not describe because the job first used it after the "
+                "header was written"
             )
         which[row] = named[name]
         cursor.at[row] += reader.at

@@ -118,7 +118,7 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
             rows = written_rows(columns, array, are_keys=is_key)
             return _sized(pa.array(rows, _BYTES))
         case _:
-            raise UnsupportedTypeError(f"values of {name_of(kind)} are bytes alone")
+            raise UnsupportedTypeError(f"values of {name_of(kind)} can only be written as bytes")
 
 
 def encoded_list(array: pa.Array, element: FlinkType) -> pa.Array:
@@ -135,7 +135,7 @@ def _valid(array: pa.Array) -> Rows:
 
 def _no_nulls(array: pa.Array) -> None:
     if array.null_count:
-        raise InvalidArgumentError("a null stands where Flink's serializer has no form of one")
+        raise InvalidArgumentError("a value is null, which Flink's serializer cannot represent")
 
 
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
@@ -254,7 +254,7 @@ def _whole(text: str) -> int:
     try:
         return integer_of(text)
     except ValueError:
-        raise InvalidArgumentError(f"{text[:40]!r} is no BigInteger") from None
+        raise InvalidArgumentError(f"{text[:40]!r} is not a BigInteger") from None
 
 
 def _big_decimal(text: str | None) -> bytes:
@@ -266,7 +266,7 @@ def _big_decimal(text: str | None) -> bytes:
     except InvalidOperation:
         sign, digits, exponent = 0, (), "n"
     if not isinstance(exponent, int) or not -_MOST_SCALE - 1 <= -exponent <= _MOST_SCALE:
-        raise InvalidArgumentError(f"{text[:40]!r} is no BigDecimal")
+        raise InvalidArgumentError(f"{text[:40]!r} is not a BigDecimal")
     number = integer_of("".join(map(str, digits)) or "0")
     return _big(-number if sign else number) + i32(-exponent)
 
@@ -411,7 +411,7 @@ def _pojo(array: pa.Array, kind: PojoType) -> pa.Array:
     for number, one in enumerate(((None, kind), *((one, one.value) for one in subclasses))):
         subclass, inner = one
         if not isinstance(inner, PojoType):
-            raise UnsupportedTypeError(f"a subclass of {kind.class_name} is no POJO")
+            raise UnsupportedTypeError(f"a subclass of {kind.class_name} is not a POJO")
         rows = pc.equal(columns["class"], inner.class_name).fill_null(False)
         if subclass is None:
             head = b"\2"

@@ -159,9 +159,9 @@ class StateColumns:
         if self.kind is StateKind.TIMERS:
             return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
         value, map_key = rows.value, rows.map_key
-        assert value is not None, "what is no timer has a value"
+        assert value is not None, "only timers have no value"
         if self.map_key is not None:
-            assert map_key is not None, "a map has keys"
+            assert map_key is not None, "a map must have keys"
             columns += self.map_key.columns(map_key)
         if self.entry is not None:
             counts = np.diff(np.asarray(value.offsets))
@@ -173,7 +173,7 @@ class StateColumns:
         times = []
         if self.last_access is not None:
             times, value = [value.field("last_access")], value.field("value")
-        assert self.value is not None, "what is no timer has a value"
+        assert self.value is not None, "only timers have no value"
         return pa.Table.from_arrays(
             [*columns, *self.value.columns(value), *times], schema=self.schema
         )
@@ -185,7 +185,7 @@ class StateColumns:
         if self.hash_scheme == _PYFLINK:
             found = found.field("f0")
             if found.null_count:
-                raise UnsupportedTypeError("a key of PyFlink is null, which has no key group")
+                raise UnsupportedTypeError("a PyFlink key is null, which has no key group")
         if isinstance(self.key.kind, RowType):
             fields = list(found.type)[-len(self.key.kind.fields) :]
             kept = [found.field(field.name) for field in fields]
@@ -292,7 +292,7 @@ def _typed(
     key = part_columns(own, is_key=True)
     if not types:
         if max_parallelism > 1:
-            raise UnsupportedTypeError("keys without columns lie in a key group that is not known")
+            raise UnsupportedTypeError("keys without columns are in an unknown key group")
         key, types = (
             PartColumns(state.key, (pa.field("", pa.bool_()),), (pa.bool_(),), False),
             ("BOOLEAN",),
@@ -307,7 +307,7 @@ def _typed(
     if state.kind == "map" and isinstance(inner, MapType):
         map_key, inner = part_columns(inner.key), inner.value
         if not map_key.fields:
-            raise UnsupportedTypeError(f"keys of {name_of(state.value)} are no column")
+            raise UnsupportedTypeError(f"keys of {name_of(state.value)} cannot be a column")
     kind = StateKind(state.kind)
     if form is EntryForm.VALUE_BYTES:
         kind = StateKind.VALUE if kind is StateKind.LIST else kind
@@ -333,8 +333,8 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
     for name in given:
         if lower.count(name.lower()) > 1:
             raise InvalidArgumentError(
-                f"state {columns.state.name!r}: the name {name!r} comes twice, in any case, or is "
-                "the store's own"
+                f"state {columns.state.name!r}: the column name {name!r} occurs twice "
+                "(ignoring case), or is reserved for the store"
             )
 
     def one(wanted: str) -> str:
@@ -350,8 +350,8 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
             wanted = tuple(map(one, _wanted(role, found)))
         if len(wanted) != len(found.fields):
             raise InvalidArgumentError(
-                f"state {columns.state.name!r}: {len(wanted)} names for the {role}, which has "
-                f"{len(found.fields)} columns"
+                f"state {columns.state.name!r}: {len(wanted)} names for the {role}, but it "
+                f"has {len(found.fields)} columns"
             )
         return PartColumns(found.kind, found.fields, found.stored, found.is_flat, tuple(wanted))
 
@@ -359,8 +359,8 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
         return names[role][0] if role in names else None if wanted is None else one(wanted)
 
     key, namespace = part("key", columns.key), part("namespace", columns.namespace)
-    assert key is not None, "a state has a key"
-    assert namespace is not None, "a state has a namespace, of no columns perhaps"
+    assert key is not None, "a state must have a key"
+    assert namespace is not None, "a state must have a namespace, possibly without columns"
     return StateColumns(
         columns.state,
         columns.form,

@@ -75,7 +75,7 @@ class PartColumns:
             return [_cast(array, self.stored[0])]
         if array.null_count:
             raise UnsupportedTypeError(
-                f"an object of {self._title} is null, and its fields are not"
+                f"an object of {self._title} is null, but its fields are not"
             )
         found = []
         for field, stored in zip(self.fields, self.stored, strict=True):
@@ -141,7 +141,7 @@ def nanos_of(array: pa.Array) -> pa.Array:
     """
     second, nano = (one.fill_null(0).to_numpy(zero_copy_only=False) for one in array.flatten())
     if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
-        raise UnsupportedTypeError("a key is a time more than 292 years away from 1970")
+        raise UnsupportedTypeError("a key is a timestamp more than 292 years away from 1970")
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     return pa.array(second * _NANOS + nano, pa.int64(), mask=nulls)
 
@@ -209,7 +209,7 @@ def key_types(kind: FlinkType, hash_scheme: str) -> tuple[str, ...]:
         names = [_java_name(kind)]
     known = tuple(name for name in names if name is not None)
     if len(known) < len(names):
-        raise UnsupportedTypeError(f"no columns are hashed as keys of {name_of(kind)} are")
+        raise UnsupportedTypeError(f"no column type is hashed like keys of {name_of(kind)}")
     return known
 
 

@@ -42,7 +42,9 @@ __all__ = [
     "python_name",
 ]
 
-UNDECLARED = "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
+UNDECLARED = (
+    "PyFlink stores no types: declare the type of the state, for example type = 'ValueState<LONG>'"
+)
 """The reason why the values of an undeclared state stay bytes."""
 
 _PREFIX = "python-state-"
@@ -78,7 +80,7 @@ def as_python(kind: FlinkType) -> FlinkType:
         case MapType(key, value):
             return MapType(as_python(key), as_python(value))
         case _:
-            raise UnsupportedTypeError(f"PyFlink has no coder of values of type {name_of(kind)}")
+            raise UnsupportedTypeError(f"PyFlink has no coder for values of type {name_of(kind)}")
 
 
 _AS_PYTHON = {
@@ -127,7 +129,8 @@ def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
     """
     if not is_python_state(state.name):
         raise InvalidArgumentError(
-            f"state {state.name!r} is none of PyFlink's, and has its own types: declare none"
+            f"state {state.name!r} is not a PyFlink state and has its own types: remove the "
+            "declared type"
         )
     name, parts = _parsed(declared)
     kind = "map" if name == _MAP else "list"
@@ -135,13 +138,13 @@ def declared_state(state: KeyedStateInfo, declared: str) -> KeyedStateInfo:
     if name not in (*_BAGS, _LIST, _MAP) or len(parts) != count or kind != state.kind:
         what = f"{_MAP}<KEY, VALUE>" if state.kind == "map" else f"{', '.join(_BAGS)} or {_LIST}"
         raise InvalidArgumentError(
-            f"state {state.name!r}: {declared!r} is not what a {state.kind} state of PyFlink is, "
-            f"which is a {what} of its types"
+            f"state {state.name!r}: the declared type {declared!r} does not fit; a "
+            f"{state.kind} state of PyFlink is a {what} of its types"
         )
     if isinstance(state.value, MapType):
         value = _within(state.value.value, PythonType(parts[1]))
         return replace(state, value=MapType(PythonType(parts[0]), value))
-    assert isinstance(state.value, ListType), "a state of PyFlink is a list or a map"
+    assert isinstance(state.value, ListType), "a PyFlink state is a list or a map"
     element = _within(state.value.element, PythonType(parts[0], many=name == _LIST))
     if name == _LIST:
         return replace(state, value=ListType(element))
@@ -226,6 +229,7 @@ _NESTED: Mapping[str, tuple[int | None, Callable[[list[FlinkType]], FlinkType]]]
 def _wrong(declared: str) -> InvalidArgumentError:
     names = ", ".join((*_SCALARS, *(f"{name}<…>" for name in _NESTED)))
     return InvalidArgumentError(
-        f"{declared!r} declares no state of PyFlink: it is ValueState<TYPE>, ListState<TYPE>, "
-        f"MapState<KEY, VALUE>, ReducingState<TYPE> or AggregatingState<TYPE>, of {names}"
+        f"{declared!r} is not a type of a PyFlink state: use ValueState<TYPE>, "
+        "ListState<TYPE>, MapState<KEY, VALUE>, ReducingState<TYPE> or "
+        f"AggregatingState<TYPE>, with the types {names}"
     )

@@ -73,7 +73,7 @@ def _strings(cursor: Cursor) -> pa.Array:
     lengths = cursor.varints() - 1
     nulls = lengths < 0
     lengths = np.maximum(lengths, 0)
-    cursor.refuse(lengths > cursor.end - cursor.at, "a text does not fit into its value")
+    cursor.refuse(lengths > cursor.end - cursor.at, "a text exceeds its value")
     begins, ends = cursor.at, cursor.at + lengths
     pieces = piece_array(cursor.data(), begins, ends)
     texts = _as_text(pieces)
@@ -117,7 +117,7 @@ def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
         return pa.array(texts, kind)
     except UnicodeEncodeError:
         raise UnsupportedTypeError(
-            "a text has half of a pair of surrogates, which no column of text can hold"
+            "a text has an unpaired surrogate, which a text column cannot store"
         ) from None
 
 
@@ -144,11 +144,11 @@ def _big_bytes(cursor: Cursor) -> list[int | None]:
     numbers = cursor.numbers(">i4").astype(np.int64)
     lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
     wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
-    cursor.refuse(wrong, "a number does not fit into its value")
+    cursor.refuse(wrong, "a number exceeds its value")
     if bool((lengths > _MOST_BIG_BYTES).any()):
         raise UnsupportedTypeError(
-            f"{cursor.spans.name} has a number of {lengths.max()} bytes; the largest that is read "
-            f"has {_MOST_BIG_BYTES}"
+            f"{cursor.spans.name} has a number of {lengths.max()} bytes; at most "
+            f"{_MOST_BIG_BYTES} bytes are supported"
         )
     cursor.at = cursor.at + lengths
     raw = piece_array(cursor.data(), cursor.at - lengths, cursor.at).to_pylist()
@@ -190,7 +190,7 @@ def _primitives(name: str, cursor: Cursor) -> pa.Array:
     _, _, content = pieces.buffers()
     raw = np.frombuffer(content, np.uint8, int((counts * width).sum())) if content else _EMPTY
     if name == "boolean[]":
-        cursor.refuse(np.array([bool((raw > 1).any())]), "a byte is not 0 or 1, as a boolean is")
+        cursor.refuse(np.array([bool((raw > 1).any())]), "a boolean is neither 0 nor 1")
         values = pa.array(raw == 1)
     else:
         dtype = np.dtype(_ELEMENTS[name])
@@ -209,7 +209,7 @@ def _python_dates(cursor: Cursor) -> pa.Array:
 def _python_times(cursor: Cursor) -> pa.Array:
     """Read ``TimeCoderImpl`` of PyFlink: milliseconds of the day."""
     found = cursor.numbers(">i4")
-    cursor.refuse((found < 0) | (found >= _MILLIS_PER_DAY), "a day has no such millisecond")
+    cursor.refuse((found < 0) | (found >= _MILLIS_PER_DAY), "a day does not have this millisecond")
     return pa.array(found, pa.int32()).cast(pa.time32("ms"))
 
 

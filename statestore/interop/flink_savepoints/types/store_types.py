@@ -91,7 +91,7 @@ def value_column(stored: pa.DataType) -> FlinkColumn:
         return _list(stored, element)
     if types.is_map(stored):
         return _map(stored, value_column(stored.key_type), value_column(stored.item_type))
-    raise UnsupportedTypeError(f"Flink has no serializer of values of type {stored}")
+    raise UnsupportedTypeError(f"Flink has no serializer for values of type {stored}")
 
 
 def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
@@ -167,7 +167,7 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     if parts is not None and pa.types.is_list(stored) and java.name == "List":
         return _list(stored, key_column(stored.value_type, parts[0]))
     raise UnsupportedTypeError(
-        f"a key that is hashed as {java} is written by Kryo, by classes that only the job has"
+        f"a key that is hashed as {java} is written by Kryo with classes that only the job has"
     )
 
 
@@ -285,7 +285,7 @@ def as_millis(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise UnsupportedTypeError(f"Flink counts milliseconds here, and {error}") from error
+        raise UnsupportedTypeError(f"Flink stores milliseconds here, and {error}") from error
 
 
 def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:

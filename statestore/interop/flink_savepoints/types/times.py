@@ -52,7 +52,7 @@ def _sql_timestamps(cursor: Cursor) -> pa.Array:
     nulls = millis == _LOWEST
     second = millis // 1000
     wrong = ~nulls & ((nano < 0) | (nano >= _SECOND) | (nano // 1_000_000 != millis % 1000))
-    cursor.refuse(wrong, "the nanoseconds of a timestamp are not those of its milliseconds")
+    cursor.refuse(wrong, "the nanoseconds of a timestamp do not fit its milliseconds")
     return _of_instants(second, nano, nulls)
 
 
@@ -60,7 +60,7 @@ def _instants(cursor: Cursor) -> pa.Array:
     second = cursor.numbers(">i8")
     nano = cursor.numbers(">i4").astype(np.int64)
     nulls = second == _LOWEST
-    cursor.refuse(~nulls & ((nano < 0) | (nano >= _SECOND)), "an instant has no such nanosecond")
+    cursor.refuse(~nulls & ((nano < 0) | (nano >= _SECOND)), "an instant has an invalid nanosecond")
     return _of_instants(second, nano, nulls)
 
 
@@ -70,12 +70,12 @@ def _days(cursor: Cursor) -> tuple[Places, Rows]:
     nulls = year == _LOWEST_INT
     month, day = np.where(nulls, 1, rest[:, 0]), np.where(nulls, 1, rest[:, 1])
     wrong = (month < 1) | (month > 12) | (day < 1) | (day > 31) | (np.abs(year) > 999_999_999)
-    cursor.refuse(wrong & ~nulls, "a date has no such month or day")
+    cursor.refuse(wrong & ~nulls, "a date has an invalid month or day")
     months = np.where(nulls, 0, (year - 1970) * 12 + month - 1)
     first = months.astype("M8[M]").astype("M8[D]")
     days = first.view(np.int64) + day - 1
     last = (months + 1).astype("M8[M]").astype("M8[D]").view(np.int64)
-    cursor.refuse(days >= last, "a month has no such day")
+    cursor.refuse(days >= last, "a month does not have this day")
     return days, nulls
 
 
@@ -87,7 +87,7 @@ def _of_day(cursor: Cursor) -> tuple[Places, Places, Rows]:
     nulls = hour == -128
     wrong = (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59) | (second < 0) | (second > 59)
     wrong |= (nano < 0) | (nano >= _SECOND)
-    cursor.refuse(wrong & ~nulls, "a time has no such hour, minute, second or nanosecond")
+    cursor.refuse(wrong & ~nulls, "a time has an invalid hour, minute, second or nanosecond")
     return (hour * 60 + minute) * 60 + second, nano, nulls
 
 

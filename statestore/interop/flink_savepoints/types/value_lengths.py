@@ -121,7 +121,7 @@ def skipper(kind: FlinkType) -> Skip:
             return _sized
         case KryoType() | SqlScalar() | UnknownType():
             raise UnsupportedTypeError(
-                f"a value of {name_of(kind)} does not say where it ends: take a canonical "
+                f"the length of a value of {name_of(kind)} is unknown: take a canonical "
                 "savepoint, which has the length of each value"
             )
     raise AssertionError(kind)
@@ -152,7 +152,7 @@ def _string(reader: Reader) -> None:
 def _big(reader: Reader) -> int:
     length = reader.i32()
     if length < 0:
-        raise reader.damaged(f"a length is {length}", at=reader.at - 4)
+        raise reader.damaged(f"the length {length} is negative", at=reader.at - 4)
     reader.take(max(length - _BIG_CONSTANTS, 0))
     return length
 
@@ -219,7 +219,7 @@ def null_mask(reader: Reader) -> list[bool]:
     """Return the null mask of the ``LinkedList`` that begins here (``MaskUtils``)."""
     count = reader.i32()
     if count < 0 or (count + 7) // 8 > reader.left:
-        raise reader.damaged(f"a list has {count} elements", at=reader.at - 4)
+        raise reader.damaged(f"the list length {count} is invalid", at=reader.at - 4)
     mask = bytes(reader.take((count + 7) // 8))
     return [bool(mask[at // 8] >> (7 - at % 8) & 1) for at in range(count)]
 
@@ -275,7 +275,7 @@ def _pojo(kind: PojoType) -> Skip:
         if flags == 8:
             number = reader.u8()
             return kind.registered[number] if number < len(kind.registered) else None
-        raise reader.damaged(f"a POJO begins with {flags}", at=reader.at - 1)
+        raise reader.damaged(f"a POJO begins with the invalid flags {flags}", at=reader.at - 1)
 
     def skip(reader: Reader) -> None:
         flags = reader.u8()
@@ -288,8 +288,9 @@ def _pojo(kind: PojoType) -> Skip:
         found = subclass(reader, flags)
         if found is None or found.value is None:
             raise UnsupportedTypeError(
-                f"{reader.name} has a value of a subclass of {kind.class_name} that its header "
-                "does not describe: take a canonical savepoint, or register the subclass in the job"
+                f"{reader.name} has a value of a subclass of {kind.class_name} that its "
+                "header does not describe: take a canonical savepoint, or register the "
+                "subclass in the job"
             )
         skipper(found.value)(reader)
 

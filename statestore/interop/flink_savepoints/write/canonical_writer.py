@@ -33,7 +33,7 @@ class SavepointWriter:
         refuse_inside_store(target, "a savepoint")
         if not target.is_empty():
             raise InvalidArgumentError(
-                f"{target.url} is not empty: a savepoint is written to a new folder"
+                f"{target.url} is not empty; choose a new folder for the savepoint"
             )
         self._target = target
         self._files: list[str] = []
@@ -106,5 +106,6 @@ class SavepointWriter:
         self._target.sync(self._files)
         if not self._target.put_if_absent(METADATA, metadata_v3(metadata)):
             raise CommitConflictError(
-                f"{self._target.url} was empty, and another has written a savepoint there since"
+                f"{self._target.url} was empty, but another process has written a savepoint "
+                "there since; choose another folder"
             )

@@ -150,7 +150,7 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
     Operator state stays with its subtask, so the parallelism cannot be lower than its subtasks.
     """
     if operator.problem is not None:
-        raise IncompatibleStateError(f"operator {operator.title} is not read: {operator.problem}")
+        raise IncompatibleStateError(f"cannot read operator {operator.title}: {operator.problem}")
     known = operator.metadata
     wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
     if known.max_parallelism == 1:
@@ -217,8 +217,8 @@ def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most:
     if len(wrong):
         raise IncompatibleStateError(
             f"{len(wrong)} of {len(keys)} keys of state {state.name!r} of operator "
-            f"{operator.title} do not lie in the key group that follows from them, the first in "
-            f"{found.key_group} and not in {known[wrong[0]]}: the savepoint is damaged, or the job "
-            "hashes them in another way"
+            f"{operator.title} are in the wrong key group: the first is in key group "
+            f"{found.key_group}, but its hash belongs to {known[wrong[0]]}. The savepoint is "
+            "damaged, or the job uses another hash"
         )
     return groups_of(most)
