@@ -77,7 +77,7 @@ def graph_of(path: str | None) -> JobGraph | None:
     if path is None:
         return None
     if not Path(path).exists():
-        raise SettingsError(f"no job graph {path}; check the path")
+        raise SettingsError(f"the job graph {path} does not exist; check the path")
     try:
         return JobGraph.from_toml(read_text(Path(path)))
     except InvalidArgumentError as error:
@@ -92,7 +92,7 @@ def limit_option(function: F) -> F:
         type=click.IntRange(min=0),
         default=_MOST_ROWS,
         metavar="ROWS",
-        help=f"At most so many rows; 0 for all. [{_MOST_ROWS}]",
+        help=f"The maximum number of rows; 0 for all. [{_MOST_ROWS}]",
     )
     return option(function)
 
@@ -116,8 +116,10 @@ def query_limit_options(*, seconds: float | None, memory: str | None) -> Callabl
         type=Bytes(),
         default=memory,
         metavar="SIZE",
-        help="The most memory that DuckDB may use for a query, such as 512MiB. "
-        f"[{memory or '80 % of the memory'}]",
+        help=(
+            "The most memory that DuckDB can use for a query, for example 512MiB. "
+            f"[{memory or '80 % of the memory'}]"
+        ),
     )
     return lambda function: time_limit(memory_limit(function))
 
@@ -128,29 +130,41 @@ def _target_options() -> list[Any]:
             "--parallelism",
             type=Parallelism(),
             metavar="N|auto",
-            help="Subtasks to restore for; auto chooses by bytes. Default: as it was taken.",
+            help=(
+                "The number of subtasks to restore for; auto chooses it from the stored bytes. "
+                "Default: the parallelism of the checkpoint."
+            ),
         ),
         click.option(
             "--bytes-per-task",
             type=Bytes(),
             metavar="SIZE",
-            help="Keyed state that a subtask should get, for auto: 256MiB. [16MiB]",
+            help=(
+                "Bytes of keyed state for each subtask if parallelism is auto, for example "
+                "256MiB. [16MiB]"
+            ),
         ),
         click.option(
             "--graph",
             metavar="FILE",
-            help="The new job's graph, TOML: its operators find their state by operator id.",
+            help="The new job's graph as TOML. Its operators find their state by operator id.",
         ),
         click.option(
             "--max-parallelism",
             type=int,
             metavar="N",
-            help="Read the stored key groups as N: a multiple of them, or a divisor.",
+            help=(
+                "Read the stored key groups as N key groups: a multiple or a divisor of their "
+                "number."
+            ),
         ),
         click.option(
             "--balance",
             type=click.Choice([one.value for one in Weight]),
-            help="Cut key groups into ranges by this instead of by their number.",
+            help=(
+                "Choose key-group ranges with balanced bytes or rows instead of equal numbers of "
+                "key groups."
+            ),
         ),
     ]
 
@@ -237,8 +251,8 @@ def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
         return {name: _converted(row[name], state.schema.type_of(name), name) for name in row}
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{text!r:.1000} is no row of {state}: {error}; give a JSON object with its columns "
-            f"({state.schema})"
+            f"{text!r:.1000} is not a row of {state}: {error}; pass a JSON object with its "
+            f"columns ({state.schema})"
         ) from error
 
 
@@ -248,10 +262,10 @@ def span_seconds(text: str) -> float:
         return 0
     match = _SPAN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no span of time; write 90s, 15min, 2h, 7d or 0")
+        raise ValueError(f"{text!r} is not a duration; write it as 90s, 15min, 2h, 7d or 0")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not math.isfinite(seconds):
-        raise ValueError(f"{text!r:.80} is no span of time: it is too long")
+        raise ValueError(f"{text!r:.80} is not a valid duration: it is too long")
     return seconds
 
 
@@ -275,15 +289,15 @@ def _key_columns(value: Any, names: Sequence[str]) -> Mapping[str, Any]:
         return value
     if isinstance(value, list) and len(value) == len(names):
         return dict(zip(names, value, strict=True))
-    raise ValueError("it does not name each column once")
+    raise ValueError("it does not contain each key column exactly once")
 
 
 def _no_key(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
     columns = ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
     plain = len(state.key) == 1 and isinstance(state.schema.type_of(state.key[0]), str)
-    form = "" if plain else "; give it as JSON, a list of its values or an object by column"
+    form = "" if plain else "; pass it as JSON, as a list of its values or an object by column"
     return InvalidArgumentError(
-        f"{text!r:.1000} is no key of {state}, which has the key ({columns}): {reason}{form}"
+        f"{text!r:.1000} is not a key of {state}, whose key is ({columns}): {reason}{form}"
     )
 
 
@@ -312,13 +326,13 @@ def _converted(value: Any, kind: DataType, place: str) -> Any:
     elif kind["type"] == "map" and isinstance(value, list):
         return [_entry(pair, kind, f"{place}[{at}]") for at, pair in enumerate(value)]
     form = _FORMS[kind["type"]]
-    raise ValueError(f"{place!r} is {type_text(kind)}: give {form}")
+    raise ValueError(f"{place!r} is {type_text(kind)}: pass {form}")
 
 
 def _entry(pair: Any, kind: Mapping[str, Any], place: str) -> tuple[Any, Any]:
     """Convert a map entry that is given as a list of its key and value."""
     if not isinstance(pair, list) or len(pair) != 2:
-        raise ValueError(f"{place!r} is an entry of a map: give a list [key, value]")
+        raise ValueError(f"{place!r} is an entry of a map: pass a list [key, value]")
     key, value = pair
     return (
         _converted(key, kind["keyType"], f"{place}.key"),
@@ -339,7 +353,7 @@ def _converted_scalar(value: Any, kind: str, place: str) -> Any:
     if isinstance(value, bool) and kind == "boolean":
         return value
     shown = json.dumps(value, default=str)
-    raise ValueError(f"{place!r} is {kind}, and {shown:.80} is not one of its values")
+    raise ValueError(f"{place!r} is {kind}, and {shown:.80} does not fit that type")
 
 
 def _number_reader(kind: str) -> Callable[[int | Decimal], Any] | None:
@@ -358,7 +372,7 @@ def _read_text(text: str, kind: str) -> Any:
         return float(text)
     read_number = _number_reader(kind)
     if read_number is None:
-        raise ValueError("text is not one of its values")
+        raise ValueError("text does not fit that type")
     return read_number(parse_number(text))
 
 
@@ -371,7 +385,9 @@ def _boolean(text: str) -> bool:
 def _moment(text: str) -> datetime:
     """Parse a time in ISO 8601; Python drops digits below the microsecond."""
     if _BELOW_MICROSECONDS.search(text):
-        raise ValueError(f"{text!r:.80} has digits below the microsecond, which would be lost")
+        raise ValueError(
+            f"{text!r:.80} is more precise than a microsecond, so data would be lost; round it"
+        )
     return datetime.fromisoformat(text)
 
 

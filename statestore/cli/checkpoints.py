@@ -124,11 +124,11 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
     files = sum(part.files for part in parts)
     stored = f"{counted(files, 'file')} of {counted(len(parts), 'layer')}"
     known = entry.contents
-    merged = "known once it is read"
+    merged = "known after the state is read"
     if known is not None:
         merged = f"{counted(known.rows, 'row')}, digest {digest_text(known.digest)}"
     return [
-        ("rows together", merged),
+        ("merged rows", merged),
         ("base", base),
         ("digest of base", digest_text(entry.parts[0].digest)),
         (
@@ -217,15 +217,15 @@ def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, A
 
 def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
     """Write how a parallelism was chosen from the sizes of the key groups."""
-    page.line(f"parallelism {parallelism} is chosen by bytes:", "bold")
+    page.line(f"parallelism {parallelism} is chosen from the stored bytes:", "bold")
     for choice in choices:
         how = choice.decision
         page.line(
             f"  {choice.uid}: {size(how.total_bytes)} of keyed state; first guess "
-            f"{how.first_guess}, cut by bytes into {counted(len(how.byte_ranges), 'range')}: "
-            f"parallelism {how.parallelism}; its largest subtask gets "
-            f"{size(how.largest_by_number)} (with ranges cut by bytes: "
-            f"{size(how.largest_by_bytes)})"
+            f"{how.first_guess}, divided by bytes into "
+            f"{counted(len(how.byte_ranges), 'range')}: parallelism {how.parallelism}; the "
+            f"largest subtask gets {size(how.largest_by_number)} (with ranges divided by "
+            f"bytes: {size(how.largest_by_bytes)})"
         )
 
 
@@ -281,20 +281,24 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     for values, drawing in zip(columns, drawn, strict=True):
         page.line(_line([values[name] for name in names], widths, at, f"{drawing:<{width}}"))
     if len(summed) < len(subtasks):
-        page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
+        page.line(
+            f"each line summarizes up to {max(map(len, summed))} subtasks; --output json lists "
+            "each of them"
+        )
     _write_extremes(page, subtasks)
     if operator.read_amplification is None:
         return
     changed = sum(subtask.changed_rows for subtask in subtasks)
     if not changed:
         page.line(
-            f"of key groups of another number {operator.read_amplification:.2f} rows are read for "
-            "each that is kept"
+            f"because the number of key groups differs, {operator.read_amplification:.2f} "
+            "rows are read for each row that is kept"
         )
     else:
         page.line(
-            f"{counted(changed, 'row')} of these {'is a change' if changed == 1 else 'are changes'}"
-            f": {operator.read_amplification:.2f} rows are read for each of the base"
+            f"{counted(changed, 'row')} of these "
+            f"{'is a change' if changed == 1 else 'are changes'}: "
+            f"{operator.read_amplification:.2f} rows are read for each row of the base"
         )
 
 
@@ -353,9 +357,14 @@ def write_placements(
     for number, (group, members) in enumerate(groups.items()):
         page.line()
         if not number:
-            page.line(f"on hosts, {members[0].strategy}: {local} of {total} stay local", "bold")
+            page.line(
+                f"placement on hosts, {members[0].strategy}: {local} of {total} are read locally",
+                "bold",
+            )
         named = "" if len(groups) == 1 else f"slot sharing group {group}: "
-        page.line(f"{named}a subtask of each operator in one slot; local bytes of each")
+        page.line(
+            f"{named}each slot has one subtask of every operator; the table shows local bytes"
+        )
         page.table(_placement_table(members))
 
 
@@ -413,9 +422,10 @@ def write_skew(page: Page, skew: RangeSkew) -> None:
         bars = [f"{bar(value, most, width=width, pen=page.pen):<{width}}" for value in (one, two)]
         page.line(_skew_line((name, left, right), widths, bars))
     page.line(
-        f"largest: {_weight_text(skew.by, max(skew.even))} even, {skew.ratio(skew.even):.2f} times "
-        f"the mean; {_weight_text(skew.by, max(skew.balanced))} balanced, "
-        f"{skew.ratio(skew.balanced):.2f} times: {skew.gain:.2f} times as much even"
+        f"largest subtask: {_weight_text(skew.by, max(skew.even))} with even ranges, "
+        f"{skew.ratio(skew.even):.2f} times the mean; {_weight_text(skew.by, max(skew.balanced))} "
+        f"with balanced ranges, {skew.ratio(skew.balanced):.2f} times the mean; even ranges are "
+        f"{skew.gain:.2f} times as large"
     )
 
 

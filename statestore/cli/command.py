@@ -77,7 +77,7 @@ class Invocation:
 
         url = self.settings.store
         if not url:
-            raise click.UsageError("no store is named: give --store URL, or set STATESTORE_URI")
+            raise click.UsageError("no store is named: pass --store URL, or set STATESTORE_URI")
         settings = self.settings
         return StateStore.open(
             url,
@@ -96,13 +96,13 @@ def common_options() -> list[click.Parameter]:
     """Return the common options of the command and of every verb."""
     outputs = get_args(get_type_hints(Settings)["output"])
     return [
-        _option("--store", metavar="URL", help="Path or URL of the store. [STATESTORE_URI]"),
+        _option("--store", metavar="URL", help="The path or URL of the store. [STATESTORE_URI]"),
         _option(
             "--output",
             type=click.Choice(outputs),
-            help="text for people, json for programs. [STATESTORE_OUTPUT]",
+            help="Print text for people or json for programs. [STATESTORE_OUTPUT]",
         ),
-        _option("--config", metavar="FILE", help="Settings in TOML. [STATESTORE_CONFIG]"),
+        _option("--config", metavar="FILE", help="A settings file in TOML. [STATESTORE_CONFIG]"),
     ]
 
 
@@ -126,7 +126,7 @@ def state_options(function: Any) -> Any:
 
 def one_state_options(function: Any) -> Any:
     """Add ``--operator`` and ``--state``, both required, which select one keyed state."""
-    return operator_option("Its operator.", required=True)(
+    return operator_option("The operator.", required=True)(
         state_option("The keyed state.", required=True)(function)
     )
 
@@ -172,7 +172,7 @@ class Verb(click.Command):
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             plural = "s" if len(rest) > 1 else ""
-            hint = f"; a store is named so: --store {rest[0]}" if _is_path(rest[0]) else ""
+            hint = f"; to name a store, use --store {rest[0]}" if _is_path(rest[0]) else ""
             raise click.UsageError(
                 f"got unexpected extra argument{plural} ({' '.join(rest)}){hint}", ctx
             )
@@ -182,7 +182,7 @@ class Verb(click.Command):
         """Write the part of the help below the options."""
         _write_sections(formatter, self.prints, self.examples)
         formatter.write_paragraph()
-        formatter.write_text("What an exit status means: statestore --help")
+        formatter.write_text("'statestore --help' lists the exit statuses.")
 
 
 class KeyVerb(Verb):
@@ -198,7 +198,7 @@ class KeyVerb(Verb):
             if key is None or "--" in given:
                 raise
             raise click.UsageError(
-                f"a key that begins with '-' stands after '--': -- {key}"
+                f"put '--' before a key that begins with '-': -- {key}"
             ) from error
 
 
@@ -256,8 +256,8 @@ class Root(click.Group):
             return super().resolve_command(ctx, args)
         verbs = self.list_commands(ctx)
         close = get_close_matches(name, verbs, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there is {', '.join(verbs)}"
-        raise click.UsageError(f"no command '{name}'; {hint}", ctx)
+        hint = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(verbs)}"
+        raise click.UsageError(f"unknown command '{name}'; {hint}", ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the part of the help below the verbs."""
@@ -268,11 +268,11 @@ class Root(click.Group):
 
 def exit_statuses() -> dict[int, str]:
     """Return the meaning of every exit status, in ascending order."""
-    meanings = {0: "success", StateStoreError.exit_code: "a failure without a class of its own"}
+    meanings = {0: "success", StateStoreError.exit_code: "another failure"}
     for error in _with_own_code(StateStoreError):
         meanings[error.exit_code] = f"{error.kind}: {_summary(error)}"
     meanings[INTERRUPTED] = "interrupted"
-    meanings[CLOSED_PIPE] = "nobody reads stdout any more"
+    meanings[CLOSED_PIPE] = "stdout was closed by its reader"
     return dict(sorted(meanings.items()))
 
 

@@ -142,11 +142,13 @@ def write_matching(page: Page, matching: Matching) -> None:
     for stored in matching.dropped:
         page.line(f"  dropped: {stored}: {_held(stored)}", "bold red")
     for stored in matching.ignored:
-        page.line(f"  left out, it holds nothing: {stored}")
+        page.line(f"  omitted because it has no state: {stored}")
     for hint in matching.hints:
         page.line(f"  hint: {hint}")
     if matching.dropped:
-        page.line("  a restore refuses to drop state; --allow-non-restored-state allows it", "bold")
+        page.line(
+            "  a restore does not drop state unless --allow-non-restored-state is passed", "bold"
+        )
 
 
 def _parallelism(vertex: JobVertex) -> str:

@@ -41,28 +41,26 @@ class Command(Root):
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Look": {
             "list": LazyVerb("list:list_checkpoints", "List the checkpoints of a store"),
-            "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint holds"),
+            "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint contains"),
             "watch": LazyVerb(
-                "watch:watch_checkpoints", "Follow a store: show each checkpoint as it is taken"
+                "watch:watch_checkpoints", "Follow a store: show each new checkpoint"
             ),
-            "get": LazyVerb("get:get_rows", "Look up one key, in a keyed state or in all"),
-            "query": LazyVerb("query:query_states", "Ask the states of a checkpoint in SQL"),
-            "skew": LazyVerb(
-                "skew:find_skew", "Say which key groups and keys have more than their share"
-            ),
-            "ui": LazyVerb("ui:serve_store", "Serve the store to a browser"),
+            "get": LazyVerb("get:get_rows", "Look up one key, in one keyed state or in all"),
+            "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
+            "skew": LazyVerb("skew:find_skew", "Show skewed key groups and hot keys"),
+            "ui": LazyVerb("ui:serve_store", "Serve the store in a browser"),
             "report": LazyVerb(
-                "ui:write_store_report", "Write what the pages show as one HTML file"
+                "ui:write_store_report", "Write the pages of 'statestore ui' as one HTML file"
             ),
         },
         "Plan and restore": {
             "plan": LazyVerb(
                 "plan:plan_restore",
-                "Say what a restore for another parallelism or job would read and find",
+                "Show what a restore for another parallelism or job would read",
             ),
             "restore": LazyVerb(
                 "restore:restore_checkpoint",
-                "Write the restored rows to files, one directory for each subtask",
+                "Write the restored rows to files, one directory per subtask",
             ),
             "decide": LazyVerb(
                 "decide:decide_parallelism",
@@ -71,40 +69,40 @@ class Command(Root):
         },
         "Compare": {
             "diff": LazyVerb(
-                "diff:compare_checkpoints", "Compare two checkpoints, of one store or of two"
+                "diff:compare_checkpoints", "Compare two checkpoints of one store or of two"
             ),
             "as-of": LazyVerb(
                 "as_of:join_checkpoints",
-                "Show a keyed state at one checkpoint beside the same at another",
+                "Compare a keyed state at two checkpoints, row by row",
             ),
             "history": LazyVerb(
-                "as_of:show_history", "Show what one key had at each kept checkpoint"
+                "as_of:show_history", "Show the rows of one key at each kept checkpoint"
             ),
         },
-        "Keep and collect": {
+        "Keep and delete": {
             "savepoint": LazyVerb("hold:keep_savepoint", "Keep a checkpoint under a name"),
-            "pin": LazyVerb("hold:pin_checkpoint", "Keep a checkpoint while it is read"),
-            "unpin": LazyVerb("hold:unpin_checkpoint", "Let go of a checkpoint that was pinned"),
+            "pin": LazyVerb("hold:pin_checkpoint", "Keep a checkpoint while it is being read"),
+            "unpin": LazyVerb("hold:unpin_checkpoint", "Release a pinned checkpoint"),
             "expire": LazyVerb(
                 "collect:expire_checkpoints", "Expire all but the newest checkpoints"
             ),
-            "gc": LazyVerb("collect:collect", "Delete the files that nothing kept needs"),
+            "gc": LazyVerb("collect:collect", "Delete the files that no kept checkpoint needs"),
             "compact": LazyVerb(
                 "compact:compact_checkpoint",
-                "Fold changes of incremental checkpoints into their base, as a new checkpoint",
+                "Fold incremental changes into their base files, as a new checkpoint",
             ),
         },
         "Check and repair": {
             "verify": LazyVerb(
-                "verify:verify_checkpoint", "Check that a checkpoint is as it was written"
+                "verify:verify_checkpoint", "Check that a checkpoint's files are unchanged"
             ),
             "salvage": LazyVerb(
                 "salvage:salvage_checkpoint",
-                "Make a new checkpoint of what can be read of a damaged one",
+                "Make a new checkpoint from the readable part of a damaged one",
             ),
             "repair": LazyVerb(
                 "salvage:repair_store",
-                "Mend what blocks all writing though no checkpoint is damaged",
+                "Rebuild damaged documents that block all writers",
             ),
         },
         "Change": {
@@ -113,9 +111,11 @@ class Command(Root):
             ),
             "rekey": LazyVerb(
                 "rekey:rekey_operator",
-                "Put an operator's keyed states over other key groups, as a new checkpoint",
+                "Distribute keyed states over other key groups, as a new checkpoint",
             ),
-            "purge": LazyVerb("purge:purge_key", "Remove a key from the checkpoints that are kept"),
+            "purge": LazyVerb(
+                "purge:purge_key", "Remove a key of one operator from all kept checkpoints"
+            ),
             "forget": LazyVerb("forget:forget_subject", "Remove one subject from all operators"),
         },
         "Move": {
@@ -124,21 +124,23 @@ class Command(Root):
             ),
             "fork": LazyVerb(
                 "copy:fork_checkpoint",
-                "Begin a new store with a checkpoint of this one, without copying it",
+                "Create a new store from a checkpoint without copying its files",
             ),
             "spark": LazyVerb(
                 "spark:spark",
-                "Look at the state of Spark's own queries, and take it in and out",
+                "Show, import and export the state of Spark's own queries",
             ),
-            "flink": LazyVerb("flink:flink", "Work on savepoints of Flink's jobs, without Flink"),
+            "flink": LazyVerb(
+                "flink:flink", "Show, import, export and repack Flink savepoints, without Flink"
+            ),
         },
         "This command": {
             "config": LazyVerb(
-                "other:print_settings", "Print the settings and where each comes from"
+                "other:print_settings", "Print the settings and the source of each value"
             ),
             "demo": LazyVerb(
                 "other:run_demo",
-                "Take a snapshot and restore it at another parallelism, to watch",
+                "Take a snapshot and restore it at another parallelism, as a demonstration",
             ),
         },
     }

@@ -160,7 +160,7 @@ def write_rows(
     page.table(table)
     if is_cut:
         shown = count(len(rows))
-        page.line(f"these are the first {shown} rows; there are more, and --limit 0 gives all")
+        page.line(f"only the first {shown} rows are shown; --limit 0 shows all")
 
 
 def report(error: BaseException, *, label: str = "error") -> None:

@@ -89,7 +89,7 @@ def test_help_reads_back(run: Run, verb: str) -> None:
         assert f"\n{title}\n" in done.stdout
     assert not re.search(r"\w\.\.\.$", done.stdout.partition("\n\n")[2], re.MULTILINE)
     if verb not in GROUPS:
-        assert "What an exit status means: statestore --help" in done.stdout
+        assert "'statestore --help' lists the exit statuses." in done.stdout
         return
     for name in GROUPS[verb].list_commands(click.Context(cli)):
         sentence = " ".join((COMMANDS[f"{verb} {name}".strip()].help or "").split()).rstrip(".")
@@ -169,9 +169,9 @@ def test_every_error_leaves_with_its_code(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "no command 'xyz'; there is as-of, compact, config, copy, "),
-        (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
+        (["lst"], 2, "unknown command 'lst'; did you mean 'list'?\nTry: statestore --help"),
+        (["xyz"], 2, "unknown command 'xyz'; the commands are as-of, compact, config, copy, "),
+        (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
         (
@@ -181,8 +181,12 @@ def test_every_error_leaves_with_its_code(
         ),
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
         (["show", "x", "--store", "fraud"], 10, "no savepoint 'x' in "),
-        (["show", "--state", "totals", "--store", "fraud"], 2, "state 'totals' needs its operator"),
-        (["list", "--store", "oss://b/x"], 2, "a store cannot lie on oss://"),
+        (
+            ["show", "--state", "totals", "--store", "fraud"],
+            2,
+            "state 'totals' requires its operator",
+        ),
+        (["list", "--store", "oss://b/x"], 2, "a store cannot use oss://"),
         (["list", "--store", "nowhere"], 10, "no store at "),
         (["list", "--store", "fraud/statestore.json"], 10, ""),
         (["show", "9", "--store", "fraud"], 10, "no checkpoint 9 in "),
@@ -198,7 +202,11 @@ def test_every_error_leaves_with_its_code(
             "parallelism 9 is above the stored max",
         ),
         (["plan", "--parallelism", "0", "--store", "fraud"], 2, "parallelism "),
-        (["config", "--config", "nowhere.toml"], 2, "no settings file nowhere.toml"),
+        (
+            ["config", "--config", "nowhere.toml"],
+            2,
+            "the settings file nowhere.toml does not exist",
+        ),
     ],
 )
 def test_an_error_is_one_sentence(
@@ -255,7 +263,7 @@ def test_an_invalid_setting_is_named(run: Run) -> None:
     Path("mine.toml").write_text("zstd_levl = 9\n")
     done = run("config", "--config", "mine.toml")
     assert done.exit_code == 2
-    assert "mine.toml: no setting 'zstd_levl'; did you mean 'zstd_level'?" in done.stderr
+    assert "mine.toml: unknown setting 'zstd_levl'; did you mean 'zstd_level'?" in done.stderr
 
 
 def test_version(run: Run) -> None:
@@ -283,7 +291,7 @@ def test_demo_names_the_missing_package(run: Run, monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib, "import_module", missing)
     done = run("demo", "here")
     assert done.exit_code == errors.MissingDependencyError.exit_code
-    assert done.stderr.startswith("error: pyspark is not installed, and is needed for the demo")
+    assert done.stderr.startswith("error: pyspark is not installed, but the demo requires it")
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: Any) -> None:
@@ -403,5 +411,5 @@ def test_every_verb_is_under_one_heading() -> None:
 def test_a_superfluous_path_is_suggested_as_the_store(run: Run) -> None:
     done = run("list", "./shop")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "a store is named so: --store ./shop" in done.stderr
+    assert "to name a store, use --store ./shop" in done.stderr
     assert "--store" not in run("list", "shop", "latest").stderr

@@ -70,4 +70,4 @@ def test_errors_of_compact(run: Run, layered: Path) -> None:
     assert run("compact", "--operator", "nobody", "--store", layered).exit_code == 10
     done = run("compact", "--key-groups", "7-x", "--store", layered)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "'7-x' is no range of key groups" in done.stderr
+    assert "'7-x' is not a range of key groups" in done.stderr

@@ -57,13 +57,13 @@ def test_as_json(here: Path, run: Run) -> None:
 def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     done = run("flink", "repack", "nowhere", "to", "--max-parallelism", "720")
     assert done.exit_code == 2
-    assert "nowhere is no savepoint" in done.stderr
+    assert "nowhere is not a Flink savepoint" in done.stderr
 
 
 def test_an_invalid_moved_option_is_refused(here: Path, run: Run) -> None:
     done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
     assert done.exit_code == 2
-    assert "--moved 'x' is not OLD=NEW" in done.stderr
+    assert "--moved 'x' must have the form OLD=NEW" in done.stderr
 
 
 def test_a_file_outside_the_savepoint_is_read_only_with_permission(here: Path, run: Run) -> None:

@@ -42,7 +42,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         assert "operator by_long" in done.stdout
         said[example] = done.stdout
     *_, some, less = said.values()
-    assert "left out: by_long/texts, it was to be left out" in some
+    assert "left out: by_long/texts, as requested" in some
     assert "left out: kinds/" in less
     assert not (here / "savepoint").exists()
     assert len(open_savepoint("old").operators) == 6
@@ -75,17 +75,17 @@ def test_as_json(here: Path, run: Run) -> None:
         "rows": 19,
     }
     assert [part["subtask"] for part in parts["subtasks"]] == [0, 1, 2]
-    assert {one["reason"] for one in said["left_out"]} == {"not asked for"}
+    assert {one["reason"] for one in said["left_out"]} == {"not selected"}
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("orders", "more", "to"), "one store and one savepoint are named, not 3 places"),
-        (("orders", "to", "--leave-out", "nothing"), "nothing is called 'nothing'"),
-        (("orders", "to", "--tuple", "/texts"), "--tuple '/texts' is not UID/STATE"),
-        (("orders", "orders/to"), "is within"),
-        (("orders", "to", "--operator", "nobody"), "there is no operator 'nobody'"),
+        (("orders", "more", "to"), "name one store and one savepoint, not 3 places"),
+        (("orders", "to", "--leave-out", "nothing"), "'nothing' cannot be left out"),
+        (("orders", "to", "--tuple", "/texts"), "--tuple '/texts' must have the form UID/STATE"),
+        (("orders", "orders/to"), "is inside"),
+        (("orders", "to", "--operator", "nobody"), "the checkpoint has no operator 'nobody'"),
     ],
 )
 def test_errors_of_an_export(here: Path, run: Run, words: tuple[str, ...], said: str) -> None:

@@ -79,9 +79,9 @@ def test_as_json_and_read_back(here: Path, run: Run) -> None:
         "kept_as_bytes": None,
     }
     assert not said["complete"]
-    assert {one["why"] for one in said["left_out"]} == {"the import did not ask for it"}
+    assert {one["why"] for one in said["left_out"]} == {"the import did not select it"}
     assert "by_tuple" not in {one["operator"] for one in said["left_out"]}
-    assert "was imported before: it is checkpoint 1 of " in run(*arguments).stdout
+    assert "was already imported: it is checkpoint 1 of " in run(*arguments).stdout
     shown = run("query", 'select "user", amount from "by_tuple"."last" limit 3', "--store", "o")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "amount" in shown.stdout
@@ -95,7 +95,7 @@ def test_pyflink_types_are_declared(run: Run) -> None:
     arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--store", "o")
     done = run(*arguments, "--columns", "types.toml")
     assert done.exit_code != 0
-    assert "python-state-row' of operator by_long is not what is declared" in done.stderr
+    assert "python-state-row' of operator by_long is not of the declared type" in done.stderr
     row = "ValueState<ROW<STRING, INT, ROW<DOUBLE, BIG_DEC>>>"
     Path("types.toml").write_text(f'[by_long.states.python-state-row]\ntype = "{row}"\n')
     done = run(*arguments, "--columns", "types.toml")
@@ -128,7 +128,7 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert (left["operator"], left["state"]) == ("kinds", None)
     assert "lacks 1" in run("list", "--store", "o").stdout
     assert "kinds (state 'opaque': " in run("show", "--store", "o").stdout
-    assert "intact, but only part of its source" in run("verify", "--store", "o").stdout
+    assert "intact, but some state of its source is missing" in run("verify", "--store", "o").stdout
     assert "left out  kinds" in run("copy", "--to", "copied", "--store", "o").stdout
     assert "left out  kinds" in run("fork", "--to", "forked", "--store", "o").stdout
     refused = run("flink", "export", "copied", "to")
@@ -147,19 +147,19 @@ def test_omitted_state_is_reported(run: Run) -> None:
 def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
     done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "by_long is left out: the import did not ask for it" in done.stdout.splitlines()
+    assert "by_long is left out: the import did not select it" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (("--ttl", "ttl_value"), "--ttl 'ttl_value' is not STATE=TIME"),
-        (("--ttl", "ttl_value=soon"), "'soon' is no time"),
-        (("--moved", "x"), "--moved 'x' is not OLD=NEW"),
-        (("--columns", "bad.toml"), "bad.toml is no TOML"),
-        (("--columns", "flat.toml"), "'by_long' in flat.toml is no table"),
-        (("--strict",), "state without a column form, which is refused"),
-        (("--uid", "nobody"), "no operator of id"),
+        (("--ttl", "ttl_value=soon"), "'soon' is not a duration"),
+        (("--moved", "x"), "--moved 'x' must have the form OLD=NEW"),
+        (("--columns", "bad.toml"), "bad.toml is not valid TOML"),
+        (("--columns", "flat.toml"), "'by_long' in flat.toml must be a table"),
+        (("--strict",), "state without a column form, which was to be refused"),
+        (("--uid", "nobody"), "no operator with the id"),
         (("--operator", "nobody"), "no operator 'nobody'"),
     ],
 )
@@ -176,5 +176,5 @@ def test_the_number_of_threads_is_configurable(here: Path, run: Run) -> None:
     arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--to", "o")
     done = run(*arguments, "--threads", "0")
     assert done.exit_code == 2
-    assert "threads lies in 1..64, not 0" in done.stderr
+    assert "threads must be in 1..64, not 0" in done.stderr
     assert run(*arguments, "--threads", "2").exit_code == 0

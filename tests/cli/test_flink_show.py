@@ -48,7 +48,7 @@ def test_as_text(here: Path, run: Run) -> None:
     assert any(line.startswith("last 109 95 123: 3 ") for line in lines)
     assert any(line.endswith(" map Long Map<Integer, Double>") for line in lines)
     assert (
-        "opaque has no columns: values of Kryo<golden.Shapes$Opaque> are read as bytes alone"
+        "opaque has no columns: values of Kryo<golden.Shapes$Opaque> can only be read as bytes"
         in (lines)
     )
     assert any(line.startswith("seen split Long 7, 18 ") for line in lines)
@@ -91,4 +91,4 @@ def test_a_truncated_file_is_an_error(here: Path, run: Run) -> None:
 def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     done = run("flink", "show", "nowhere")
     assert done.exit_code == 2
-    assert "is no savepoint" in done.stderr
+    assert "is not a Flink savepoint" in done.stderr

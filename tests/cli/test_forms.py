@@ -71,7 +71,7 @@ def test_text_counts_rows_of_changes_separately(run: Run, state: Checkpoints) ->
     assert " 40 + 4 " in run("list", *store).stdout
     planned = run("plan", "--parallelism", "2", *store).stdout
     assert "rows read" in planned
-    assert "1.10 rows are read for each of the base" in planned
+    assert "1.10 rows are read for each row of the base" in planned
 
 
 def test_a_plan_shows_the_read_amplification(run: Run, state: Checkpoints) -> None:

@@ -59,13 +59,13 @@ def test_keys_of_every_kind_as_json(
 def test_a_negative_key_is_explained(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-card", "-5")
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: a key that begins with '-' stands after '--': -- -5\n")
+    assert done.stderr.startswith("error: put '--' before a key that begins with '-': -- -5\n")
 
 
 def test_a_missing_key_is_a_valid_result(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-user", "nobody")
     assert done.exit_code == 0
-    assert done.stdout.startswith("no rows of key [\"nobody\"] in state 'totals'")
+    assert done.stdout.startswith("no rows have key [\"nobody\"] in state 'totals'")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_invalid_key_is_refused_with_the_columns(
 ) -> None:
     done = get(run, fraud, uid, key)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "is no key of state 'totals'" in done.stderr
+    assert "is not a key of state 'totals'" in done.stderr
     assert ("card long" if uid == "totals-by-card" else "country string, shop long") in done.stderr
 
 
@@ -149,4 +149,4 @@ def test_a_list_as_a_key(run: Run, tmp_path: Path) -> None:
     for key, total in ((["a", None], 1), ([], 2)):
         done = get(run, tmp_path / "store", "u", json.dumps(key), "--output", "json")
         assert json.loads(done.stdout)["rows"] == [{"users": key, "total": total}]
-    assert "give it as JSON" in get(run, tmp_path / "store", "u", "a").stderr
+    assert "pass it as JSON" in get(run, tmp_path / "store", "u", "a").stderr

@@ -54,7 +54,7 @@ def test_a_graph_as_json(run: Run, fraud: Path) -> None:
 def test_a_checkpoint_without_a_graph_explains_how_to_record_one(run: Run, fraud: Path) -> None:
     done = run("show", "1", "--graph", "--store", fraud)
     assert done.exit_code == 2
-    assert "checkpoint 1 has no job graph: give one when it is taken" in done.stderr
+    assert "checkpoint 1 has no job graph; pass one when a snapshot is taken" in done.stderr
 
 
 def test_a_plan_shows_the_state_that_a_new_job_gets(run: Run, fraud: Path, other_job: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_plan_shows_the_state_that_a_new_job_gets(run: Run, fraud: Path, other
     assert "by user  starts empty" in text
     assert "dropped: stored operator 'totals-by-user': totals, per_country; 400 rows" in text
     assert "hint: set uid = 'totals-by-user' on operator 'by user'" in text
-    assert "a restore refuses to drop state; --allow-non-restored-state allows it" in text
+    assert "a restore does not drop state unless --allow-non-restored-state is passed" in text
     done = run("plan", "--graph", other_job, "--store", fraud, "--output", "json")
     matching = json.loads(done.stdout)["matching"]
     outcomes = {found["name"]: found["outcome"] for found in matching["operators"]}
@@ -93,7 +93,7 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
     options = ("--parallelism", "auto", "--bytes-per-task", "20kB", "--store", fraud)
     done = run("plan", *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "is chosen by bytes:" in done.stdout
+    assert "is chosen from the stored bytes:" in done.stdout
     assert "totals-by-user: " in done.stdout
     document = json.loads(run("plan", *options, "--output", "json").stdout)
     wishes = {choice["operator"]: choice["parallelism"] for choice in document["choices"]}
@@ -106,10 +106,10 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
     ("arguments", "message"),
     [
         (("--parallelism", "many"), "'many' is neither a number nor 'auto'"),
-        (("--parallelism", "auto", "--bytes-per-task", "lots"), "'lots' is no number of bytes"),
-        (("--bytes-per-task", "1MiB"), "ask for parallelism 'auto'"),
+        (("--parallelism", "auto", "--bytes-per-task", "lots"), "'lots' is not a number of bytes"),
+        (("--bytes-per-task", "1MiB"), "bytes_per_task requires parallelism 'auto'"),
         (("--parallelism", "1_0"), "'1_0' is neither a number nor 'auto'"),
-        (("--graph", "none.toml"), "no job graph none.toml; check the path"),
+        (("--graph", "none.toml"), "the job graph none.toml does not exist; check the path"),
         (("--graph", "bad.toml"), "cycle: 'a' -> 'b' -> 'a'"),
     ],
 )
@@ -151,7 +151,7 @@ def test_subtasks_are_assigned_to_hosts(run: Run, tmp_path: Path) -> None:
 def test_invalid_hosts(run: Run, fraud: Path, hosts: str) -> None:
     done = run("plan", "--hosts", hosts, "--store", fraud)
     assert done.exit_code == 2
-    assert "is not HOST=SLOTS,HOST=SLOTS" in done.stderr
+    assert "must have the form HOST=SLOTS,HOST=SLOTS" in done.stderr
 
 
 def test_a_host_with_a_negative_number_of_slots(run: Run, fraud: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
     wrong = run("show", "befor-upgrade", "--store", damaged)
     assert wrong.exit_code == 10
     assert "no savepoint 'befor-upgrade' in" in wrong.stderr
-    assert "there is 'before-upgrade'" in wrong.stderr
+    assert "existing savepoints: 'before-upgrade'" in wrong.stderr
     assert run("savepoint", "x", "--delete", "--checkpoint", 1, "--store", damaged).exit_code == 2
     gone = run("savepoint", "--delete", "before-upgrade", "--store", damaged, "--output", "json")
     assert json.loads(gone.stdout)["deleted"] is True
@@ -94,5 +94,5 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "-1h", "2 hours", "h", "1e3s"])
 def test_an_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no span of time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         span_seconds(text)

@@ -110,7 +110,7 @@ def test_list_shows_the_other_checkpoints_next_to_a_damaged_one(run: Run, damage
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["id", "1", "2"]
     assert done.stdout.splitlines()[1].split() == ["1", "damaged"]
     sentence, note = done.stderr.splitlines()
-    assert sentence == "error: 1 of 2 checkpoints cannot be read: 1; restore another one"
+    assert sentence == "error: 1 of 2 checkpoints cannot be read: 1; restore another checkpoint"
     assert "0000000001.json is damaged" in note
 
 
@@ -131,7 +131,7 @@ def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, damaged: Pat
     manifest_of(damaged, 1).write_bytes(document_bytes(document | {"format_version": 99}))
     done = run("list", "--store", damaged)
     assert done.exit_code == 14
-    assert "Upgrade statestore: the section Install of its README" in done.stderr
+    assert "Upgrade statestore as described in the section Install of its README" in done.stderr
 
 
 def test_show_as_text(run: Run, fraud: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) 
     assert done.stdout.endswith("  savepoint old\n")
     assert StateStore.open("backup").maintenance.savepoints()[0].name == "old"
     again = run("copy", "1", "--to", "backup", "--store", fraud)
-    assert "was copied before: it is checkpoint 1 of" in again.stdout
+    assert "was already copied: it is checkpoint 1 of" in again.stdout
     found = document(run("copy", "--to", "backup", "--store", fraud, "--output", "json"))
     first, manifest = (StateStore.open(str(fraud)).manifest(number) for number in (1, 2))
     assert (found["id"], found["new_id"], found["found"]) == (2, 2, False)
@@ -117,8 +117,8 @@ def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--key", "card"], "give a column and its value"),
-        (["--key", "card=1", "--key", "card=2"], "given twice"),
+        (["--key", "card"], "pass a column and its value"),
+        (["--key", "card=1", "--key", "card=2"], "passed twice"),
         (["--key", "card=1", "--gc", "--dry-run"], "at most one of"),
         (["--key", "client=1"], "no keyed state has 'client'"),
     ],
@@ -134,7 +134,7 @@ def test_a_purge_requires_an_operator(run: Run, fraud: Path, options: list[str])
     words = ("purge", "--operator", "totals-by-user", "--key", "u1", "--store", fraud)
     done = run(*words, *options)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "give one of --checkpoint N, --all and --check" in done.stderr
+    assert "pass exactly one of --checkpoint N, --all and --check" in done.stderr
 
 
 def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
     left = run("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
     assert left.exit_code == 2
     words = ("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
-    assert run(*words, "--store", damaged).stdout.startswith("no rows of key")
+    assert run(*words, "--store", damaged).stdout.startswith("no rows have key")
     edit = ("edit", "--operator", "totals-by-shop", "--state", "totals")
     done = document(run(*edit, "--delete", '["DE", 18]', "--store", damaged, "--output", "json"))
     assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
@@ -168,13 +168,13 @@ def test_an_edit_reports_the_changes(run: Run, damaged: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ([], 2, "nothing to change: give --delete KEY, --put JSON, or --sql SELECT"),
-        (["--put", "{"], 2, "'{' is no row of state 'totals'"),
-        (["--put", "[1]"], 2, "'[1]' is no row of state 'totals'"),
-        (["--put", '{"user": "u3"}'], 2, "is no row of state 'totals'"),
+        ([], 2, "nothing to change: pass --delete KEY, --put JSON, or --sql SELECT"),
+        (["--put", "{"], 2, "'{' is not a row of state 'totals'"),
+        (["--put", "[1]"], 2, "'[1]' is not a row of state 'totals'"),
+        (["--put", '{"user": "u3"}'], 2, "is not a row of state 'totals'"),
         (["--put", '{"total": 3}'], 2, "1 row of state 'totals' of operator"),
         (["--sql", "SELECT 1 AS a"], 12, "state 'totals' of operator 'totals-by-user' has the"),
-        (["--delete", "u1", "--sql", "SELECT 1"], 2, "an edit is one of three"),
+        (["--delete", "u1", "--sql", "SELECT 1"], 2, "an edit takes exactly one of these"),
         (["--delete", "u1", "--checkpoint", "9"], 10, "no checkpoint 9"),
     ],
 )
@@ -203,10 +203,12 @@ def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run)
         "--store",
         store.url,
     )
-    assert "once had other key columns" not in run(*words).stdout
+    assert "had other key columns before" not in run(*words).stdout
     store.maintenance.rekey("o", name="s", key="account")
     said = run(*words).stdout
-    assert said.count("o/s once had other key columns: the key is compared with customer or ") == 1
+    assert (
+        said.count("o/s had other key columns before: the key is compared with customer or ") == 1
+    )
     document = json.loads(run(*words, "--output", "json").stdout)
     keys = [state["keys"] for one in document["replaced"] for state in one["states"]]
     assert keys == [[["customer"], ["account"]]] * 2

@@ -118,7 +118,7 @@ def test_a_terminal_gets_a_summary_of_many_subtasks_and_a_pipe_gets_all() -> Non
     assert sum("█" in line for line in pipe) == 1000
     terminal = written(1000, terminal=True)
     assert sum("█" in line for line in terminal) == 64
-    assert "a line sums up to 16 subtasks; --output json has each" in terminal
+    assert "each line summarizes up to 16 subtasks; --output json lists each of them" in terminal
     assert any("0–14" in line for line in terminal)
 
 

@@ -42,7 +42,11 @@ def test_balance_shows_both_distributions(run: Run, fraud: Path) -> None:
         assert found["balanced"] == list(known.balanced)
         assert found["largest_balanced"] == max(known.balanced) <= found["largest_even"]
     largest = skews["totals-by-user"]["largest_even"]
-    assert re.search(rf"^largest: {largest} even, \d\.\d\d times the mean; ", done.stdout, re.M)
+    assert re.search(
+        rf"^largest subtask: {largest} with even ranges, \d\.\d\d times the mean; ",
+        done.stdout,
+        re.M,
+    )
 
 
 def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
@@ -70,7 +74,7 @@ def test_restore_follows_the_plan(run: Run, fraud: Path, way: tuple[str, str]) -
 
 def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
     done = run("plan", "--parallelism", "3", "--max-parallelism", "256", "--store", fraud)
-    assert "rows are read for each that is kept" in done.stdout
+    assert "rows are read for each row that is kept" in done.stdout
     refused = run("plan", "--parallelism", "3", "--max-parallelism", "12", "--store", fraud)
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "statestore rekey" in refused.stderr
@@ -88,20 +92,20 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     assert (found["chosen"], found["why"]) == (known.chosen, known.why)
     assert found["options"][0]["money"] is None
     done = run(*given)
-    assert f"would take parallelism {known.chosen}: " in done.stdout
-    assert "seconds: not known; give --rate 200MB/s" in done.stdout
+    assert f"recommended parallelism {known.chosen}: " in done.stdout
+    assert "seconds: unknown; pass --rate 200MB/s" in done.stdout
     assert re.search(rf"^-> +{known.chosen} ", done.stdout, re.MULTILINE)
 
 
 def test_compare_with_prices(run: Run, fraud: Path) -> None:
     given = ("plan", "--compare", "2,4,8", "--prices", PRICES, "--store", fraud)
     done = run(*given, "--rate", "200MB/s")
-    assert "money USD" in done.stdout
+    assert "cost USD" in done.stdout
     assert "0.05 USD per subtask hour" in done.stdout
     found = document(run(*given, "--rate", "200MB/s", "--output", "json"))
     assert Prices.of(found["prices"]).currency == "USD"
     assert found["chosen"] in (2, 4, 8)
-    assert "without seconds no subtask hours are counted" in run(*given).stdout
+    assert "subtask hours are not included because the seconds are unknown" in run(*given).stdout
 
 
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:
@@ -127,7 +131,7 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, fraud: Pat
     assert rate.size_bytes == store.plan().size_bytes
     assert found["bytes_per_second"] == rate.bytes_per_second
     assert found["measured_at_ms"] == rate.at_ms
-    assert "as the restore of " in run(*compared[:-2]).stdout
+    assert "the rate of the restore " in run(*compared[:-2]).stdout
 
 
 def test_a_dry_run_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
@@ -169,14 +173,17 @@ def test_a_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "2", "--parallelism", "3"], "--to is another name of --parallelism"),
+        (["--to", "2", "--parallelism", "3"], "--to is another name for --parallelism"),
         (["--compare", "2,x"], "invalid value for '--compare'"),
-        (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is no rate"),
-        (["--rate", "1MB/s"], "--rate and --prices are for --compare"),
-        (["--compare", "2", "--prices", "nowhere.toml"], "no prices nowhere.toml"),
-        (["--compare", "2", "--to", "auto"], "--compare takes numbers"),
-        (["--compare", "2", "--max-parallelism", "256"], "--compare does not go with --max-par"),
-        (["--hosts", "a=9", "--balance", "rows"], "--hosts places the stored key groups"),
+        (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is not a rate"),
+        (["--rate", "1MB/s"], "--rate and --prices require --compare"),
+        (["--compare", "2", "--prices", "nowhere.toml"], "the price file nowhere.toml"),
+        (["--compare", "2", "--to", "auto"], "--compare requires numbers"),
+        (
+            ["--compare", "2", "--max-parallelism", "256"],
+            "--compare cannot be combined with --max-par",
+        ),
+        (["--hosts", "a=9", "--balance", "rows"], "--hosts requires the stored key groups"),
         (["--balance", "files"], "invalid value for '--balance'"),
     ],
 )
@@ -199,7 +206,7 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
-    assert "state per_country: the keys with most rows, of 8 key groups" in done.stdout
+    assert "state per_country: the keys with the most rows in 8 key groups" in done.stdout
     (operator,) = document(run(*given, "--output", "json"))["operators"]
     report = StateStore.open(str(fraud)).inspect.skew("totals-by-user", keys=3).operators[0]
     assert operator["key_groups"] == 128

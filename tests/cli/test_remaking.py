@@ -37,14 +37,17 @@ def test_fork_reports_the_shared_files(run: Run, store: StateStore) -> None:
     assert not Path("f").exists()
     text = run("fork", "--to", "f", "--store", "s").stdout.splitlines()
     assert text[0].startswith("forked checkpoint 2 of ")
-    assert text[0].endswith("/f: checkpoint 1 there")
+    assert text[0].endswith("/f as checkpoint 1")
     assert text[1].startswith("  shared  ")
     assert text[1].endswith(f" in {planned['files']} files")
     assert text[2].endswith(" in 0 files")
     assert (planned["new_id"], planned["copied_files"]) == (None, 0)
     again = run("fork", "--to", "f", "--store", "s")
     assert again.exit_code == 2
-    assert "is a store already, with checkpoints 1; a fork is a new store" in again.stderr
+    assert (
+        "is already a store, with checkpoints 1; choose a path that does not exist yet for the fork"
+        in again.stderr
+    )
 
 
 def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
@@ -70,11 +73,15 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "nothing to change: give --max-parallelism, --key or --hash-scheme"),
+        ((), 2, "nothing to change: pass --max-parallelism, --key or --hash-scheme"),
         (("--max-parallelism", "0"), 2, "configured max parallelism 0 is out of"),
-        (("--key", "v"), 2, "another key is one state's"),
+        (("--key", "v"), 2, "a new key applies to only one state"),
         (("--key", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
-        (("--key", "at", "--state", "s"), 2, "two rows of state 's' of operator 'u' claim"),
+        (
+            ("--key", "at", "--state", "s"),
+            2,
+            "two rows of state 's' of operator 'u' have the same identity",
+        ),
         (("--max-parallelism", "8", "--state", "s"), 2, "state 'late' of operator 'u' has max"),
         (("--max-parallelism", "8", "--state", "x"), 10, "no state 'x' in operator 'u'"),
     ],
@@ -115,7 +122,7 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
     assert (changed["cut"], changed["counts"]) == (False, found["counts"])
     text = run(*where, "--changed-only", "--limit", "2").stdout
     assert "1 same, 1 changed, 1 added, 1 removed" in text
-    assert text.splitlines()[-1].startswith("these are the first 2 rows; there are more")
+    assert text.splitlines()[-1].startswith("only the first 2 rows are shown")
     assert len(run(*where, "--limit", "0").stdout.splitlines()) == 2 + 1 + 4
 
 
@@ -135,6 +142,6 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
     assert "at 7, v 20" in text
     late = run("history", "u2", "--operator", "u", "--state", "late", "--store", "s").stdout
-    assert "no such state, or another key" in late
+    assert "no such state, or a different key type" in late
     gone = run("history", "u2", "--operator", "u", "--state", "x", "--store", "s")
     assert (gone.exit_code, gone.stdout) == (10, "")

@@ -164,5 +164,5 @@ def test_a_missing_target_is_a_usage_error(run: Run, fraud: Path) -> None:
     done = run("restore", "--store", fraud)
     assert done.exit_code == 2
     assert done.stderr.startswith(
-        "error: no directory is named: give --to DIR, or --dry-run\nTry: "
+        "error: no directory is named: pass --to DIR, or --dry-run\nTry: "
     )

@@ -50,15 +50,15 @@ def test_salvage_reports_lost_rows_and_where_copies_exist(run: Run, damaged: Pat
     lose_a_file(damaged, "orders-source", "offsets")
     done = run("salvage", 2, "--dry-run", "--store", damaged)
     assert done.exit_code == 0
-    assert "2 files of 213 damaged; a dry run, nothing was written" in done.stdout
+    assert "2 files of 213 damaged; dry run: nothing was written" in done.stdout
     done = run("salvage", 2, "--store", damaged)
     lines = done.stdout.splitlines()
-    assert lines[0].endswith("2 files of 213 damaged; what can be read is checkpoint 3")
+    assert lines[0].endswith("2 files of 213 damaged; the readable part is checkpoint 3")
     assert any(file.name in line and "is missing" in line for line in lines)
-    assert "state totals of operator totals-by-shop: 1 of 3 rows lost, it has 2 now" in lines
-    lost = "4 of 4 elements lost; the state is there, without elements"
+    assert "state totals of operator totals-by-shop: 1 of 3 rows lost; 2 rows are left" in lines
+    lost = "4 of 4 elements lost; the state is kept without elements"
     assert f"state offsets of operator orders-source: {lost}" in lines
-    (keys,) = (line for line in lines if line.startswith("  of 1 key there: "))
+    (keys,) = (line for line in lines if line.startswith("  the lost rows had 1 key: "))
     assert json.loads(keys.partition(": ")[2])["country"] in ("DE", "FR")
 
 
@@ -91,7 +91,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
 def test_salvage_of_an_intact_or_missing_checkpoint(run: Run, fraud: Path) -> None:
     done = run("salvage", 2, "--store", fraud)
     assert done.exit_code == 0
-    assert "nothing is damaged in 213 files, and nothing was written" in done.stdout
+    assert "no damage in 213 files; nothing was written" in done.stdout
     assert run("salvage", 7, "--store", fraud).exit_code == 10
     assert run("salvage", "--store", fraud).exit_code == 2
 
@@ -101,7 +101,7 @@ def test_salvage_without_a_manifest_ends_with_13(run: Run, damaged: Path) -> Non
     name.write_bytes(name.read_bytes().replace(b"-", b"_", 1))
     done = run("salvage", 2, "--store", damaged)
     assert done.exit_code == 13
-    assert "another checkpoint: there is 1" in done.stderr
+    assert "another checkpoint: 1" in done.stderr
 
 
 # --- diff -----------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_show_describes_the_location(here: Path, run: Run) -> None:
     text = run("spark", "show", "checkpoints/orders", "--batch", "0").stdout
     for line in (
         f"query {shown['query']} in ",
-        "  micro-batch  0, of 0 to 1 that are done and kept",
+        "  micro-batch  0 (0 to 1 are completed and kept)",
         "  provider     hdfs, checkpoint format 1",
         'ends at {"logOffset":0}',
         "operator 0: stateStoreSave, aggregation",
@@ -97,7 +97,7 @@ def test_show_describes_the_location(here: Path, run: Run) -> None:
 def test_a_planned_micro_batch_is_shown(here: Path, run: Run) -> None:
     Path("checkpoints/orders/commits/1").unlink()
     done = run("spark", "show", "checkpoints/orders")
-    assert "1 is planned and not done: it runs again" in done.stdout
+    assert "1 is planned and will run again" in done.stdout
 
 
 def test_state_that_cannot_be_imported_is_shown_with_the_reason(here: Path, run: Run) -> None:
@@ -105,7 +105,7 @@ def test_state_that_cannot_be_imported_is_shown_with_the_reason(here: Path, run:
     metadata.with_name(".metadata.crc").unlink()
     metadata.write_text(metadata.read_text().replace("stateStoreSave", "somethingNew"))
     done = run("spark", "show", "checkpoints/orders")
-    assert "cannot be imported: the operator somethingNew is not known" in done.stdout
+    assert "cannot be imported: the operator somethingNew is not supported" in done.stdout
     refused = run("spark", "import", "checkpoints/orders", "--store", "./orders")
     assert "operator 0 of " in refused.stderr
     assert not Path("orders").exists()
@@ -124,9 +124,9 @@ def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     done = run("spark", "import", "checkpoints/orders", "--store", "o")
     assert done.stdout.startswith("imported micro-batch 1 of query ")
     assert "as checkpoint 2 of " in done.stdout
-    assert "what changed since the one before" in done.stdout
+    assert "only the changes since the previous one" in done.stdout
     again = run("spark", "import", "checkpoints/orders", "--store", "o")
-    assert "was imported before: it is checkpoint 2 of " in again.stdout
+    assert "was already imported: it is checkpoint 2 of " in again.stdout
     (row,) = StateStore.open("o").restore().keyed(UID, "default").get("k1")
     assert (row["k"], row["count"]) == ("k1", row["count_2"])
 
@@ -138,9 +138,7 @@ def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     )
     assert not Path("new").exists()
     exported = run("spark", "export", "new", "--shuffle-partitions", "3", "--store", "o")
-    assert "read back    by Spark: rows, values and partitions are as they should be" in (
-        exported.stdout
-    )
+    assert "read back    by Spark: rows, values and partitions are correct" in exported.stdout
     shown = document(run("spark", "show", "new", "--output", "json"))
     (before,), (after,) = planned["stores"], shown["operators"][0]["stores"]
     assert [one["rows"] for one in before["partitions"]] == [
@@ -173,7 +171,7 @@ def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
     assert f"--leave-out '{salvaged.manifest().left_out[0].label}'" in refused.stderr
     unknown = run(*EXPORT, "--leave-out", f"{UID}/other")
     assert (unknown.exit_code, unknown.stdout) == (StateNotFoundError.exit_code, "")
-    assert f"nothing is called '{UID}/other'" in unknown.stderr
+    assert f"'{UID}/other' cannot be left out" in unknown.stderr
     assert not Path("new").exists()
     progress = run("spark", "progress", "o", "progress")
     assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
@@ -220,10 +218,10 @@ def test_an_invalid_location_is_refused_before_spark_starts(
     for verb in ("show", "import"):
         done = run("spark", verb, str(tmp_path), "--store", "s")
         assert done.exit_code == 2
-        assert "is no checkpoint location of a query" in done.stderr
+        assert "is not a checkpoint location of a query" in done.stderr
 
 
 def test_an_export_requires_one_store_and_one_location(run: Run) -> None:
     done = run("spark", "export", "a", "b", "c", "--shuffle-partitions", "3")
     assert done.exit_code == 2
-    assert "one store and one location are named, not 3 places" in done.stderr
+    assert "name one store and one location, not 3 places" in done.stderr

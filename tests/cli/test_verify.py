@@ -46,7 +46,7 @@ def test_a_damaged_file_is_named_with_its_owner(run: Run, damaged: Path) -> None
     assert done.exit_code == 13
     (line,) = (line for line in done.stdout.splitlines() if file.name in line)
     assert line.startswith("totals-by-shop  totals")
-    assert "holds other bytes than were written" in line
+    assert "has changed since it was written" in line
     assert done.stderr.startswith(f"error: 1 file is broken in {damaged}, the first is operators/")
 
     done = run("verify", "2", "--deep", "--store", damaged, "--output", "json")
@@ -75,7 +75,7 @@ def test_a_shared_file_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run("verify", "--all", "--deep", "--store", tmp_path / "s")
     files = len(entry.handles)
     assert f": {files} broken files\n" in done.stdout
-    assert done.stdout.count("holds other bytes than were written") == files
+    assert done.stdout.count("has changed since it was written") == files
     assert "1, 2" in done.stdout
     assert "key groups" not in done.stdout.partition("\n\n")[2]
     assert "SHA-256" not in done.stderr
@@ -90,7 +90,7 @@ def test_an_orphan_file_is_listed_and_is_not_damage(run: Run, damaged: Path) -> 
     stray.write_bytes(b"half a file")
     done = run("verify", "--deep", "--store", damaged)
     assert done.exit_code == 0
-    assert "1 stray file, which no manifest names:\n" in done.stdout
+    assert "1 stray file that no manifest references:\n" in done.stdout
     assert stray.relative_to(damaged).as_posix() in done.stdout
 
 

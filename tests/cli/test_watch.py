@@ -250,7 +250,7 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
     next(found)
     storage.is_away = True
     assert [watched.checkpoint_id for watched in found] == [2]
-    assert said == ["trying again: gone away"]
+    assert said == ["retrying after an error: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
         next(followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say))

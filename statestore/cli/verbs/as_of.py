@@ -28,12 +28,12 @@ __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
     "as-of",
     cls=Verb,
     prints=(
-        "A keyed state at checkpoint A beside the same at B: a line per key (with its namespace "
-        "and entry columns), what became of it (same, changed, added, removed), and each value "
-        "column as NAME_a and NAME_b, empty where that checkpoint has no such row; what differs "
-        "comes first, then what is the same. The first 1,000 lines unless --limit says otherwise; "
-        "the numbers above are of all. A and B are numbers, "
-        "names of savepoints, or latest."
+        "A keyed state at checkpoint A compared with the same state at checkpoint B. There is one "
+        "line for each key, with its namespace and entry columns. The line shows the outcome "
+        "(same, changed, added or removed) and each value column as NAME_a and NAME_b. A value is "
+        "empty if that checkpoint has no such row. Different rows come first, then equal rows. At "
+        "most 1,000 lines are shown unless --limit says otherwise; the counts above them cover "
+        "all rows. A and B are checkpoint numbers, savepoint names or latest."
     ),
     examples=(
         "statestore as-of 1 2 --operator totals-by-user --state totals --limit 5 --store ./fraud",
@@ -46,13 +46,13 @@ __all__ = ["Joined", "KeyHistoryResult", "join_checkpoints", "show_history"]
 @click.argument("a", metavar="A", shell_complete=complete_checkpoint)
 @click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint)
 @one_state_options
-@click.option("--changed-only", is_flag=True, help="Leave out rows that are the same.")
+@click.option("--changed-only", is_flag=True, help="Omit rows that are the same.")
 @limit_option
 @pass_invocation
 def join_checkpoints(
     invocation: Invocation, a: str, b: str, uid: str, name: str, changed_only: bool, limit: int
 ) -> Joined:
-    """Show a keyed state at one checkpoint beside the same at another."""
+    """Compare a keyed state at two checkpoints, row by row."""
     store = invocation.store()
     counts: Counter[str] = Counter()
     different: list[tuple[Any, ...]] = []
@@ -90,10 +90,10 @@ def join_checkpoints(
     "history",
     cls=KeyVerb,
     prints=(
-        "A line per kept checkpoint, oldest first: its number, when it was taken, and the rows "
-        "that the key has in the state; * where they are others than at the checkpoint before. "
-        "KEY is given as for 'statestore get'. At most one data file of each is read, and none "
-        "where the checkpoint before has the same files."
+        "One line for each kept checkpoint, oldest first: its number, its time, and the "
+        "key's rows in the state. A * marks rows that differ from the previous checkpoint. "
+        "KEY has the same form as in 'statestore get'. For each checkpoint at most one data "
+        "file is read, and none if the previous checkpoint has the same files."
     ),
     examples=(
         "statestore history u17 --operator totals-by-user --state totals --store ./fraud",
@@ -107,7 +107,7 @@ def join_checkpoints(
 @one_state_options
 @pass_invocation
 def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHistoryResult:
-    """Show what one key had at each kept checkpoint."""
+    """Show the rows of one key at each kept checkpoint."""
     store = invocation.store()
     parsed: dict[str, Any] = {}
 
@@ -211,7 +211,7 @@ class KeyHistoryResult(Result):
 def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
     """Return the number of rows, and the rows on one line, without the key."""
     if one.rows is None:
-        return "", "no such state, or another key"
+        return "", "no such state, or a different key type"
     rows = [
         ", ".join(f"{name} {_text(value)}" for name, value in row.items() if name not in key)
         for row in one.rows

@@ -23,12 +23,13 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
     "expire",
     cls=Verb,
     prints=(
-        "The checkpoints that expire and those that stay, and how many files and bytes no "
-        "kept checkpoint uses any more. With --retain and --older-than both, what is neither "
-        "among the newest nor young expires. The newest always stays, and what a savepoint or "
-        "a pin holds is passed over, and named. An expired checkpoint cannot be seen, listed or "
-        "restored again, and its number is not used again. Its files stay until gc. With "
-        "--dry-run: the same, and nothing is changed."
+        "The checkpoints that expire, the checkpoints that stay, and the files and bytes "
+        "that no kept checkpoint needs afterwards. With both --retain and --older-than, a "
+        "checkpoint expires only if it is older than SPAN and not among the newest N. The "
+        "newest checkpoint never expires. A checkpoint that a savepoint or pin holds is "
+        "skipped and listed. An expired checkpoint cannot be listed or restored again, and "
+        "its number is not reused. Its files stay until 'statestore gc'. With --dry-run: the "
+        "same output, and nothing is changed."
     ),
     examples=(
         "statestore expire --retain 1 --dry-run --store ./fraud",
@@ -36,16 +37,21 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
         "statestore expire --older-than 7d --retain 3 --store ./fraud",
     ),
 )
-@click.option("--retain", type=int, metavar="N", help="How many of the newest to keep.")
-@click.option("--older-than", type=SPAN, metavar="SPAN", help="Expire only what is older: 12h, 7d.")
-@click.option("--dry-run", is_flag=True, help="Say what would be expired and stop.")
+@click.option("--retain", type=int, metavar="N", help="The number of newest checkpoints to keep.")
+@click.option(
+    "--older-than",
+    type=SPAN,
+    metavar="SPAN",
+    help="Expire only older checkpoints, for example older than 12h or 7d.",
+)
+@click.option("--dry-run", is_flag=True, help="Report what would expire, and change nothing.")
 @pass_invocation
 def expire_checkpoints(
     invocation: Invocation, retain: int | None, older_than: float | None, dry_run: bool
 ) -> Expired:
     """Expire all but the newest checkpoints."""
     if retain is None and older_than is None:
-        raise click.UsageError("give --retain N, or --older-than SPAN, or both")
+        raise click.UsageError("pass --retain N, --older-than SPAN, or both")
     store = invocation.store()
     return Expired(
         expired=store.maintenance.expire(retain=retain, older_than_s=older_than, dry_run=dry_run)
@@ -73,21 +79,23 @@ class Expired(Result):
         page.line(f"  {unused} {amount(done.size_bytes, done.files)}")
         _write_held(page, done.held)
         if done.damaged:
-            page.line(f"  the manifest cannot be read of {_numbers(done.damaged)}")
+            page.line(
+                f"  the manifests of these checkpoints cannot be read: {_numbers(done.damaged)}"
+            )
 
 
 @click.command(
     "gc",
     cls=Verb,
     prints=(
-        "The files and bytes that are removed, and those that stay: in use by a checkpoint, a "
-        "savepoint or a pin, or too young. Removed are data files that none of these needs, "
-        "whoever left them, the manifests of expired checkpoints whose files are gone, pins whose "
-        "lease is over, and what broken-off writes left. When it cannot be known what is needed, "
-        "nothing is removed, and the error says why. A snapshot that takes longer than the minimum "
-        "age must not run at the same time, and none at all with --minimum-age 0. Versions of a "
-        "Delta table whose files are removed cannot be read any more. With --dry-run: the same, "
-        "and nothing is removed."
+        "The files and bytes that are removed, and those that stay because they are in use or too "
+        "young. Files are in use if a checkpoint, a savepoint or a pin needs them. The following "
+        "are removed: unused data files, manifests of expired checkpoints whose files are gone, "
+        "pins with an expired lease, and leftovers of interrupted writes. If the files in use "
+        "cannot be determined, nothing is removed and the error gives the reason. Do not run a "
+        "snapshot that takes longer than the minimum age at the same time; with --minimum-age 0, "
+        "run none at all. Delta table versions whose files are removed can no longer be read. "
+        "With --dry-run: the same output, and nothing is removed."
     ),
     examples=(
         "statestore gc --dry-run --store ./fraud",
@@ -100,12 +108,12 @@ class Expired(Result):
     default="24h",
     show_default=True,
     metavar="SPAN",
-    help="Leave what was written, or expired, less than this ago.",
+    help="Keep files that were written, or whose checkpoint expired, less than this time ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be removed and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
 @pass_invocation
 def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collected:
-    """Delete the files that nothing kept needs."""
+    """Delete the files that no kept checkpoint needs."""
     store = invocation.store()
     with progress_bar("deleting") as progress:
         done = store.maintenance.gc(
@@ -134,15 +142,17 @@ class Collected(Result):
         why = unused if done.young.files else ""
         page.line(f"  kept, too young  {_amount(done.young)}{why}")
         if done.manifests:
-            page.line(f"  {verb} the manifests of {_numbers(done.manifests)}")
+            page.line(f"  {verb} the manifests of expired checkpoints {_numbers(done.manifests)}")
         if done.tombstones:
-            page.line(f"  {verb} {counted(len(done.tombstones), 'tombstone')} of long ago")
+            page.line(f"  {verb} {counted(len(done.tombstones), 'old tombstone')}")
         if done.pins:
-            page.line(f"  {verb} {counted(len(done.pins), 'pin')} whose lease is over")
+            page.line(f"  {verb} {counted(len(done.pins), 'pin')} with an expired lease")
         if done.leftovers:
-            page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} that a crash left")
+            page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} left by a crash")
         if done.log_files.files:
-            page.line(f"  {verb} {_amount(done.log_files)} of logs that no kept checkpoint needs")
+            page.line(
+                f"  {verb} {_amount(done.log_files)} of Delta logs that no kept checkpoint needs"
+            )
         _write_held(page, done.held)
 
 

@@ -28,14 +28,15 @@ __all__ = ["Compacted", "compact_checkpoint"]
     "compact",
     cls=Verb,
     prints=(
-        "Per state with incremental changes its layers, files and bytes before and after, the "
-        "spans (key groups of one base file) whose changes were folded into the base, and the "
-        "rows read for it. Folded and merged is what the store's rule says, a share of it at a "
-        "time; with --all everything, so that no layers are left. The old checkpoint stays as it "
-        "is. With --key-groups only base files with some of them are folded, and no layers are "
-        "merged. When there is nothing to do nothing is written. A job compacts in the background "
-        "of its own snapshots; one that runs meanwhile commits no more. With --dry-run: what "
-        "would be done, and nothing is written."
+        "For each state with incremental changes: its layers, files and bytes before and after, "
+        "the number of folded spans, and the rows read. A span is the key groups of one base "
+        "file; folding applies its changes to the base. The store's compaction policy decides "
+        "what is folded and merged, usually a part at a time. With --all everything is folded, so "
+        "that no layers are left. With --key-groups only base files with some of these key groups "
+        "are folded, and no layers are merged. The old checkpoint does not change. If there is "
+        "nothing to compact, nothing is written. A job does not need this command, because it "
+        "compacts in the background. A job that runs at the same time can no longer commit. With "
+        "--dry-run: the planned work, and nothing is written."
     ),
     examples=(
         "statestore compact --dry-run --store ./fraud",
@@ -45,10 +46,17 @@ __all__ = ["Compacted", "compact_checkpoint"]
 )
 @checkpoint_argument
 @operator_option("Only states of this operator.")
-@state_option("Only states of this name.")
-@click.option("--key-groups", metavar="FIRST-LAST", help="Only base files with some of these.")
-@click.option("--all", "everything", is_flag=True, help="Fold all changes, whatever the rule says.")
-@click.option("--dry-run", is_flag=True, help="Say what would be compacted and stop.")
+@state_option("Only states with this name.")
+@click.option(
+    "--key-groups", metavar="FIRST-LAST", help="Only base files with some of these key groups."
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Fold all changes, regardless of the compaction policy.",
+)
+@click.option("--dry-run", is_flag=True, help="Report what would be compacted, and write nothing.")
 @pass_invocation
 def compact_checkpoint(
     invocation: Invocation,
@@ -59,7 +67,7 @@ def compact_checkpoint(
     everything: bool,
     dry_run: bool,
 ) -> Compacted:
-    """Fold changes of incremental checkpoints into their base, as a new checkpoint."""
+    """Fold incremental changes into their base files, as a new checkpoint."""
     store = invocation.store()
     with progress_bar("compacting") as progress:
         report = store.maintenance.compact(
@@ -99,12 +107,12 @@ class Compacted(Result):
         report = self.report
         where = f"checkpoint {report.checkpoint_id} of {report.store}"
         if not report.states:
-            page.line(f"{where}: no state has layers of changes, and nothing was written", "bold")
+            page.line(f"{where}: no state has layers of changes; nothing was written", "bold")
             write_left_out(page, report.left_out)
             return
         if report.is_compact:
-            why = "there" if report.everything else "by the rule"
-            page.line(f"{where}: nothing to compact {why}, and nothing was written", "bold")
+            why = "there" if report.everything else "according to the policy"
+            page.line(f"{where}: nothing to compact {why}; nothing was written", "bold")
         elif report.dry_run:
             page.line(f"would compact {where}", "bold")
         else:

@@ -21,12 +21,13 @@ __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
     "copy",
     cls=Verb,
     prints=(
-        "The checkpoint's number in the target, and how many files and bytes the target lacked. "
-        "Each file's SHA-256 is checked while it is copied, and the checkpoint is visible in the "
-        "target once the last one is there. A copy that was killed goes on where it was; one that "
-        "is made again finds the first. CHECKPOINT may be the name of a savepoint, which is then "
-        "one of that name in the target. Both stores are reached with the same credentials. With "
-        "--dry-run: what would be copied, and nothing is written."
+        "The new checkpoint's number in the target store, and the files and bytes that the "
+        "target did not have. Each file's SHA-256 is checked during the copy, and the "
+        "checkpoint becomes visible after the last file is copied. If a copy was killed, "
+        "running the command again continues it. If the checkpoint was already copied, the "
+        "command reports that copy. If CHECKPOINT is the name of a savepoint, the target "
+        "gets a savepoint with that name. Both stores are accessed with the same "
+        "credentials. With --dry-run: what would be copied, and nothing is written."
     ),
     examples=(
         "statestore copy --to ./backup --dry-run --store ./fraud",
@@ -34,9 +35,13 @@ __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
     ),
 )
 @checkpoint_argument
-@click.option("--to", "target", metavar="URL", required=True, help="Path or URL to copy to.")
-@click.option("--as-savepoint", metavar="NAME", help="Keep the copy under this name there.")
-@click.option("--dry-run", is_flag=True, help="Say what would be copied and stop.")
+@click.option(
+    "--to", "target", metavar="URL", required=True, help="The path or URL of the target store."
+)
+@click.option(
+    "--as-savepoint", metavar="NAME", help="Create a savepoint with this name for the copy."
+)
+@click.option("--dry-run", is_flag=True, help="Report what would be copied, and write nothing.")
 @pass_invocation
 def copy_checkpoint(
     invocation: Invocation, checkpoint: str, target: str, as_savepoint: str | None, dry_run: bool
@@ -70,13 +75,13 @@ class Copied(Result):
         copied = amount(done.copied_bytes, done.copied_files)
         if done.found:
             there = f"checkpoint {done.new_id} of {done.target}"
-            page.line(f"{source} was copied before: it is {there}")
+            page.line(f"{source} was already copied: it is {there}")
         elif done.dry_run:
             page.line(f"would copy {source} to {done.target}", "bold")
-            page.line(f"  {all_of_it}, of which the target lacks {copied}")
+            page.line(f"  {all_of_it} in total; the target does not have {copied}")
         else:
-            page.line(f"copied {source} to {done.target}: checkpoint {done.new_id} there", "bold")
-            page.line(f"  {all_of_it}, of which the target lacked {copied}")
+            page.line(f"copied {source} to {done.target} as checkpoint {done.new_id}", "bold")
+            page.line(f"  {all_of_it} in total; the target did not have {copied}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
         write_left_out(page, done.left_out)
@@ -86,12 +91,13 @@ class Copied(Result):
     "fork",
     cls=Verb,
     prints=(
-        "How many files and bytes the new store shares with this one, and how many had to be "
-        "copied. On one file system none are: a file has a name in each store, and goes when both "
-        "have let go of it, so whatever is expired, compacted, purged or collected in one, the "
-        "other keeps what it has. From and to a bucket, and to another disk, files are copied. A "
-        "file that is damaged in place is damaged in both. CHECKPOINT may be the name of a "
-        "savepoint, which is then one there. With --dry-run: the same, and nothing is written."
+        "The files and bytes that the new store shares with this store, and those that had "
+        "to be copied. On one file system nothing is copied: each file gets a name in both "
+        "stores and exists until both have deleted it. Therefore each store can expire, "
+        "compact, purge and collect without an effect on the other. Files are copied from or "
+        "to a bucket, and to another disk. A shared file that is damaged in place is damaged "
+        "in both stores. If CHECKPOINT is the name of a savepoint, the new store gets a "
+        "savepoint with that name. With --dry-run: the same output, and nothing is written."
     ),
     examples=(
         "statestore fork --to ./what-if --dry-run --store ./fraud",
@@ -99,11 +105,13 @@ class Copied(Result):
     ),
 )
 @checkpoint_argument
-@click.option("--to", "target", metavar="URL", required=True, help="Where the new store will be.")
-@click.option("--dry-run", is_flag=True, help="Say what would be shared and stop.")
+@click.option(
+    "--to", "target", metavar="URL", required=True, help="The path or URL of the new store."
+)
+@click.option("--dry-run", is_flag=True, help="Report what would be shared, and write nothing.")
 @pass_invocation
 def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_run: bool) -> Forked:
-    """Begin a new store with a checkpoint of this one, without copying it."""
+    """Create a new store from a checkpoint without copying its files."""
     store = invocation.store()
     with progress_bar("forking") as progress:
         forked = store.maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
@@ -140,7 +148,7 @@ class Forked(Result):
         if done.dry_run:
             page.line(f"would fork {source} to {done.target}", "bold")
         else:
-            page.line(f"forked {source} to {done.target}: checkpoint {done.new_id} there", "bold")
+            page.line(f"forked {source} to {done.target} as checkpoint {done.new_id}", "bold")
         shared = amount(done.size_bytes - done.copied_bytes, done.files - done.copied_files)
         page.line(f"  shared  {shared}")
         page.line(f"  copied  {amount(done.copied_bytes, done.copied_files)}")

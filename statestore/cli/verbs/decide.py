@@ -20,12 +20,13 @@ __all__ = ["Decided", "decide_parallelism"]
     "decide",
     cls=Verb,
     prints=(
-        "The parallelism that Flink's adaptive batch scheduler would give a batch job that reads "
-        "these inputs, the bytes and files of each, and what the largest task reads. Whole files "
-        "are dealt, the i-th share of each input to one task, so there are no more tasks than an "
-        "input has files. Inputs are Parquet files, folders of them, or Delta tables, of which the "
-        "newest version counts. If the description of a Delta table says that a part of the state "
-        "is missing, that part is named. Needs no store."
+        "The parallelism that Flink's adaptive batch scheduler would choose for a batch job "
+        "that reads these inputs, the bytes and files of each input, and the bytes of the "
+        "largest task. Whole files are assigned: each task gets one contiguous part of the "
+        "files of each input, so there are never more tasks than an input has files. Inputs "
+        "are Parquet files, folders of Parquet files, or Delta tables, which are read at the "
+        "newest version. If the description of a Delta table says that part of the state is "
+        "missing, that part is named. The command needs no store."
     ),
     examples=(
         "statestore decide ./fraud/operators/totals-by-user/keyed/totals",
@@ -34,21 +35,24 @@ __all__ = ["Decided", "decide_parallelism"]
 )
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
-    "--broadcast", multiple=True, metavar="INPUT", help="An input that every task reads whole."
+    "--broadcast",
+    multiple=True,
+    metavar="INPUT",
+    help="An input that every task reads completely (broadcast).",
 )
 @click.option(
     "--bytes-per-task",
     type=Bytes(),
     metavar="SIZE",
-    help="What one task should read. [16MiB; 1GiB for 1.16]",
+    help="The bytes that one task should read. [16MiB; 1GiB for 1.16]",
 )
-@click.option("--min", "least", type=int, default=1, help="The smallest parallelism. [1]")
-@click.option("--max", "most", type=int, default=128, help="The largest parallelism. [128]")
+@click.option("--min", "least", type=int, default=1, help="The minimum parallelism. [1]")
+@click.option("--max", "most", type=int, default=128, help="The maximum parallelism. [128]")
 @click.option(
     "--algorithm",
     type=click.Choice(["2.3", "1.16"]),
     default="2.3",
-    help="As this release of Flink decides. [2.3]",
+    help="Use the algorithm of this Flink release. [2.3]",
 )
 def decide_parallelism(
     inputs: tuple[str, ...],
@@ -97,15 +101,15 @@ class Decided(Result):
         page.line(f"parallelism {done.parallelism}", "bold")
         page.line(
             f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
-            f"{done.max_parallelism}, as Flink {done.algorithm} decides"
+            f"{done.max_parallelism}, with the algorithm of Flink {done.algorithm}"
         )
         if done.task_bytes is not None:
             page.line(
-                f"  {done.first_guess} by bytes alone; whole files are dealt, in order, so that "
-                f"the largest task reads {size(max(done.task_bytes))}"
+                f"  {done.first_guess} from the bytes alone; files are assigned whole and in "
+                f"order, so the largest task reads {size(max(done.task_bytes))}"
             )
         for one in done.inputs:
-            read = "read whole by every task" if one.broadcast else "divided"
+            read = "read completely by every task" if one.broadcast else "divided"
             page.line(
                 f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
             )

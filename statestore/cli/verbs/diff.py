@@ -34,13 +34,15 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
     "diff",
     cls=Verb,
     prints=(
-        "What checkpoint B has that A has not (added), what A has alone (removed), and what both "
-        "have with other values (changed): rows per state, and in JSON per key group, elements of "
-        "operator state such as offsets, schemas, the job graph, parallelism. A row is known by "
-        "its key, namespace and entry columns. Only key groups whose digests differ are read; the "
-        "first line says how many bytes of each side. A and B are numbers, names of savepoints, or "
-        "latest. With --other-store, B lies in that store; both are reached with the same "
-        "credentials. With --exit-code the exit status is 1 when anything differs."
+        "The differences between checkpoints A and B: rows that only B has (added), rows "
+        "that only A has (removed), and rows with the same identity but other values "
+        "(changed). Rows are counted per state, and in JSON also per key group. The key, "
+        "namespace and entry columns identify a row. Elements of operator state such as "
+        "offsets, schemas, the job graph and the parallelism are compared as well. Only key "
+        "groups whose digests differ are read; the first line shows the bytes read from each "
+        "side. A and B are checkpoint numbers, savepoint names or latest. With "
+        "--other-store, B is in that store; both stores are accessed with the same "
+        "credentials. With --exit-code the exit status is 1 if anything differs."
     ),
     examples=(
         "statestore diff 1 2 --store ./fraud",
@@ -50,7 +52,9 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 )
 @click.argument("a", metavar="A", shell_complete=complete_checkpoint)
 @click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint)
-@click.option("--other-store", "other", metavar="URL", help="Path or URL that B lies in.")
+@click.option(
+    "--other-store", "other", metavar="URL", help="The path or URL of the store that contains B."
+)
 @state_options
 @click.option(
     "--keys",
@@ -58,9 +62,9 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
     default=DEFAULT_EXAMPLES,
     show_default=True,
     metavar="N",
-    help="How many rows that differ to show per state.",
+    help="The number of differing rows to show for each state.",
 )
-@click.option("--exit-code", is_flag=True, help="End with status 1 when anything differs.")
+@click.option("--exit-code", is_flag=True, help="Exit with status 1 if anything differs.")
 @pass_invocation
 def compare_checkpoints(
     invocation: Invocation,
@@ -72,7 +76,7 @@ def compare_checkpoints(
     keys: int,
     exit_code: bool,
 ) -> Differed:
-    """Compare two checkpoints, of one store or of two."""
+    """Compare two checkpoints of one store or of two."""
     store = invocation.store()
     second = None
     if other is not None:
@@ -187,7 +191,7 @@ def _write_state(state: StateDifference, page: Page) -> None:
     if state.not_compared is not None:
         page.line(f"  rows are not compared: {state.not_compared}")
     if state.compared_columns is not None:
-        page.line(f"  compared by what both have: {', '.join(state.compared_columns)}")
+        page.line(f"  compared by their common columns: {', '.join(state.compared_columns)}")
     for example in state.examples:
         page.line(f"  {_SIGNS[example.change]} {_example(example)}")
     if state.examples and len(state.examples) < state.added + state.removed + state.changed:

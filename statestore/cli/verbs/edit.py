@@ -23,14 +23,14 @@ __all__ = ["Edited", "edit_state"]
     "edit",
     cls=Verb,
     prints=(
-        "The new checkpoint, rows before and after, and what was written: only the files of the "
-        "key groups that change, with --sql all of the state's. The old checkpoint stays as it is. "
-        "--delete removes all rows of a key, which is given as for 'statestore get'. --put is a "
-        "row as a JSON object; it takes the place of the one with the same key, namespace and "
-        "entry columns, and a column that it lacks is null. --sql is a SELECT over the table "
-        "'state', whose answer becomes the state; it needs DuckDB. Rows are checked as those of a "
-        "snapshot. A job that runs meanwhile commits no more. With --dry-run: the same, and "
-        "nothing is written."
+        "The new checkpoint, the rows before and after, and what was written. Only files of "
+        "changed key groups are written; with --sql all files of the state are. The old "
+        "checkpoint does not change. --delete removes all rows of a key, which has the same form "
+        "as in 'statestore get'. --put takes a row as a JSON object and replaces the row with the "
+        "same key, namespace and entry columns; missing columns become null. --sql takes a SELECT "
+        "over the table 'state', whose result becomes the state; it needs DuckDB. Rows are "
+        "checked like those of a snapshot. A job that runs at the same time can no longer commit. "
+        "With --dry-run: the same output, and nothing is written."
     ),
     examples=(
         (
@@ -48,17 +48,17 @@ __all__ = ["Edited", "edit_state"]
     ),
 )
 @one_state_options
-@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; may be repeated.")
-@click.option("--put", multiple=True, metavar="JSON", help="Put a row; may be repeated.")
-@click.option("--sql", metavar="SELECT", help="Replace the state by the answer.")
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; can be repeated.")
+@click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row; can be repeated.")
+@click.option("--sql", metavar="SELECT", help="Replace the state with the result of this query.")
 @click.option(
     "--checkpoint",
     default="latest",
     metavar="N",
-    help="Of this one; else the latest.",
+    help="The checkpoint to change. [latest]",
     shell_complete=complete_checkpoint,
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be changed and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would change, and write nothing.")
 @pass_invocation
 def edit_state(
     invocation: Invocation,
@@ -72,7 +72,7 @@ def edit_state(
 ) -> Edited:
     """Change one keyed state offline, as a new checkpoint."""
     if not (delete or put or sql):
-        raise click.UsageError("nothing to change: give --delete KEY, --put JSON, or --sql SELECT")
+        raise click.UsageError("nothing to change: pass --delete KEY, --put JSON, or --sql SELECT")
     store = invocation.store()
     state = store.manifest(checkpoint).keyed_entry(uid, name).state
     edited = store.maintenance.edit(

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-_KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed to Kafka"}
+_KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 """What a source of Kafka has of a partition that it has not read from yet."""
 
 
@@ -49,16 +49,16 @@ class FlinkVerbs(Root):
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
-            "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint holds"),
+            "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint contains"),
             "import": LazyVerb(
-                "flink_import:import_state", "Take the state in a savepoint as a checkpoint"
+                "flink_import:import_state", "Import the state of a savepoint as a checkpoint"
             ),
             "export": LazyVerb(
                 "flink_export:export_state",
-                "Make a savepoint of a checkpoint, from which Flink restores",
+                "Export a checkpoint as a savepoint that Flink can restore",
             ),
             "repack": LazyVerb(
-                "flink:repack_state", "Give a savepoint another number of key groups"
+                "flink:repack_state", "Rewrite a savepoint with another number of key groups"
             ),
         }
     }
@@ -66,7 +66,7 @@ class FlinkVerbs(Root):
 
 @click.group("flink", cls=FlinkVerbs)
 def flink() -> None:
-    """Work on savepoints of Flink's jobs, without Flink."""
+    """Show, import, export and repack Flink savepoints, without Flink."""
 
 
 flink.params.extend(common_options())
@@ -76,7 +76,7 @@ moved_folders = click.option(
     "--moved",
     multiple=True,
     metavar="OLD=NEW",
-    help="Where a folder lies now that the savepoint knows by an absolute path.",
+    help="The new path of a moved folder that the savepoint references by an absolute path.",
 )
 
 
@@ -84,7 +84,7 @@ allowed_places = click.option(
     "--allow",
     multiple=True,
     metavar="URL",
-    help="A folder or file elsewhere that the savepoint may name. Repeatable.",
+    help="A folder or file elsewhere that the savepoint is allowed to reference. Repeatable.",
 )
 """The option of what is read outside of a savepoint's folder."""
 
@@ -93,8 +93,10 @@ dropping = click.option(
     "--drop",
     multiple=True,
     metavar="WHAT",
-    help="Leave out what else is refused: in-flight, changelog, raw, async or transactions. "
-    "Repeatable.",
+    help=(
+        "Omit content that is otherwise refused: in-flight, changelog, raw, async or "
+        "transactions. Repeatable."
+    ),
 )
 """The option of what is lost on purpose."""
 
@@ -103,10 +105,11 @@ dropping = click.option(
     "show",
     cls=Verb,
     prints=(
-        "Each operator with its id, and its uid and name where the savepoint says them, and its "
-        "parallelism; each keyed state with its types, its entries by key group and their bytes; "
-        "operator state by subtask; where a Kafka source goes on; what cannot be read, and why; "
-        "and what may have been lost. The savepoint, or checkpoint, is only read."
+        "Each operator with its id, its parallelism, and its uid and name if the savepoint "
+        "has them. Each keyed state has its types, and its entries and bytes by key group. "
+        "Operator state is shown by subtask, with the next offsets of Kafka sources. "
+        "Unreadable parts are listed with the reason, and so is state that may have been "
+        "lost. The savepoint or checkpoint is only read."
     ),
     examples=(
         "statestore flink show ./savepoint",
@@ -120,7 +123,7 @@ dropping = click.option(
 def show_state(
     invocation: Invocation, savepoint: str, moved: tuple[str, ...], allow: tuple[str, ...]
 ) -> ShownState:
-    """Show what a savepoint or checkpoint holds."""
+    """Show what a savepoint or checkpoint contains."""
     module: Any = importlib.import_module("statestore.interop.flink_savepoints.read.show_savepoint")
     with progress_bar("reading") as progress:
         shown = module.show_savepoint(
@@ -133,12 +136,12 @@ def show_state(
     "repack",
     cls=Verb,
     prints=(
-        "Each operator with its entries by state, and among how many subtasks they are shared. The "
-        "new savepoint is a canonical one, from which Flink restores at any parallelism up to the "
-        "new maximum, with any state backend: set pipeline.max-parallelism of the job to it. "
-        "Values are copied as they are, so state of any class goes through; keys have to be of "
-        "types whose hash is known, and each has to lie in the key group that follows from it. The "
-        "savepoint, or checkpoint, is only read."
+        "Each operator with its entries by state, and the number of subtasks that share them. The "
+        "new savepoint has the canonical format. Flink restores it at any parallelism up to the "
+        "new maximum, with any state backend. Set pipeline.max-parallelism of the job to the new "
+        "maximum. Values are copied unchanged, so the state can have any class. Keys must have "
+        "types with a known hash, and each key must be in the key group of its hash. The "
+        "savepoint or checkpoint is only read."
     ),
     examples=(
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
@@ -152,13 +155,13 @@ def show_state(
     type=int,
     required=True,
     metavar="N",
-    help="The new number of key groups, of all operators that have more than one.",
+    help="The new number of key groups of all operators that have more than one.",
 )
 @click.option(
     "--parallelism",
     type=int,
     metavar="N",
-    help="Subtasks that share keyed state; by default as it was.",
+    help="The number of subtasks that share keyed state. [as in the savepoint]",
 )
 @moved_folders
 @allowed_places
@@ -174,7 +177,7 @@ def repack_state(
     allow: tuple[str, ...],
     drop: tuple[str, ...],
 ) -> RepackedSavepoint:
-    """Give a savepoint another number of key groups."""
+    """Rewrite a savepoint with another number of key groups."""
     module: Any = importlib.import_module("statestore.interop.flink_savepoints.write.repack")
     with progress_bar("repacking") as progress:
         repacked = module.repack_savepoint(
@@ -194,7 +197,7 @@ def folder_pair(text: str) -> tuple[str, str]:
     """Parse the old and the new folder of a ``--moved`` option."""
     old, equals, new = text.partition("=")
     if not (old and equals and new):
-        raise click.UsageError(f"--moved {text!r} is not OLD=NEW")
+        raise click.UsageError(f"--moved {text!r} must have the form OLD=NEW")
     return old, new
 
 
@@ -281,9 +284,9 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
     page.line(f"  id           {operator.id}")
     if operator.name not in (None, title):
         page.line(f"  name         {operator.name}")
-    page.line(f"  parallelism  {operator.parallelism}, of {operator.max_parallelism} at most")
+    page.line(f"  parallelism  {operator.parallelism} (max parallelism {operator.max_parallelism})")
     if operator.is_finished:
-        page.line("  finished     it has no state, and gets none")
+        page.line("  finished     the operator has finished; it has no state and cannot get any")
     if operator.coordinator_bytes is not None:
         page.line(f"  coordinator  {size(operator.coordinator_bytes)}")
     if operator.problem is not None:
@@ -309,11 +312,11 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
     for one in operator.operator:
         for split in one.splits or ():
             offset = _KAFKA_OFFSETS.get(split.offset, str(split.offset))
-            page.line(f"  {split.topic}, partition {split.partition}: goes on at {offset}")
+            page.line(f"  {split.topic}, partition {split.partition}: next offset: {offset}")
 
 
 def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
-    kind = f"{state.kind}, with a time to live" if state.has_ttl else state.kind
+    kind = f"{state.kind} with TTL" if state.has_ttl else state.kind
     key = state.key if state.namespace is None else f"{state.key} in {state.namespace}"
     if state.entries is None or state.size_bytes is None:
         return (state.name, "?", "?", "?", "?", kind, key, state.value)

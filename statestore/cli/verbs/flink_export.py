@@ -25,17 +25,16 @@ __all__ = ["FlinkExportResult", "export_state"]
     cls=Verb,
     prints=(
         "The savepoint, each operator with its id, key groups, subtasks, rows and bytes, and each "
-        "state with what Flink calls it and its types; several values are a Row, whose fields "
-        "have the order of the columns, or a tuple with --tuple. A state that was imported is "
-        "written as it came, with the job's own serializers. Then what was left out. If the "
-        "checkpoint does not have all state of its source, the export refuses to run unless "
-        "--leave-out names what is missing, or --carry copies it from the imported savepoint, "
-        "which must still be there. What Flink "
-        "cannot have is refused, by operator, state and column. All rows are read back and "
-        "compared with the store before there is a savepoint. Flink restores it at any "
-        "parallelism up to the maximum, with any state backend: set pipeline.max-parallelism of "
-        "the job to that. STORE is the same as --store. With --dry-run: what each subtask would "
-        "get, and nothing is written."
+        "state with its name in Flink and its types. Several value columns become a Row with the "
+        "fields in column order, or a tuple with --tuple. Imported state is written with the "
+        "job's own serializers. State that was left out is listed at the end. If the checkpoint "
+        "lacks some state of its source, the export fails unless --leave-out names that state. "
+        "Alternatively, --carry copies it from the imported savepoint, which must still exist. "
+        "State that Flink cannot represent is refused with its operator, state and column. Before "
+        "the savepoint becomes visible, all rows are read back and compared with the store. Flink "
+        "restores the savepoint at any parallelism up to the maximum, with any state backend. Set "
+        "pipeline.max-parallelism of the job to that maximum. STORE is the same as --store. With "
+        "--dry-run: what each subtask would get, and nothing is written."
     ),
     examples=(
         "statestore flink export ./orders ./savepoint",
@@ -57,26 +56,26 @@ __all__ = ["FlinkExportResult", "export_state"]
     "--parallelism",
     type=int,
     metavar="N",
-    help="Subtasks that share the state; by default as stored.",
+    help="The number of subtasks that share the state. [as stored]",
 )
 @click.option(
     "--max-parallelism",
     type=int,
     metavar="N",
-    help="The number of key groups; by default as stored.",
+    help="The number of key groups. [as stored]",
 )
 @click.option(
     "--checkpoint",
     default="latest",
     metavar="N",
-    help="Its number, or a savepoint of the store.",
+    help="The checkpoint's number, or a savepoint of the store. [latest]",
     shell_complete=complete_checkpoint,
 )
 @click.option(
     "--leave-out",
     multiple=True,
     metavar="OPERATOR[/STATE]",
-    help="State that is not written, or that the checkpoint lacks. Repeatable.",
+    help="State to leave out, or that the checkpoint lacks. Repeatable.",
 )
 @click.option(
     "--carry",
@@ -91,9 +90,9 @@ __all__ = ["FlinkExportResult", "export_state"]
     "tuples",
     multiple=True,
     metavar="UID/STATE",
-    help="A state whose several values are a tuple in the job, not a Row. Repeatable.",
+    help="A state whose value columns form a tuple in the job instead of a Row. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def export_state(
     invocation: Invocation,
@@ -109,10 +108,10 @@ def export_state(
     tuples: tuple[str, ...],
     dry_run: bool,
 ) -> FlinkExportResult:
-    """Make a savepoint of a checkpoint, from which Flink restores."""
+    """Export a checkpoint as a savepoint that Flink can restore."""
     *stores, savepoint = places
     if len(stores) > 1:
-        raise click.UsageError(f"one store and one savepoint are named, not {len(places)} places")
+        raise click.UsageError(f"name one store and one savepoint, not {len(places)} places")
     if stores:
         invocation.arguments["store"] = stores[0]
     module: Any = importlib.import_module(
@@ -140,7 +139,7 @@ def export_state(
 def _state(option: str, text: str) -> tuple[str, str]:
     uid, slash, name = text.partition("/")
     if not (uid and slash and name):
-        raise click.UsageError(f"{option} {text!r} is not UID/STATE")
+        raise click.UsageError(f"{option} {text!r} must have the form UID/STATE")
     return uid, name
 
 
@@ -189,15 +188,16 @@ class FlinkExportResult(Result):
         page.line(f"{verb} {what} {done.checkpoint_id} of {done.store}", "bold")
         page.line(f"  to           {done.savepoint}")
         if not done.dry_run:
-            page.line("  read back    rows, values and key groups are those of the store")
+            page.line("  read back    rows, values and key groups equal those of the store")
         for one in done.operators:
             page.line()
             page.line(f"operator {one.uid}, id {one.id}", "bold")
             page.line(f"  key groups   {count(one.max_parallelism)}")
             most, largest = max(one.rows), max(one.size_bytes)
             page.line(
-                f"  subtasks     {one.parallelism}, of {count(most)} rows and {size(largest)} at "
-                f"most; {count(sum(one.rows))} rows and {size(sum(one.size_bytes))} in all"
+                f"  subtasks     {one.parallelism}, with at most {count(most)} rows and "
+                f"{size(largest)} each; {count(sum(one.rows))} rows and "
+                f"{size(sum(one.size_bytes))} in total"
             )
             table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
             for state in one.states:

@@ -34,18 +34,18 @@ _ID = re.compile(r"[0-9a-f]{32}")
     "import",
     cls=Verb,
     prints=(
-        "The checkpoint that was made, and each state in it with its rows and its key. Keyed "
-        "states keep their names, kinds and key groups; the fields of tuples, rows and POJOs are "
-        "columns. What has no column form comes along as bytes, and that is said. State that is "
-        "left out is named first, and the checkpoint records it. The exit status is 18 if an "
-        "operator cannot be read and was not excluded by name. A later savepoint of the job, "
-        "imported into the same store, is an incremental checkpoint, and has to bring all "
-        "operators that the store has; one that the store has is found. The savepoint is only "
-        "read. In FILE a table has the name of an operator, key = [NAME, …] for all of its "
-        "states, and tables states.STATE with key, namespace, map_key and value. PyFlink stores "
-        "no types: a state python-state-NAME of its gets type = 'ValueState<LONG>', ListState, "
-        "MapState<STRING, LONG>, ReducingState or AggregatingState, with the names of PyFlink's "
-        "Types; without one its values stay bytes."
+        "The new checkpoint, and each of its states with rows and key. Keyed states keep their "
+        "names, kinds and key groups. Fields of tuples, rows and POJOs become columns. Values "
+        "that have no column form are kept as bytes, and the output names them. State that is "
+        "left out is listed first and recorded in the checkpoint. The exit status is 18 if an "
+        "operator cannot be read and was not excluded by name. A later savepoint of the same job "
+        "becomes an incremental checkpoint of the same store; it must contain all operators that "
+        "the store has. If the savepoint was already imported, the command reports that "
+        "checkpoint. The savepoint is only read. FILE has one table for each operator name, with "
+        "key = [NAME, …] for all of its states, and tables states.STATE with key, namespace, "
+        "map_key and value. PyFlink savepoints contain no types. For a state python-state-NAME, "
+        "set type to 'ValueState<LONG>', or use ListState, MapState<STRING, LONG>, ReducingState "
+        "or AggregatingState with PyFlink's type names. Without a type, its values stay bytes."
     ),
     examples=(
         "statestore flink import ./savepoint --to ./orders",
@@ -68,34 +68,42 @@ _ID = re.compile(r"[0-9a-f]{32}")
     "uids",
     multiple=True,
     metavar="[ID=]UID",
-    help="The uid of an operator, where the savepoint has none; its id follows from it.",
+    help=(
+        "The uid of an operator, if the savepoint has none; the uid must hash to the operator's id."
+    ),
 )
 @click.option(
     "--columns",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Names of columns, and types of PyFlink's states, as TOML.",
+    help="The names of columns, and the types of PyFlink states, as TOML.",
 )
 @click.option(
     "--ttl",
     multiple=True,
     metavar="STATE=TIME",
-    help="How long rows of a state live, such as 7d, 36h, 90min: savepoints do not say it.",
+    help="The TTL of a state, for example 7d, 36h or 90min; savepoints do not contain it.",
 )
-@click.option("--strict", is_flag=True, help="Refuse what would be bytes, or left out.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Fail if a value would be kept as bytes, or state would be left out.",
+)
 @click.option(
     "--moved",
     multiple=True,
     metavar="OLD=NEW",
-    help="Where a folder lies now that the savepoint knows by an absolute path.",
+    help="The new path of a moved folder that the savepoint references by an absolute path.",
 )
 @allowed_places
 @click.option(
     "--threads",
     type=int,
     metavar="N",
-    help="So many write at once, a range of key groups each; by default one a core, up to four. "
-    "Each has one key group in memory.",
+    help=(
+        "The number of writer threads, each for a range of key groups. Each thread keeps one key "
+        "group in memory. [one per core, at most four]"
+    ),
 )
 @dropping
 @pass_invocation
@@ -113,7 +121,7 @@ def import_state(
     threads: int | None,
     drop: tuple[str, ...],
 ) -> FlinkImportResult:
-    """Take the state in a savepoint as a checkpoint."""
+    """Import the state of a savepoint as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
     module: Any = importlib.import_module(
@@ -144,9 +152,9 @@ def _problem(imported: ImportedSavepoint) -> IncompleteError | None:
         return None
     return IncompleteError(
         f"checkpoint {imported.checkpoint_id} of {imported.store} is only part of "
-        f"{imported.place}: {left_out_text(imported.not_read)}. An export refuses to run unless "
-        "--leave-out names these; name the operators that you want with --operator, or refuse "
-        "such savepoints with --strict"
+        f"{imported.place}: {left_out_text(imported.not_read)}. An export of it fails unless "
+        "--leave-out names these parts. To import only some operators, name them with "
+        "--operator; to refuse such savepoints, pass --strict"
     )
 
 
@@ -154,7 +162,7 @@ def _pairs(option: str, form: str, texts: tuple[str, ...]) -> Iterator[tuple[str
     for text in texts:
         left, equals, right = text.rpartition("=")
         if not (left and equals and right):
-            raise click.UsageError(f"{option} {text!r} is not {form}")
+            raise click.UsageError(f"{option} {text!r} must have the form {form}")
         yield left, right
 
 
@@ -168,7 +176,9 @@ def _uid(text: str) -> tuple[str, str]:
 def _milliseconds(text: str) -> int:
     found = re.fullmatch(r"([0-9]+) ?(ms|s|min|h|d)", text)
     if found is None:
-        raise click.UsageError(f"--ttl: {text!r} is no time, such as 7d, 36h, 90min, 30s or 500ms")
+        raise click.UsageError(
+            f"--ttl: {text!r} is not a duration; write it as 7d, 36h, 90min, 30s or 500ms"
+        )
     return parse_integer(found[1]) * _UNITS[found[2]]
 
 
@@ -176,12 +186,12 @@ def _tables(file: Path) -> dict[str, Any]:
     try:
         tables = parse_toml(file.read_text())
     except ValueError as error:
-        raise click.UsageError(f"--columns: {file} is no TOML: {error}") from error
+        raise click.UsageError(f"--columns: {file} is not valid TOML: {error}") from error
     for name, table in tables.items():
         states = table.get("states", {}) if isinstance(table, dict) else None
         if not isinstance(states, dict) or not all(isinstance(x, dict) for x in states.values()):
             raise click.UsageError(
-                f"--columns: {name!r} in {file} is no table with key, namespace and states"
+                f"--columns: {name!r} in {file} must be a table with key, namespace and states"
             )
     return tables
 
@@ -230,9 +240,9 @@ class FlinkImportResult(Result):
         for one in done.left_out:
             page.line(f"{one.label} is left out: {one.reason}", "bold")
         if done.found:
-            page.line(f"{what} was imported before: it is {where}", "bold")
+            page.line(f"{what} was already imported: it is {where}", "bold")
         else:
-            how = ", what changed since the one before" if done.is_incremental else ""
+            how = " (only the changes since the previous one)" if done.is_incremental else ""
             page.line(f"imported {what} as {where}{how}", "bold")
         table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
         for state in done.record.states:

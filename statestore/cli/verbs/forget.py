@@ -31,14 +31,15 @@ __all__ = ["Forgotten", "FoundSubject", "forget_subject"]
     "forget",
     cls=Verb,
     prints=(
-        "Each checkpoint that is replaced, the one that takes its place, and how many rows of "
-        "which states are gone. Rows are removed from every keyed state of every operator that has "
-        "all of the columns among its key, namespace or entry columns (map keys), or had them "
-        "there once. Order, times and savepoints stay, as with 'statestore purge'. Then every file "
-        "of the store is decoded and searched. The exit status is 0 only if everything was "
-        "searched and the subject is nowhere. Old files have it until they are deleted: --gc does "
-        "so. States that have a column as a value, or of a type that cannot hold the value, are "
-        "left alone and named. With --dry-run: what would be removed, and nothing is changed."
+        "Each checkpoint that is replaced, its replacement, and the number of removed rows per "
+        "state. Rows are removed from every keyed state of every operator whose key, namespace or "
+        "entry columns (for example map keys) include all given columns, now or in the past. The "
+        "order, times and savepoints of checkpoints are preserved, as with 'statestore purge'. "
+        "Afterwards every file of the store is decoded and searched. The exit status is 0 only if "
+        "everything was searched and the subject was not found. Old files contain the subject "
+        "until they are deleted; --gc deletes them. A state that has one of the columns as a "
+        "value column, or with a type that cannot hold the value, is not changed and is listed. "
+        "With --dry-run: what would be removed, and nothing is changed."
     ),
     examples=(
         "statestore forget --key user_id=u17 --dry-run --store ./fraud",
@@ -52,12 +53,12 @@ __all__ = ["Forgotten", "FoundSubject", "forget_subject"]
     metavar="COLUMN=VALUE",
     required=True,
     multiple=True,
-    help="A column and its value; give it again for each further column of the subject.",
+    help="A column and its value; repeat the option for each column of the subject.",
 )
 @click.option("--check", is_flag=True, help="Only search the whole store for the subject.")
 @click.option("--gc", "collect", is_flag=True, help="Also delete all files that nothing needs.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be removed, and change nothing.")
 @pass_invocation
 def forget_subject(
     invocation: Invocation,
@@ -69,7 +70,7 @@ def forget_subject(
 ) -> Forgotten | FoundSubject:
     """Remove one subject from all operators."""
     if sum((check, collect, dry_run)) > 1:
-        raise click.UsageError("give at most one of --check, --gc and --dry-run")
+        raise click.UsageError("pass at most one of --check, --gc and --dry-run")
     columns = _columns(keys)
     store = invocation.store()
     with progress_bar("searching") as progress:
@@ -88,9 +89,13 @@ def _columns(keys: Sequence[str]) -> dict[str, ValueOf]:
     for key in keys:
         name, equals, text = key.partition("=")
         if not name or not equals:
-            raise click.UsageError(f"--key {key!r:.80}: give a column and its value: customer=312")
+            raise click.UsageError(
+                f"--key {key!r:.80}: pass a column and its value, for example customer=312"
+            )
         if name in columns:
-            raise click.UsageError(f"--key {name!r:.80} is given twice; give each column once")
+            raise click.UsageError(
+                f"--key {name!r:.80} is passed twice; pass each column only once"
+            )
         columns[name] = partial(_parsed, text, name)
     return columns
 
@@ -147,4 +152,6 @@ class FoundSubject(Result):
 
 def _write_others(page: Page, others: Sequence[OtherState]) -> None:
     for other in others:
-        page.line(f"  left alone: state {other.state} of {other.operator}: {other.reason}")
+        page.line(
+            f"  not changed: state {other.state} of operator {other.operator}: {other.reason}"
+        )

@@ -32,12 +32,12 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
     "get",
     cls=KeyVerb,
     prints=(
-        "The rows of the key in a keyed state, a line each; at most one data file is read. "
-        "KEY is text of the key column's type: u17, 42, 2026-01-31. With several key columns "
-        "it is JSON: a list of the values, or an object by column. That there is no such key "
-        "is an answer, not an error. Without --operator or --state it is looked up in all states "
-        "of all operators, or in those that have the one name given; states whose key is of "
-        "another type are skipped, and named."
+        "The rows of the key in a keyed state, one per line; at most one data file is read. "
+        "KEY is text of the key column's type: u17, 42, 2026-01-31. With several key "
+        "columns, KEY is JSON: a list of the values, or an object by column. If no row has "
+        "the key, the command succeeds and reports this. Without --operator or --state, the "
+        "key is looked up in all states that match the other options; states with another "
+        "key type are skipped and listed."
     ),
     examples=(
         "statestore get u17 --operator totals-by-user --state totals --store ./fraud",
@@ -48,13 +48,13 @@ __all__ = ["FoundRows", "KeyFound", "get_rows"]
 )
 @click.argument("key")
 @checkpoint_argument
-@operator_option("Only this operator's states.")
-@state_option("Only states of this name.")
+@operator_option("Only states of this operator.")
+@state_option("Only states with this name.")
 @pass_invocation
 def get_rows(
     invocation: Invocation, key: str, checkpoint: str, uid: str | None, name: str | None
 ) -> FoundRows | KeyFound:
-    """Look up one key, in a keyed state or in all."""
+    """Look up one key, in one keyed state or in all."""
     store = invocation.store()
     if uid is None or name is None:
         found = store.inspect.key(key_of(key), checkpoint, uid=uid, name=name)
@@ -109,7 +109,7 @@ class FoundRows(Result):
         state = self.entry.state
         if not self.rows:
             key = json_text(self.key)
-            page.line(f"no rows of key {key} in {state}, checkpoint {self.checkpoint_id}")
+            page.line(f"no rows have key {key} in {state}, checkpoint {self.checkpoint_id}")
             write_left_out(page, self.left_out)
             return
         table = table_of(*state.schema.names)
@@ -152,7 +152,7 @@ class KeyFound(Result):
         """Write it as text."""
         found = self.found
         if not found.rows:
-            page.line(f"no rows of key {self.key} in any state, checkpoint {found.checkpoint_id}")
+            page.line(f"no state of checkpoint {found.checkpoint_id} has rows with key {self.key}")
         else:
             table = table_of("operator", "state", "row")
             for one in found.states:
@@ -162,5 +162,5 @@ class KeyFound(Result):
                     table.add_row(cell(state.uid), cell(state.name), cell(values))
             page.table(table)
         for skipped in found.skipped:
-            page.line(f"skipped {skipped.entry.state}, whose key is ({skipped.key})")
+            page.line(f"skipped {skipped.entry.state} because its key is ({skipped.key})")
         write_left_out(page, self.left_out)

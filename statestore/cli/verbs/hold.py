@@ -21,10 +21,10 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "u
     "savepoint",
     cls=Verb,
     prints=(
-        "The savepoint and the checkpoint that it keeps. A savepoint's checkpoint is neither "
-        "expired nor collected, and wherever a command takes a checkpoint it takes the name. NAME "
-        "is no number, and neither 'latest' nor 'all'. With --delete the checkpoint is again one "
-        "as any other."
+        "The savepoint and the checkpoint that it keeps. That checkpoint does not expire, "
+        "and its files are not collected. Every command that takes a checkpoint also accepts "
+        "the name. NAME must not be a number, 'latest' or 'all'. With --delete the savepoint "
+        "is deleted, and its checkpoint can expire again."
     ),
     examples=(
         "statestore savepoint before-upgrade --store ./fraud",
@@ -36,7 +36,7 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "u
 @click.option(
     "--checkpoint",
     metavar="N",
-    help="Its number, or the name of a savepoint; else the latest.",
+    help="The checkpoint's number, or the name of a savepoint. [latest]",
     shell_complete=complete_checkpoint,
 )
 @click.option("--delete", is_flag=True, help="Delete the savepoint.")
@@ -46,9 +46,7 @@ def keep_savepoint(
 ) -> Saved:
     """Keep a checkpoint under a name."""
     if delete and checkpoint is not None:
-        raise click.UsageError(
-            "--delete goes by the savepoint's name alone: leave out --checkpoint"
-        )
+        raise click.UsageError("--delete takes only the name of the savepoint: remove --checkpoint")
     store = invocation.store()
     if delete:
         gone = store.maintenance.delete_savepoint(name)
@@ -74,10 +72,10 @@ class Saved(Result):
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        verb = "is deleted; it kept" if self.deleted else "keeps"
+        verb = "was deleted; it kept" if self.deleted else "keeps"
         kept = f"checkpoint {self.checkpoint_id}"
         if self.checkpoint_id is None:
-            kept = "nobody knows what: its document was damaged"
+            kept = "an unknown checkpoint, because its document was damaged"
         page.line(f"savepoint {self.name} of {self.store} {verb} {kept}")
 
 
@@ -85,8 +83,8 @@ class Saved(Result):
     "pin",
     cls=Verb,
     prints=(
-        "The pin's token, for unpin. A pinned checkpoint is neither expired nor collected until "
-        "it is unpinned or the lease is over, whichever comes first."
+        "The pin's token, for unpin. A pinned checkpoint does not expire, and its files are "
+        "not collected, until it is unpinned or the lease ends."
     ),
     examples=(
         "statestore pin --lease 2h --store ./fraud",
@@ -97,18 +95,22 @@ class Saved(Result):
     "--checkpoint",
     default="latest",
     metavar="N",
-    help="Its number, or the name of a savepoint; else the latest.",
+    help="The checkpoint's number, or the name of a savepoint. [latest]",
     shell_complete=complete_checkpoint,
 )
 @click.option(
-    "--lease", type=SPAN, required=True, metavar="SPAN", help="How long at most: 90s, 15min, 2h."
+    "--lease",
+    type=SPAN,
+    required=True,
+    metavar="SPAN",
+    help="The maximum time to hold the pin: 90s, 15min, 2h.",
 )
-@click.option("--holder", metavar="TEXT", help="Who reads; else this host and process.")
+@click.option("--holder", metavar="TEXT", help="The name of the reader. [this host and process]")
 @pass_invocation
 def pin_checkpoint(
     invocation: Invocation, checkpoint: str, lease: float, holder: str | None
 ) -> Pinned:
-    """Keep a checkpoint while it is read."""
+    """Keep a checkpoint while it is being read."""
     store = invocation.store()
     made = store.maintenance.pin(checkpoint, lease_s=lease, holder=holder)
     pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
@@ -135,13 +137,13 @@ class Pinned(Result):
 @click.command(
     "unpin",
     cls=Verb,
-    prints="That the pin holds no more.",
+    prints="The token of the pin that was removed.",
     examples=("statestore unpin 0d2f61c8a1b94d7fb5f0c7a9e6d83b12 --store ./fraud",),
 )
 @click.argument("token")
 @pass_invocation
 def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
-    """Let go of a checkpoint that was pinned."""
+    """Release a pinned checkpoint."""
     store = invocation.store()
     store.maintenance.unpin(token)
     return Unpinned(store=store.url, token=token)
@@ -160,4 +162,4 @@ class Unpinned(Result):
 
     def write(self, page: Page) -> None:
         """Write it as text."""
-        page.line(f"pin {self.token} of {self.store} holds no more")
+        page.line(f"pin {self.token} of {self.store} was removed")

@@ -44,12 +44,13 @@ _FOR_WIDE_ONES = ("operators", "states", "files")
     "list",
     cls=Verb,
     prints=(
-        "One line for each checkpoint, oldest first: id, time, age, parallelism, and the numbers "
-        "of operators, states, rows, bytes and files, and of one that a command made which "
-        "command, of which checkpoint, and of one that lacks state of its source how many "
-        "operators or parts it lacks ('statestore show' names them); then the savepoints and the "
-        "pins, each with the checkpoint that it keeps. A checkpoint with a damaged manifest is "
-        "marked, the others are shown all the same, and the exit status is 13."
+        "One line for each checkpoint, oldest first: id, time, age and parallelism, and the "
+        "numbers of operators, states, rows, bytes and files. If a command made the "
+        "checkpoint, the line names the command and the original checkpoint. If state of its "
+        "source is missing, the line has the number of missing operators or parts "
+        "('statestore show' names them). The savepoints and pins follow, each with the "
+        "checkpoint that it keeps. A checkpoint with a damaged manifest is marked, the "
+        "others are still shown, and the exit status is 13."
     ),
     examples=(
         "statestore list --store ./fraud",
@@ -93,7 +94,9 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
     if not any(isinstance(error, CorruptionError) for error in errors):
         return errors[0] if errors else None
     ids = ", ".join(str(row.checkpoint_id) for row in rows if row.error is not None)
-    way_on = "bring one back from a copy" if len(errors) == len(rows) else "restore another one"
+    way_on = (
+        "recover one from a backup" if len(errors) == len(rows) else "restore another checkpoint"
+    )
     problem = CorruptionError(
         f"{len(errors)} of {len(rows)} checkpoints cannot be read: {ids}; {way_on}"
     )
@@ -225,7 +228,11 @@ def _write_holds(result: CheckpointList, page: Page) -> None:
         page.line()
         table = table_of("savepoint", "id", "made", "age", "", right={"id", "age"})
         for savepoint in result.savepoints:
-            note = "" if savepoint.checkpoint_id in visible else "has expired; kept by this alone"
+            note = (
+                ""
+                if savepoint.checkpoint_id in visible
+                else "has expired; only this savepoint keeps it"
+            )
             age = duration(result.now_ms - savepoint.created_at_ms)
             row = (
                 savepoint.name,

@@ -24,8 +24,8 @@ __all__ = ["Configuration", "print_settings", "run_demo"]
     "config",
     cls=Verb,
     prints=(
-        "Every setting with its value, unit, default, and where the value came from: the "
-        "default, a file, the environment or an argument, of which the later wins."
+        "Every setting with its value, unit, default, and source: the default, a file, the "
+        "environment or an argument. Later sources override earlier ones."
     ),
     examples=(
         "statestore config",
@@ -34,7 +34,7 @@ __all__ = ["Configuration", "print_settings", "run_demo"]
 )
 @pass_invocation
 def print_settings(invocation: Invocation) -> Configuration:
-    """Print the settings and where each comes from."""
+    """Print the settings and the source of each value."""
     return Configuration(settings=invocation.resolved.each())
 
 
@@ -63,16 +63,16 @@ class Configuration(Result):
     "demo",
     cls=Verb,
     prints=(
-        "What it does as it does it, with Spark on this machine: a snapshot of real data, and"
-        " its restore at another parallelism. The store stays in DIR (./statestore-demo), which may"
-        " be a URL as well."
+        "Each step of a demonstration with Spark on this machine: a snapshot of real data, "
+        "and its restore at another parallelism. The store stays in DIR (./statestore-demo), "
+        "which can also be a URL."
     ),
     examples=("statestore demo", "statestore demo ./demo-store", "statestore demo s3://bucket/a"),
 )
 @click.argument("directory", default="statestore-demo", metavar="[DIR]")
 @pass_invocation
 def run_demo(invocation: Invocation, directory: str) -> int:
-    """Take a snapshot and restore it at another parallelism, to watch."""
+    """Take a snapshot and restore it at another parallelism, as a demonstration."""
     with needs_extra("demo", "the demo"):
         demo = importlib.import_module("statestore.demo")
     return int(demo.run(directory, output=invocation.settings.output))

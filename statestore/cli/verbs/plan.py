@@ -68,7 +68,11 @@ class _Hosts(click.ParamType[Any]):
         except ValueError:
             hosts = {}
         if len(hosts) != len(pairs):
-            self.fail(f"{value!r:.80} is not HOST=SLOTS,HOST=SLOTS, each host once", param, ctx)
+            self.fail(
+                f"{value!r:.80} must have the form HOST=SLOTS,HOST=SLOTS and name each host once",
+                param,
+                ctx,
+            )
         return hosts
 
 
@@ -80,7 +84,7 @@ class _Numbers(click.ParamType[Any]):
         try:
             return tuple(map(parse_integer, parts))
         except ValueError:
-            self.fail(f"{value!r:.80} is not N,N,…, such as 4,8,16", param, ctx)
+            self.fail(f"{value!r:.80} must have the form N,N,…, for example 4,8,16", param, ctx)
 
 
 class _Rate(click.ParamType[Any]):
@@ -90,27 +94,26 @@ class _Rate(click.ParamType[Any]):
         try:
             return bytes_of(str(value).strip().removesuffix("/s"))
         except InvalidArgumentError:
-            self.fail(f"{value!r} is no rate; write 200MB/s", param, ctx)
+            self.fail(f"{value!r} is not a rate; write it as 200MB/s", param, ctx)
 
 
 @click.command(
     "plan",
     cls=Verb,
     prints=(
-        "The key groups cut for the old and the new parallelism, and for every operator and "
-        "subtask its key groups, rows, bytes, files, requests and elements of operator state. "
-        "With auto: how the parallelism was chosen. With a local cache: how many bytes are on "
-        "this host, and with --hosts where each subtask should run: those of one number share a "
-        "slot, as in Flink, by the slot groups of the job graph. "
-        "With --max-parallelism: how many rows are read for each that is kept. With --balance: "
-        "the subtasks with Flink's even ranges beside those with balanced ones. "
-        "With a job graph: which operators find state, which start empty, what "
-        "would be dropped, and what uid would keep it. With --compare: for each parallelism the "
-        "bytes that move (to another host with --hosts, else to another subtask), the largest "
-        "subtask, files, requests, the seconds that it would take at --rate, or at the rate of "
-        "your last restore of this store on this machine, and what it would cost by --prices; "
-        "and which one it would take: the least seconds, or with prices the least money within "
-        "1.5 times the least seconds."
+        "The key groups divided for the old and the new parallelism. For every operator and "
+        "subtask: its key groups, rows, bytes, files, requests and elements of operator state. "
+        "With auto: how the parallelism was chosen. With a local cache: the bytes that are on "
+        "this host. With --hosts: where each subtask should run; subtasks with the same number "
+        "share a slot, as in Flink, according to the slot groups of the job graph. With "
+        "--max-parallelism: the rows read for each row that is kept. With --balance: Flink's even "
+        "ranges next to balanced ones. With a job graph: the operators that find state or start "
+        "empty, the state that would be dropped, and the uid that would keep it. With --compare, "
+        "for each parallelism: the bytes that move (to another host with --hosts, otherwise to "
+        "another subtask), the largest subtask, files and requests, the seconds, and with "
+        "--prices the cost. Seconds are based on --rate, or on the rate of your last restore of "
+        "this store on this machine. The recommended parallelism takes the least time. With "
+        "prices it has the lowest cost among those that take at most 1.5 times the least time."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",
@@ -123,27 +126,32 @@ class _Rate(click.ParamType[Any]):
     ),
 )
 @target_options
-@click.option("--to", type=Parallelism(), metavar="N|auto", help="Another name of --parallelism.")
+@click.option("--to", type=Parallelism(), metavar="N|auto", help="Another name for --parallelism.")
 @click.option(
     "--compare",
     "compared",
     type=_Numbers(),
     metavar="N,N,…",
-    help="Compare these parallelisms, and --to, instead.",
+    help="Compare these parallelisms, including --to, instead.",
 )
-@click.option("--rate", type=_Rate(), metavar="SIZE/s", help="Bytes a subtask reads, 200MB/s.")
-@click.option("--prices", metavar="FILE", help="Prices in TOML, as conf/prices.toml.")
+@click.option(
+    "--rate",
+    type=_Rate(),
+    metavar="SIZE/s",
+    help="Bytes per second that a subtask reads, for example 200MB/s.",
+)
+@click.option("--prices", metavar="FILE", help="Prices in TOML; see conf/prices.toml.")
 @click.option(
     "--hosts",
     type=_Hosts(),
     metavar="HOST=N,…",
-    help="Hosts and the slots of each: say on which one every subtask finds its state.",
+    help="Hosts with their slots: recommend a host for every subtask, close to its state.",
 )
 @click.option(
     "--placement",
     type=click.Choice(STRATEGIES),
     default=LOCALITY,
-    help="How subtasks are placed on --hosts. [locality]",
+    help="The strategy that places subtasks on --hosts. [locality]",
 )
 @checkpoint_argument
 @pass_invocation
@@ -160,9 +168,9 @@ def plan_restore(
     prices: str | None,
     **given: Any,
 ) -> PlannedRestore | ComparedPlans:
-    """Say what a restore for another parallelism or job would read and find."""
+    """Show what a restore for another parallelism or job would read."""
     if to is not None and parallelism is not None:
-        raise click.UsageError("--to is another name of --parallelism; give one of them")
+        raise click.UsageError("--to is another name for --parallelism; pass only one of them")
     target: dict[str, Any] = given | {
         "parallelism": parallelism if to is None else to,
         "checkpoint": checkpoint,
@@ -170,13 +178,15 @@ def plan_restore(
     }
     if hosts and (given["max_parallelism"] is not None or given["balance"] is not None):
         raise click.UsageError(
-            "--hosts places the stored key groups, as the checkpoint or Flink ranges them; leave "
-            "out --max-parallelism and --balance"
+            "--hosts requires the stored key groups in the ranges of the checkpoint or "
+            "Flink; remove --max-parallelism and --balance"
         )
     if compared is not None:
         return _compare(invocation.store(), target, compared, rate, prices, hosts, placement)
     if rate is not None or prices is not None:
-        raise click.UsageError("--rate and --prices are for --compare; name parallelisms")
+        raise click.UsageError(
+            "--rate and --prices require --compare; pass the parallelisms to compare"
+        )
     store = invocation.store()
     placed: tuple[OperatorPlacement, ...] = ()
     if hosts:
@@ -202,10 +212,10 @@ def _compare(
 ) -> ComparedPlans:
     for name in ("graph", "max_parallelism", "bytes_per_task"):
         if target[name] is not None:
-            raise click.UsageError(f"--compare does not go with --{name.replace('_', '-')}")
+            raise click.UsageError(f"--compare cannot be combined with --{name.replace('_', '-')}")
     own = target["parallelism"]
     if isinstance(own, str):
-        raise click.UsageError("--compare takes numbers of subtasks, and no auto")
+        raise click.UsageError("--compare requires numbers of subtasks instead of auto")
     per_second: float | None = rate
     known = (
         None
@@ -228,7 +238,7 @@ def _prices_of(path: str | None) -> Prices | None:
     if path is None:
         return None
     if not Path(path).exists():
-        raise SettingsError(f"no prices {path}; check the path")
+        raise SettingsError(f"the price file {path} does not exist; check the path")
     table = read_toml(path)
     try:
         return Prices.of(table)
@@ -275,7 +285,7 @@ class PlannedRestore(Result):
         page.line(f"restore of checkpoint {plan.checkpoint_id} of {self.store}: {change}", "bold")
         page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
         if plan.local_bytes:
-            page.line(f"{size(plan.local_bytes)} of them are in the local cache of this host")
+            page.line(f"{size(plan.local_bytes)} of that is in the local cache of this host")
         write_left_out(page, plan.left_out, indent="")
         if plan.choices:
             write_choices(page, plan.choices, plan.parallelism)
@@ -357,15 +367,15 @@ class ComparedPlans(Result):
         page.line(f"moved: {_moved(found)}")
         page.line(f"seconds: {_seconds(self)}")
         if found.prices is not None:
-            page.line(f"money: {_money(found)}")
-        page.line(f"would take parallelism {found.chosen}: {found.why}", "bold")
+            page.line(f"cost: {_money(found)}")
+        page.line(f"recommended parallelism {found.chosen}: {found.why}", "bold")
 
 
 def _table(found: Comparison) -> Any:
     prices = found.prices
     columns = ["", "parallelism", "moved", "largest subtask", "read", "files", "requests"]
     columns += ["seconds"] if found.rate is not None else []
-    columns += [f"money {prices.currency}".strip()] if prices is not None else []
+    columns += [f"cost {prices.currency}".strip()] if prices is not None else []
     table = table_of(*columns, right={*columns[1:]})
     for option in found.options:
         mark = "->" if option.parallelism == found.chosen else ""
@@ -388,19 +398,22 @@ def _row(one: Compared) -> Sequence[str]:
 
 def _moved(found: Comparison) -> str:
     if found.hosts:
-        return f"no copy on the host of their subtask, of {', '.join(found.hosts)}"
-    return "owned by another subtask than in the checkpoint"
+        return (
+            "bytes without a copy on the host of their subtask; the hosts are "
+            f"{', '.join(found.hosts)}"
+        )
+    return "bytes that another subtask owned in the checkpoint"
 
 
 def _seconds(result: ComparedPlans) -> str:
     rate, measured = result.comparison.rate, result.measured
     if rate is None:
-        return "not known; give --rate 200MB/s, or restore once with statestore restore"
+        return "unknown; pass --rate 200MB/s, or run 'statestore restore' once"
     if measured is None:
-        return f"the largest subtask at {size(round(rate))}/s, as given"
+        return f"the time of the largest subtask at {size(round(rate))}/s, as passed"
     return (
-        f"the largest subtask at {size(round(rate))}/s, as the restore of {when(measured.at_ms)} "
-        "on this machine"
+        f"the time of the largest subtask at {size(round(rate))}/s, the rate of the restore "
+        f"on this machine at {when(measured.at_ms)}"
     )
 
 
@@ -415,9 +428,9 @@ def _money(found: Comparison) -> str:
         "subtask hour": prices.per_subtask_hour,
     }
     parts = [f"{value:g}{unit} per {what}" for what, value in named.items() if value]
-    text = ", ".join(parts) or "nothing has a price"
+    text = ", ".join(parts) or "all prices are 0"
     if prices.per_subtask_hour and found.rate is None:
-        text += "; without seconds no subtask hours are counted"
+        text += "; subtask hours are not included because the seconds are unknown"
     return text
 
 

@@ -46,16 +46,17 @@ __all__ = [
     "purge",
     cls=Verb,
     prints=(
-        "Each checkpoint that is replaced, the one that takes its place, and per state how many "
-        "rows of which key group are gone. Replaced are all checkpoints from the first that holds "
-        "the key on, so that their order stays; the old ones expire, and their savepoints move to "
-        "the new ones. A job that runs meanwhile commits no more, and still has the key. The old "
-        "files stay until 'statestore gc'. Then --check decodes every file of the store: it names "
-        "those that still have the key, and those that it could not search, with exit status 1, or "
-        "says that the key is gone. KEY is as for 'statestore get'. If the state once had other "
-        "key columns, rows are removed by these too, and the columns are named: look at them with "
-        "--dry-run. 'statestore forget' takes a column's name. "
-        "With --dry-run: what would be replaced, and nothing is changed."
+        "Each checkpoint that is replaced, its replacement, and for each state the number of "
+        "removed rows and their key group. All checkpoints from the first one with the key "
+        "are replaced, so their order is preserved. The old checkpoints expire, and their "
+        "savepoints move to the replacements. A job that runs at the same time still has the "
+        "key and can no longer commit. The old files stay until 'statestore gc'. Afterwards, "
+        "--check decodes every file of the store. It confirms that the key is gone, or exits "
+        "with status 1 and lists the files that still have the key or could not be searched. "
+        "KEY has the same form as in 'statestore get'. If the state once had other key "
+        "columns, rows that match these are also removed, and the columns are listed: check "
+        "them with --dry-run. 'statestore forget' compares with a column that you name. With "
+        "--dry-run: what would be replaced, and nothing is changed."
     ),
     examples=(
         "statestore purge --operator totals-by-user --key u17 --all --dry-run --store ./fraud",
@@ -66,19 +67,19 @@ __all__ = [
         "statestore purge --operator totals-by-user --key nobody --check --store ./fraud",
     ),
 )
-@operator_option("Its operator.", required=True)
+@operator_option("The operator.", required=True)
 @state_option("Only this state of the operator.")
 @click.option("--key", required=True, metavar="KEY", help="The key to remove.")
 @click.option(
     "--checkpoint",
     metavar="N",
-    help="From this checkpoint alone.",
+    help="Remove the key from this checkpoint only.",
     shell_complete=complete_checkpoint,
 )
-@click.option("--all", "every", is_flag=True, help="From all checkpoints that are kept.")
+@click.option("--all", "every", is_flag=True, help="Remove the key from all kept checkpoints.")
 @click.option("--check", is_flag=True, help="Only search the whole store for the key.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
-@click.option("--dry-run", is_flag=True, help="Say what would be replaced and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be replaced, and change nothing.")
 @pass_invocation
 def purge_key(
     invocation: Invocation,
@@ -91,9 +92,9 @@ def purge_key(
     ignore_pins: bool,
     dry_run: bool,
 ) -> Purged | Searched:
-    """Remove a key from the checkpoints that are kept."""
+    """Remove a key of one operator from all kept checkpoints."""
     if sum((checkpoint is not None, every, check)) != 1:
-        raise click.UsageError("give one of --checkpoint N, --all and --check")
+        raise click.UsageError("pass exactly one of --checkpoint N, --all and --check")
     store = invocation.store()
     if check:
         with progress_bar("searching") as progress:
@@ -120,7 +121,7 @@ class Purged(Result):
         what = f"the key of operator {self.purged.uid}"
         write_purged(page, self.purged, what)
         if self.purged.replaced and not self.purged.dry_run:
-            page.line("  the old files stay until 'statestore gc'; then look with --check")
+            page.line("  the old files stay until 'statestore gc'; run --check after it")
 
 
 def purged_to_json(done: PurgedKey) -> dict[str, Any]:
@@ -145,16 +146,19 @@ def write_purged(page: Page, done: PurgedKey, what: str) -> None:
         page.line(f"{verb} {what} {from_where}", "bold")
         _write_replaced(page, done.replaced)
     else:
-        page.line(f"no kept checkpoint of {done.store} holds {what}")
+        page.line(f"no kept checkpoint of {done.store} contains {what}")
     for one in done.finished:
-        page.line(f"  checkpoint {one.old_id} had its replacement, {one.new_id}, already")
+        page.line(f"  checkpoint {one.old_id} was already replaced by {one.new_id}")
     for table in done.logs:
-        page.line(f"  deleted the Delta log of {table}: a new one has none of its old entries")
+        page.line(
+            f"  deleted the Delta log of {table}, because its entries contain old values; the "
+            "next snapshot begins a new log"
+        )
     for table in done.cut_logs:
         cut = "would delete" if done.dry_run else "deleted"
         page.line(f"  {cut} old entries of the Delta log of {table}")
     for pin in done.pins:
-        page.line(f"  pinned all the same: {pin}")
+        page.line(f"  replaced although pinned: {pin}")
 
 
 def _replaced(one: ReplacedCheckpoint) -> dict[str, Any]:
@@ -186,7 +190,7 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
                 size(state.size_bytes),
             )
             for state in one.states
-        ] or [("without it", "", "", "", "")]
+        ] or [("key not present", "", "", "", "")]
         for number, state in enumerate(states):
             table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
     page.table(table)
@@ -194,8 +198,8 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
     for operator, name, keys in dict.fromkeys((s.operator, s.name, s.keys) for s in several):
         compared = " or ".join(", ".join(columns) for columns in keys)
         page.line(
-            f"  {operator}/{name} once had other key columns: the key is compared with {compared}; "
-            "'statestore forget' compares it with a column that you name"
+            f"  {operator}/{name} had other key columns before: the key is compared with "
+            f"{compared}; 'statestore forget' compares it with a column that you name"
         )
     write_left_out(page, dict.fromkeys(chain.from_iterable(one.left_out for one in replaced)))
 

@@ -32,11 +32,11 @@ T = TypeVar("T")
     "query",
     cls=Verb,
     prints=(
-        "The rows of the answer, the first 1,000 unless --limit says otherwise. Every state is a "
-        'view, "operator uid"."state name", or the state\'s name alone where no other state has '
-        "it, with the columns as stored behind key_group; operator state behind subtask and "
-        "position. Needs DuckDB (the extra 'query') and no Spark. A statement only "
-        "asks: one SELECT, over the views and nothing else."
+        "The rows of the result; the first 1,000 unless --limit says otherwise. Every state is "
+        'a view named "operator uid"."state name", or just the state\'s name if no other state '
+        "has it. A view has the column key_group and the stored columns; a view of operator "
+        "state has subtask and position instead of key_group. The command needs DuckDB (the "
+        "extra 'query') but no Spark. The statement must be a single SELECT over the views."
     ),
     examples=(
         "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",
@@ -49,16 +49,16 @@ T = TypeVar("T")
     "--checkpoint",
     default="latest",
     metavar="ID",
-    help="Of this checkpoint or savepoint. [latest]",
+    help="The checkpoint or savepoint to query. [latest]",
     shell_complete=complete_checkpoint,
 )
-@click.option("--tables", is_flag=True, help="List the views, their columns and rows, instead.")
+@click.option("--tables", is_flag=True, help="List the views with their columns and rows instead.")
 @limit_option
 @query_limit_options(seconds=None, memory=None)
 @click.option(
     "--verify",
     is_flag=True,
-    help="Check the SHA-256 of each file that is read before its first row.",
+    help="Check the SHA-256 of each file before its first row is read.",
 )
 @pass_invocation
 def query_states(
@@ -71,9 +71,9 @@ def query_states(
     memory_limit: int | None,
     verify: bool,
 ) -> Answered | ListedViews:
-    """Ask the states of a checkpoint in SQL."""
+    """Query the states of a checkpoint with SQL."""
     if (sql is None) is not tables:
-        raise click.UsageError("give one SQL statement, or --tables")
+        raise click.UsageError("pass one SQL statement, or --tables")
     store = invocation.store()
     manifest = store.manifest(checkpoint)
     number, lacking = manifest.checkpoint_id, manifest.left_out

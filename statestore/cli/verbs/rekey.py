@@ -30,15 +30,15 @@ __all__ = ["Rekeyed", "rekey_operator"]
     "rekey",
     cls=Verb,
     prints=(
-        "The new checkpoint, and per state its key, max parallelism and hash scheme before and "
-        "after, rows, files, bytes, and the digest of its rows, which is the same before and "
-        "after. All keyed states of the operator get what is asked for, or with --state one; "
-        "another key is one state's, made of columns that it has, and what was key and is none is "
-        "a value. Each row is read once and lies on a local disk meanwhile; little is in memory. "
-        "With --work a run that was ended goes on where it was, and a second one beside it is "
-        "refused; without, one that fails leaves nothing behind. The old checkpoint stays as it "
-        "is. A job that runs meanwhile commits no more. With --dry-run: what "
-        "would be done, and no row is read."
+        "The new checkpoint, and for each state its key, max parallelism and hash scheme before "
+        "and after, rows, files and bytes. The output also has the digest of the rows, which does "
+        "not change. The change applies to all keyed states of the operator, or with --state to "
+        "one. --key applies to one state and names existing columns; former key columns become "
+        "value columns. Each row is read once and spilled to a local disk, so little memory is "
+        "used. With --work an interrupted run can be continued, and a second run at the same time "
+        "is refused. Without --work a failed run leaves nothing behind. The old checkpoint does "
+        "not change. A job that runs at the same time can no longer commit. With --dry-run: the "
+        "planned work, and no row is read."
     ),
     examples=(
         (
@@ -52,20 +52,28 @@ __all__ = ["Rekeyed", "rekey_operator"]
         ),
     ),
 )
-@operator_option("Whose states.", required=True)
+@operator_option("The operator whose states change.", required=True)
 @state_option("Only this state.")
-@click.option("--max-parallelism", type=int, metavar="N", help="So many key groups, 1 to 32768.")
-@click.option("--key", multiple=True, metavar="COLUMN", help="The new key; repeat for several.")
-@click.option("--hash-scheme", type=click.Choice(HASH_SCHEMES), help="How keys are hashed.")
+@click.option(
+    "--max-parallelism", type=int, metavar="N", help="The new number of key groups, 1 to 32768."
+)
+@click.option(
+    "--key", multiple=True, metavar="COLUMN", help="A column of the new key; repeat for several."
+)
+@click.option(
+    "--hash-scheme", type=click.Choice(HASH_SCHEMES), help="The new hash scheme of the keys."
+)
 @click.option(
     "--checkpoint",
     default="latest",
     metavar="N",
-    help="Of this one; else the latest.",
+    help="The checkpoint to start from. [latest]",
     shell_complete=complete_checkpoint,
 )
-@click.option("--work", metavar="DIR", help="A folder from which an ended run goes on.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and stop.")
+@click.option(
+    "--work", metavar="DIR", help="A working folder from which an interrupted run continues."
+)
+@click.option("--dry-run", is_flag=True, help="Report what would be done, and write nothing.")
 @pass_invocation
 def rekey_operator(
     invocation: Invocation,
@@ -78,9 +86,9 @@ def rekey_operator(
     work: str | None,
     dry_run: bool,
 ) -> Rekeyed:
-    """Put an operator's keyed states over other key groups, as a new checkpoint."""
+    """Distribute keyed states over other key groups, as a new checkpoint."""
     if max_parallelism is None and not key and hash_scheme is None:
-        raise click.UsageError("nothing to change: give --max-parallelism, --key or --hash-scheme")
+        raise click.UsageError("nothing to change: pass --max-parallelism, --key or --hash-scheme")
     store = invocation.store()
     with progress_bar("rekeying") as progress:
         report = store.maintenance.rekey(

@@ -34,12 +34,12 @@ __all__ = ["Restored", "restore_checkpoint"]
     "restore",
     cls=Verb,
     prints=(
-        "What was written: states, rows, bytes and files, and per state the rows and digest of "
-        "each subtask, which sum to the stored ones. The rows of subtask 3 are in "
-        "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and "
-        "after an error it is empty; what a run that was killed has left there is replaced, and of "
-        "anything else nothing is deleted. Needs no Spark. The rate is kept in the user's cache "
-        "folder, for plan --compare. With --dry-run: the plan, and nothing is written."
+        "What was written: states, rows, bytes and files, and for each state the rows and digest "
+        "of each subtask. These digests add up to the stored one. For example, the rows of "
+        "subtask 3 are in DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty "
+        "or new, and it is empty after an error. Files of a killed run are replaced; other files "
+        "are never deleted. The command needs no Spark. The measured rate is saved in the user's "
+        "cache folder for plan --compare. With --dry-run: the plan, and nothing is written."
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
@@ -57,12 +57,18 @@ __all__ = ["Restored", "restore_checkpoint"]
     is_flag=True,
     help="Drop the state that no operator of the graph claims.",
 )
-@click.option("--to", "directory", metavar="DIR", help="Directory to write to.")
+@click.option("--to", "directory", metavar="DIR", help="The directory to write to.")
 @click.option(
-    "--format", "form", type=click.Choice(EXPORT_FORMATS), default="parquet", help="Kind of files."
+    "--format",
+    "form",
+    type=click.Choice(EXPORT_FORMATS),
+    default="parquet",
+    help="The file format.",
 )
-@click.option("--verify", is_flag=True, help="Check the SHA-256 of every file before its rows.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option(
+    "--verify", is_flag=True, help="Check the SHA-256 of every file before its rows are read."
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
 @state_options
 @pass_invocation
 def restore_checkpoint(
@@ -81,7 +87,7 @@ def restore_checkpoint(
     uid: str | None,
     name: str | None,
 ) -> PlannedRestore | Restored:
-    """Write the restored rows to files, one directory for each subtask."""
+    """Write the restored rows to files, one directory per subtask."""
     store = invocation.store()
     target: dict[str, Any] = {
         "checkpoint": checkpoint,
@@ -95,7 +101,7 @@ def restore_checkpoint(
     if dry_run:
         return PlannedRestore(store=store.url, plan=plan)
     if directory is None:
-        raise click.UsageError("no directory is named: give --to DIR, or --dry-run")
+        raise click.UsageError("no directory is named: pass --to DIR, or --dry-run")
     settings = invocation.settings
     began = time.monotonic()
     with progress_bar("restoring") as progress:

@@ -28,12 +28,13 @@ _KEYS_IN_TEXT = 10
     "salvage",
     cls=Verb,
     prints=(
-        "The damaged files, and per state the key groups and rows that cannot be read any more, "
-        "with the newest older checkpoint that has them whole, and keys that it has there. What "
-        "can be read becomes a new checkpoint, which names whole files again; the damaged "
-        "checkpoint stays as it is. With --from-older, rows of that older checkpoint take the "
-        "place of the lost ones, and the new manifest says so. Every byte is read. When nothing is "
-        "damaged nothing is written. With --dry-run: the same, and nothing is written."
+        "The damaged files, and for each state the key groups and rows that can no longer be "
+        "read. For these, the output names the newest older checkpoint that still has them, "
+        "and some of their keys. The readable part becomes a new checkpoint, which "
+        "references only intact files; the damaged checkpoint does not change. With "
+        "--from-older, lost rows are replaced with the rows of that older checkpoint, and "
+        "the new manifest records this. Every byte is read. If nothing is damaged, nothing "
+        "is written. With --dry-run: the same output, and nothing is written."
     ),
     examples=(
         "statestore salvage 2 --dry-run --store ./fraud",
@@ -41,21 +42,23 @@ _KEYS_IN_TEXT = 10
     ),
 )
 @click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_checkpoint)
-@click.option("--from-older", is_flag=True, help="Fill what is lost from older checkpoints.")
+@click.option(
+    "--from-older", is_flag=True, help="Replace lost rows with rows of older checkpoints."
+)
 @click.option(
     "--keys",
     type=int,
     default=DEFAULT_KEYS,
     show_default=True,
     metavar="N",
-    help="How many lost keys to show per state.",
+    help="The number of lost keys to show for each state.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be salvaged and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be salvaged, and write nothing.")
 @pass_invocation
 def salvage_checkpoint(
     invocation: Invocation, checkpoint: str, from_older: bool, keys: int, dry_run: bool
 ) -> Salvaged:
-    """Make a new checkpoint of what can be read of a damaged one."""
+    """Make a new checkpoint from the readable part of a damaged one."""
     store = invocation.store()
     with progress_bar("checking") as progress:
         report = store.maintenance.salvage(checkpoint, from_older, dry_run, keys, progress)
@@ -98,13 +101,13 @@ class Salvaged(Result):
         where = f"checkpoint {report.checkpoint_id} of {report.store}"
         if report.is_intact:
             files = counted(report.files, "file")
-            page.line(f"{where}: nothing is damaged in {files}, and nothing was written", "bold")
+            page.line(f"{where}: no damage in {files}; nothing was written", "bold")
             write_left_out(page, report.left_out)
             return
         done = (
-            "a dry run, nothing was written"
+            "dry run: nothing was written"
             if report.new_checkpoint_id is None
-            else f"what can be read is checkpoint {report.new_checkpoint_id}"
+            else f"the readable part is checkpoint {report.new_checkpoint_id}"
         )
         damaged = counted(len(report.damaged), "file")
         page.line(f"{where}: {damaged} of {count(report.files)} damaged; {done}", "bold")
@@ -139,7 +142,7 @@ def _write_state(state: SalvagedState, page: Page) -> None:
     page.line()
     page.line(f"state {state.name} of operator {state.uid}: {_fate(state)}", "bold")
     if state.lost:
-        columns = ["key groups", "rows lost", "known in", "keys there", "filled from"]
+        columns = ["key groups", "rows lost", "intact in", "keys there", "filled from"]
         table = table_of(*columns, right={*columns[1:]})
         for part in state.lost:
             table.add_row(*(cell(text) for text in _part(part)))
@@ -147,7 +150,7 @@ def _write_state(state: SalvagedState, page: Page) -> None:
     if state.keys:
         shown = ", ".join(json_text(dict(key)) for key in state.keys[:_KEYS_IN_TEXT])
         more = " …" if state.lost_keys > len(state.keys[:_KEYS_IN_TEXT]) else ""
-        page.line(f"  of {counted(state.lost_keys, 'key')} there: {shown}{more}")
+        page.line(f"  the lost rows had {counted(state.lost_keys, 'key')}: {shown}{more}")
     for reason in state.why_not_filled:
         page.line(f"  not filled: {reason}")
 
@@ -155,11 +158,11 @@ def _write_state(state: SalvagedState, page: Page) -> None:
 def _fate(state: SalvagedState) -> str:
     rows = "rows" if state.sort == "keyed" else "elements"
     if not state.lost:
-        return f"all {count(state.rows_after)} {rows} could be read, and were written anew"
+        return f"all {count(state.rows_after)} {rows} could be read and were written to new files"
     lost = f"{count(state.lost_rows)} of {count(state.rows_before)} {rows} lost"
     if not state.rows_after:
-        return f"{lost}; the state is there, without {rows}"
-    return f"{lost}, it has {count(state.rows_after)} now"
+        return f"{lost}; the state is kept without {rows}"
+    return f"{lost}; {count(state.rows_after)} {rows} are left"
 
 
 def _part(part: LostPart) -> tuple[str, ...]:
@@ -178,22 +181,22 @@ def _part(part: LostPart) -> tuple[str, ...]:
     "repair",
     cls=Verb,
     prints=(
-        "What was made again: statestore.json, of its own checksum or of what the checkpoints say; "
-        "a claim of the store above a damaged one, after which a job at work there commits no "
-        "more; an entry that a Delta log lacks, where a checkpoint and the entries around it prove "
-        "what it held. Then what cannot be proved, and what to do: the exit status is that of "
-        "damage. Checkpoints are not looked into: see verify and salvage. With --dry-run: the "
-        "same, and nothing is changed."
+        "The documents that were rebuilt. statestore.json is rebuilt from its own checksum or "
+        "from the checkpoints. A damaged writer claim is superseded by a new one, after which a "
+        "running job can no longer commit. A missing entry of a Delta log is rebuilt if a "
+        "checkpoint and the neighboring entries prove its content. Damage that cannot be repaired "
+        "is listed with what to do, and then the exit status is 13. Checkpoints are not checked; "
+        "use verify and salvage. With --dry-run: the same output, and nothing is changed."
     ),
     examples=(
         "statestore repair --dry-run --store ./fraud",
         "statestore repair --store ./fraud",
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be repaired and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be repaired, and change nothing.")
 @pass_invocation
 def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
-    """Mend what blocks all writing though no checkpoint is damaged."""
+    """Rebuild damaged documents that block all writers."""
     done = invocation.store().maintenance.repair(dry_run=dry_run)
     return Repaired(repaired=done, status=CorruptionError.exit_code if done.left else 0)
 

@@ -43,11 +43,11 @@ __all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
     "show",
     cls=Verb,
     prints=(
-        "The checkpoint (latest unless named), its key groups cut for its parallelism, and "
-        "per operator: id, max parallelism, each state with its columns, rows, bytes, files, "
-        "digest and table, and what each subtask holds. State that its source had and it does not "
-        "have is named. With --graph: the job graph that was "
-        "stored, which operators chain, and what state each holds."
+        "The checkpoint (the latest unless one is named), and its key groups divided among "
+        "its subtasks. For each operator: id, max parallelism, each state with its columns, "
+        "rows, bytes, files, digest and table, and the content of each subtask. State of its "
+        "source that the checkpoint lacks is listed. With --graph: the stored job graph, its "
+        "chained operators and the state of each operator."
     ),
     examples=(
         "statestore show --store ./fraud",
@@ -57,19 +57,19 @@ __all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
 )
 @checkpoint_argument
 @state_options
-@click.option("--graph", is_flag=True, help="Draw the job graph instead.")
+@click.option("--graph", is_flag=True, help="Show the job graph instead.")
 @pass_invocation
 def show_checkpoint(
     invocation: Invocation, checkpoint: str, uid: str | None, name: str | None, graph: bool
 ) -> ShownCheckpoint | ShownGraph:
-    """Show what a checkpoint holds."""
+    """Show what a checkpoint contains."""
     store = invocation.store()
     manifest = store.manifest(checkpoint)
     if graph:
         if manifest.graph is None:
             raise InvalidArgumentError(
-                f"checkpoint {manifest.checkpoint_id} has no job graph: give one when it is taken, "
-                "store.snapshot(graph=…), or the setting graph of the snapshot job"
+                f"checkpoint {manifest.checkpoint_id} has no job graph; pass one when a snapshot "
+                "is taken, with store.snapshot(graph=…) or the setting graph of the snapshot job"
             )
         return ShownGraph(store=store.url, manifest=select(manifest, uid, name))
     return ShownCheckpoint(
@@ -258,7 +258,7 @@ def _state_pairs(entry: Entry) -> list[tuple[str, str]]:
         ("kind", f"{state.kind.value} state{domain}"),
         *((role, _columns(state.schema, names)) for role, names in roles if names),
         ("hash scheme", hashed),
-        *([("time to live", str(state.ttl))] if state.ttl else []),
+        *([("TTL", str(state.ttl))] if state.ttl else []),
         *last,
     ]
 

@@ -32,12 +32,12 @@ BAR = 20
     "skew",
     cls=Verb,
     prints=(
-        "Per operator the key groups with more than --times the even share of its bytes, with "
-        "their rows, bytes and share, and per list, map, timer or namespaced state the keys with "
-        "most rows. Key groups are known from the manifest. For the keys, the key columns of the "
-        "key groups with most rows are read, until no other can have a hotter key, and at most "
-        "--read of them; what the keys are sure to be is said. In key groups, changes count as "
-        "rows until they are compacted."
+        "For each operator, the key groups with more than --times the even share of its bytes, "
+        "with their rows, bytes and share. For each list, map, timer or namespaced state, the "
+        "keys with the most rows. The key groups are known from the manifest. To find the keys, "
+        "the key columns of the largest key groups are read, at most --read of them, until no "
+        "other key group can have a hotter key. The output says whether these keys are exact. "
+        "Changes count as rows of their key group until they are compacted."
     ),
     examples=(
         "statestore skew --store ./fraud",
@@ -51,27 +51,27 @@ BAR = 20
     type=click.IntRange(min=0),
     default=KEYS,
     metavar="N",
-    help=f"So many keys of each state; 0 reads nothing. [{KEYS}]",
+    help=f"The number of keys to show for each state; 0 reads nothing. [{KEYS}]",
 )
 @click.option(
     "--times",
     type=click.FloatRange(min=1),
     default=FACTOR,
     metavar="F",
-    help=f"How many times the even share is skewed. [{FACTOR:g}]",
+    help=f"A key group is skewed if it has more than this multiple of the even share. [{FACTOR:g}]",
 )
 @click.option(
     "--by",
     type=click.Choice([one.value for one in Weight]),
     default=Weight.BYTES.value,
-    help="What is shared. [bytes]",
+    help="Compare key groups by bytes or rows. [bytes]",
 )
 @click.option(
     "--read",
     type=click.IntRange(min=0),
     default=READ_GROUPS,
     metavar="N",
-    help=f"Key groups of each state to read for its keys, at most. [{READ_GROUPS}]",
+    help=f"The most key groups to read for the keys of a state. [{READ_GROUPS}]",
 )
 @state_options
 @pass_invocation
@@ -85,7 +85,7 @@ def find_skew(
     uid: str | None,
     name: str | None,
 ) -> FoundSkew:
-    """Say which key groups and keys have more than their share."""
+    """Show skewed key groups and hot keys."""
     store = invocation.store()
     report = store.inspect.skew(
         uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
@@ -187,8 +187,12 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
     if not hot.keys:
         page.line(f"state {hot.state}: no rows")
         return
-    sure = "no other key has more" if hot.is_exact else "keys of other key groups may have more"
-    page.line(f"state {hot.state}: the keys with most rows, of {read}; {sure}")
+    sure = (
+        "no other key has more rows"
+        if hot.is_exact
+        else "keys of other key groups may have more rows"
+    )
+    page.line(f"state {hot.state}: the keys with the most rows in {read}; {sure}")
     table = table_of("key", "key group", "rows", "share", "", right={"key group", "rows", "share"})
     most = hot.keys[0].rows
     for key in hot.keys:

@@ -56,17 +56,17 @@ class SparkVerbs(Root):
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
-            "show": LazyVerb("spark:show_state", "Show what a query's checkpoint location holds"),
+            "show": LazyVerb("spark:show_state", "Show the content of a checkpoint location"),
             "import": LazyVerb(
-                "spark:import_state", "Take the state of a query's micro-batch as a checkpoint"
+                "spark:import_state", "Import the state of a query's micro-batch as a checkpoint"
             ),
             "export": LazyVerb(
                 "spark:export_state",
-                "Make a checkpoint location that Spark continues from, at any number of partitions",
+                "Export a checkpoint location for Spark, with any number of partitions",
             ),
             "progress": LazyVerb(
                 "spark:export_progress",
-                "Make a location without state, for a StatefulQuery on an imported one",
+                "Make a checkpoint location without state for a StatefulQuery that continues",
             ),
         }
     }
@@ -74,7 +74,7 @@ class SparkVerbs(Root):
 
 @click.group("spark", cls=SparkVerbs)
 def spark() -> None:
-    """Look at the state of Spark's own queries, and take it in and out."""
+    """Show, import and export the state of Spark's own queries."""
 
 
 spark.params.extend(common_options())
@@ -101,11 +101,11 @@ def _check(location: str, batch: int | None) -> None:
     "show",
     cls=Verb,
     prints=(
-        "The query's id, the micro-batch that is shown and those that are kept, one that was "
-        "planned and will run again, the state store provider, the watermark, where each source "
-        "is, and for each operator its stores: columns, rows and bytes by partition, and what an "
-        "import keeps as bytes, or cannot take, and why. The location is only read, and its query "
-        "may be running."
+        "The query's id, the shown micro-batch and the kept ones, a planned micro-batch that "
+        "will run again, the state store provider, the watermark and the position of each "
+        "source. For each operator: its stores with columns, and rows and bytes by "
+        "partition. Fields that an import keeps as bytes or cannot import are listed with "
+        "the reason. The location is only read, and its query may be running."
     ),
     examples=(
         "statestore spark show ./checkpoints/orders",
@@ -113,10 +113,10 @@ def _check(location: str, batch: int | None) -> None:
     ),
 )
 @click.argument("location")
-@click.option("--batch", type=int, metavar="N", help="A micro-batch that is done; else the newest.")
+@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @pass_invocation
 def show_state(invocation: Invocation, location: str, batch: int | None) -> Shown:
-    """Show what a query's checkpoint location holds."""
+    """Show the content of a checkpoint location."""
     _check(location, batch)
     session = _session(location)
     with progress_bar("reading") as progress:
@@ -130,13 +130,13 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Show
     "import",
     cls=Verb,
     prints=(
-        "The checkpoint that was made, and each state in it with its rows and its key. Each of the "
-        "query's state stores becomes a keyed state: the key is what Spark shuffles by, and the "
-        "fields of keys and values are columns. A field that no column can hold is reported, and "
-        "its store kept as Spark's bytes. Where sources are, and what the query's logs say, comes "
-        "along. A later micro-batch of the query, imported into the same store, is an incremental "
-        "checkpoint; one that the store has is found. The location is only read, and its query may "
-        "be running."
+        "The new checkpoint, and each of its states with rows and key. Each state store of the "
+        "query becomes a keyed state: the key is Spark's shuffle key, and the fields of keys and "
+        "values become columns. If no column can hold a field, the field is reported and its "
+        "store is kept as Spark's bytes. The source positions and the query's logs are imported "
+        "as well. A later micro-batch of the query becomes an incremental checkpoint of the same "
+        "store. If the micro-batch was already imported, the command reports that checkpoint. The "
+        "location is only read, and its query may be running."
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
@@ -145,9 +145,9 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Show
 )
 @click.argument("location")
 @click.option("--to", "target", metavar="URL", help="The store; the same as --store.")
-@click.option("--batch", type=int, metavar="N", help="A micro-batch that is done; else the newest.")
+@click.option("--batch", type=int, metavar="N", help="A completed micro-batch. [newest]")
 @click.option(
-    "--max-parallelism", type=int, metavar="N", help="Key groups of a new store's states."
+    "--max-parallelism", type=int, metavar="N", help="The key groups of states in a new store."
 )
 @pass_invocation
 def import_state(
@@ -157,7 +157,7 @@ def import_state(
     batch: int | None,
     max_parallelism: int | None,
 ) -> SparkImportResult:
-    """Take the state of a query's micro-batch as a checkpoint."""
+    """Import the state of a query's micro-batch as a checkpoint."""
     if target is not None:
         invocation.arguments["store"] = target
     _check(location, batch)
@@ -179,7 +179,7 @@ _CHECKPOINT = click.option(
     "--checkpoint",
     default="latest",
     metavar="N",
-    help="Its number, or a savepoint.",
+    help="The checkpoint's number, or a savepoint. [latest]",
     shell_complete=complete_checkpoint,
 )
 
@@ -189,14 +189,14 @@ _CHECKPOINT = click.option(
     cls=Verb,
     prints=(
         "The new checkpoint location, and for each state store the rows and bytes of its fullest "
-        "partition and of all. The query keeps its id and the micro-batch its number: start the "
-        "query with the new location, and it goes on; a micro-batch that was planned and not done "
-        "runs again with the same data. Before the location can be used, all rows were read back "
-        "by Spark's own reader, and their number, values and partitions compared. The checkpoint "
-        "is one that was imported, or made of such a one; by default the latest. Where a "
-        "StatefulQuery went on with the state, --progress is its checkpoint location. State that "
-        "the location would lack has to be named with --leave-out. STORE is the "
-        "same as --store. With --dry-run: what each partition would get, and nothing is written."
+        "partition and of all partitions. The query keeps its id, and the micro-batch its number. "
+        "Start the query with the new location to continue it; a planned micro-batch that was not "
+        "completed runs again with the same data. Before the location can be used, Spark's own "
+        "reader reads back all rows, and their number, values and partitions are compared. The "
+        "checkpoint must be an imported one, or derived from one. If a StatefulQuery continued "
+        "with the state, pass its checkpoint location as --progress. State that the location "
+        "would lack must be named with --leave-out. STORE is the same as --store. With --dry-run: "
+        "what each partition would get, and nothing is written."
     ),
     examples=(
         "statestore spark export ./new --shuffle-partitions 7 --dry-run --store ./orders",
@@ -210,24 +210,24 @@ _CHECKPOINT = click.option(
     type=int,
     required=True,
     metavar="N",
-    help="The query's new number of shuffle partitions.",
+    help="The new number of shuffle partitions of the query.",
 )
 @click.option(
-    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="By default as the query had it."
+    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="The provider. [as in the query]"
 )
 @_CHECKPOINT
 @click.option(
     "--progress",
     metavar="LOCATION",
-    help="The checkpoint location of the StatefulQuery that went on with the state.",
+    help="The checkpoint location of the StatefulQuery that continued with the state.",
 )
 @click.option(
     "--leave-out",
     multiple=True,
     metavar="OPERATOR[/STATE]",
-    help="State that the checkpoint, or the new location, lacks on purpose. Repeatable.",
+    help="State that the checkpoint or the new location lacks intentionally. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written and stop.")
+@click.option("--dry-run", is_flag=True, help="Report what would be written, and write nothing.")
 @pass_invocation
 def export_state(
     invocation: Invocation,
@@ -239,7 +239,7 @@ def export_state(
     leave_out: tuple[str, ...],
     dry_run: bool,
 ) -> SparkExportResult:
-    """Make a checkpoint location that Spark continues from, at any number of partitions."""
+    """Export a checkpoint location for Spark, with any number of partitions."""
     location = _location(invocation, places)
     session = _session(location)
     store = invocation.store(spark=session)
@@ -263,10 +263,11 @@ def export_state(
     "progress",
     cls=Verb,
     prints=(
-        "The location, and the query and micro-batch that it ends with. It has no state: start a "
-        "StatefulQuery with it, with source 'query' and the uid, name and key of the imported "
-        "state, and it goes on in the store where Spark's query ended. STORE is the same as "
-        "--store. To go back to Spark, name the location in 'statestore spark export --progress'."
+        "The location, and the query and micro-batch at which it ends. The location has no "
+        "state. Start a StatefulQuery with it, with source 'query' and the uid, name and key "
+        "of the imported state; it continues in the store after the last micro-batch of "
+        "Spark's query. STORE is the same as --store. To return to Spark, pass the location "
+        "to 'statestore spark export --progress'."
     ),
     examples=(
         "statestore spark progress ./orders ./progress",
@@ -276,12 +277,12 @@ def export_state(
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
 @_CHECKPOINT
-@click.option("--ticks", is_flag=True, help="The query is one of a processor with timers.")
+@click.option("--ticks", is_flag=True, help="The query has a processor with timers.")
 @pass_invocation
 def export_progress(
     invocation: Invocation, places: tuple[str, ...], checkpoint: str, ticks: bool
 ) -> ProgressMade:
-    """Make a location without state, for a StatefulQuery on an imported one."""
+    """Make a checkpoint location without state for a StatefulQuery that continues."""
     location = _location(invocation, places)
     made = _module("hand_over").export_progress(
         invocation.store(), location, checkpoint=checkpoint, ticks=ticks
@@ -293,7 +294,7 @@ def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
     """Return the last of the places; one before it is the store."""
     *stores, location = places
     if len(stores) > 1:
-        raise click.UsageError(f"one store and one location are named, not {len(places)} places")
+        raise click.UsageError(f"name one store and one location, not {len(places)} places")
     if stores:
         invocation.arguments["store"] = stores[0]
     return location
@@ -328,9 +329,9 @@ class Shown(Result):
         shown = self.shown
         page.line(f"query {shown.query_id} in {shown.location}", "bold")
         first, last = shown.kept
-        page.line(f"  micro-batch  {shown.batch}, of {first} to {last} that are done and kept")
+        page.line(f"  micro-batch  {shown.batch} ({first} to {last} are completed and kept)")
         if shown.uncommitted is not None:
-            page.line(f"               {shown.uncommitted} is planned and not done: it runs again")
+            page.line(f"               {shown.uncommitted} is planned and will run again")
         page.line(f"  planned      {when(shown.planned_at_ms)}")
         if shown.watermark_ms:
             page.line(f"  watermark    {when(shown.watermark_ms)}")
@@ -356,7 +357,7 @@ def _write_store(page: Page, store: ShownStore) -> None:
     for note in store.notes:
         page.line(f"    kept as bytes: {note}")
     for variable in store.variables:
-        ttl = ", with a time to live" if variable.has_ttl else ""
+        ttl = " with TTL" if variable.has_ttl else ""
         what = (
             variable.form if variable.form == variable.name else f"{variable.form} {variable.name}"
         )
@@ -364,7 +365,7 @@ def _write_store(page: Page, store: ShownStore) -> None:
         page.line(f"      key    {variable.key}")
         page.line(f"      value  {variable.value}")
         for note in variable.notes:
-            page.line(f"      no columns: {note}")
+            page.line(f"      kept as bytes: {note}")
     variables = [variable.name for variable in store.variables]
     numbers = ("partition", "rows", "file bytes", *variables)
     table = table_of(*numbers, right=set(numbers))
@@ -460,9 +461,9 @@ class SparkImportResult(Result):
         what = f"micro-batch {done.record.batch} of query {done.record.query_id}"
         where = f"checkpoint {done.checkpoint_id} of {done.store}"
         if done.found:
-            page.line(f"{what} was imported before: it is {where}", "bold")
+            page.line(f"{what} was already imported: it is {where}", "bold")
         else:
-            how = ", what changed since the one before" if done.is_incremental else ""
+            how = " (only the changes since the previous one)" if done.is_incremental else ""
             page.line(f"imported {what} as {where}{how}", "bold")
         table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
         for store in done.record.stores:
@@ -522,10 +523,10 @@ class SparkExportResult(Result):
         for one in done.left_out:
             page.line(f"  left out     {one}")
         page.line(f"  to           {done.location}")
-        page.line(f"  query        {done.query_id}, behind micro-batch {done.batch}")
+        page.line(f"  query        {done.query_id}, after micro-batch {done.batch}")
         page.line(f"  partitions   {done.partitions}, provider {done.provider}")
         if not done.dry_run:
-            page.line("  read back    by Spark: rows, values and partitions are as they should be")
+            page.line("  read back    by Spark: rows, values and partitions are correct")
         page.line()
         page.table(_exported_table(done.stores))
 
@@ -552,7 +553,7 @@ class ProgressMade(Result):
         """Write it as text."""
         made = self.made
         page.line(f"made {made.location}", "bold")
-        page.line(f"  query        {made.query_id}, behind micro-batch {made.batch}")
+        page.line(f"  query        {made.query_id}, after micro-batch {made.batch}")
         page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")
         write_left_out(page, made.left_out)
 

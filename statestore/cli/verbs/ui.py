@@ -27,11 +27,12 @@ __all__ = ["Reported", "serve_store", "write_store_report"]
     "ui",
     cls=Verb,
     prints=(
-        "The address of the pages, on stderr, and serves them until Ctrl-C: the checkpoints over "
-        "time, one of them with its job graph, states, key groups and hot keys, a restore at "
-        "another parallelism, the states and history of a key, two checkpoints side by side, and "
-        "SQL. Nothing there changes a store. On another address than this machine's own each "
-        "request needs a token, which is part of the address that is printed."
+        "The address of the pages, on stderr; the command serves them until Ctrl-C. The "
+        "pages show the checkpoints over time, a checkpoint with its job graph, states, key "
+        "groups and hot keys, a restore at another parallelism, the states and history of a "
+        "key, a comparison of two checkpoints, and SQL queries. They never change a store. "
+        "If the server listens on another address than localhost, each request needs a "
+        "token, which is part of the printed address."
     ),
     examples=(
         "statestore ui --store ./fraud",
@@ -44,16 +45,19 @@ __all__ = ["Reported", "serve_store", "write_store_report"]
     "--port",
     type=click.IntRange(0, 65_535),
     default=8765,
-    help="The port; 0 is any that is free. [8765]",
+    help="The port; 0 chooses a free one. [8765]",
 )
-@click.option("--token", help="What each request has to bring. [none here, else a random one]")
+@click.option(
+    "--token",
+    help="The token that each request must contain. [none for localhost, otherwise a random one]",
+)
 @query_limit_options(seconds=30, memory="1GiB")
 @click.option(
     "--queries",
     type=click.IntRange(min=1),
     default=2,
     metavar="N",
-    help="The most queries that run at once; another one is refused. [2]",
+    help="The maximum number of concurrent queries; further ones are refused. [2]",
 )
 @pass_invocation
 def serve_store(
@@ -65,7 +69,7 @@ def serve_store(
     memory_limit: int,
     queries: int,
 ) -> int:
-    """Serve the store to a browser."""
+    """Serve the store in a browser."""
     app = import_module("statestore.ui.app")
     store = invocation.store()
     limits = app.QueryLimits(time_limit or None, memory_limit, queries)
@@ -88,10 +92,10 @@ def serve_store(
     "report",
     cls=Verb,
     prints=(
-        "Where the report is, and its bytes: one HTML file that needs no network, with the newest "
-        "checkpoints, the one that is named (latest) with its largest states, and restores of it "
-        "at other parallelisms. With --against: what tells the two checkpoints apart, whose rows "
-        "are read for that."
+        "The path and size of the report: one HTML file that needs no network. It shows the "
+        "newest checkpoints, the chosen checkpoint (the latest by default) with its largest "
+        "states, and its restores at other parallelisms. With --against: the differences "
+        "between the two checkpoints, whose rows are read for this."
     ),
     examples=(
         "statestore report --to report.html --store ./fraud",
@@ -103,14 +107,14 @@ def serve_store(
 @click.option(
     "--against",
     metavar="ID",
-    help="Compare with this checkpoint or savepoint too.",
+    help="Also compare with this checkpoint or savepoint.",
     shell_complete=complete_checkpoint,
 )
 @pass_invocation
 def write_store_report(
     invocation: Invocation, checkpoint: str, to: str, against: str | None
 ) -> Reported:
-    """Write what the pages show as one HTML file."""
+    """Write the pages of 'statestore ui' as one HTML file."""
     report = import_module("statestore.ui.report")
     store = invocation.store()
     with progress_bar("drawing") as progress:

@@ -26,13 +26,13 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
     "verify",
     cls=Verb,
     prints=(
-        "What was checked, every broken file with its operator, state and key groups and what is "
-        "wrong with it, and stray files, which no manifest names and which are no damage. "
-        "Without --deep: the manifest, and each file's length, rows, row groups and columns; no "
-        "data is read. With --deep every byte and row is read: SHA-256, digest, the key group of "
-        "every key, order, duplicates and null keys. State that a checkpoint lacks of its source "
-        "is named; it is no damage. The exit status is 13 when anything is "
-        "broken."
+        "What was checked, every broken file with its operator, state, key groups and "
+        "problem, and stray files. Stray files are not referenced by a manifest and are not "
+        "damage. Without --deep, the manifest and each file's length, rows, row groups and "
+        "columns are checked, and no data is read. With --deep every byte and row is read to "
+        "check SHA-256, digest, the key group of every key, order, duplicates and null keys. "
+        "If a checkpoint lacks state of its source, that state is listed; it is not damage. "
+        "The exit status is 13 if anything is broken."
     ),
     examples=(
         "statestore verify --store ./fraud",
@@ -45,9 +45,9 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
 @click.option("--all", "every", is_flag=True, help="Verify all checkpoints of the store.")
 @pass_invocation
 def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every: bool) -> Verified:
-    """Check that a checkpoint is as it was written."""
+    """Check that a checkpoint's files are unchanged."""
     if every and checkpoint != "latest":
-        raise click.UsageError(f"--all is every checkpoint: leave out {checkpoint!r}")
+        raise click.UsageError(f"--all verifies every checkpoint: remove {checkpoint!r}")
     store = invocation.store()
     with progress_bar("verifying") as progress:
         report = store.maintenance.verify(ALL if every else checkpoint, deep, progress)
@@ -86,7 +86,9 @@ class Verified(Result):
         report = self.report
         ids = ", ".join(map(str, report.checkpoints)) or "none"
         broken = _by_file(report.broken)
-        intact = "intact" if report.is_complete else "intact, but only part of its source"
+        intact = (
+            "intact" if report.is_complete else "intact, but some state of its source is missing"
+        )
         verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
         page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
         page.line(f"  read   {DEEP if report.deep else SHALLOW}")
@@ -100,7 +102,7 @@ class Verified(Result):
             page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
         if report.strays:
             page.line()
-            page.line(f"{counted(len(report.strays), 'stray file')}, which no manifest names:")
+            page.line(f"{counted(len(report.strays), 'stray file')} that no manifest references:")
             for name in report.strays:
                 page.line(f"  {name}")
 

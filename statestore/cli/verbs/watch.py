@@ -55,14 +55,15 @@ SHOWN = 12
     "watch",
     cls=Verb,
     prints=(
-        "The newest checkpoint, then each new one as it is taken: its age, how long it took, by "
-        "phase, the rows, bytes and files that were written for it, the changed share (rows "
-        "written for each row of the bases; 100% for a state written in full), the layers of "
-        "changes, what it holds, and what it lacks of its source. On a terminal a screen that is "
-        "drawn anew; elsewhere a short line for each, without phases; with --output json an object "
-        "for each, on one line. A store that is not there yet is waited for. Only the list of "
-        "checkpoints is asked for, and the manifest of each new one. Ends with Ctrl-C, status 0, "
-        "after --count, or when nobody reads its stdout any more, as behind head -1."
+        "The newest checkpoint, then each new checkpoint: its age, its duration by phase, "
+        "the rows, bytes and files written for it, the changed share, the layers of changes, "
+        "its content, and missing state of its source. The changed share is the rows written "
+        "divided by the rows of the base files; it is 100% for a state written in full. On a "
+        "terminal a screen is refreshed. Otherwise each checkpoint has a short line without "
+        "phases, and with --output json an object on one line. If the store does not exist "
+        "yet, the command waits for it. Only the list of checkpoints and the manifest of "
+        "each new one are read. The command ends with Ctrl-C (status 0), after --count, or "
+        "when stdout is closed, for example by head -1."
     ),
     examples=(
         "statestore watch --store ./fraud",
@@ -71,14 +72,22 @@ SHOWN = 12
     ),
 )
 @click.option(
-    "--interval", type=SPAN, default=2, metavar="SPAN", help="How often to look: 500ms, 1min. [2s]"
+    "--interval",
+    type=SPAN,
+    default=2,
+    metavar="SPAN",
+    help="The polling interval: 500ms, 1min. [2s]",
 )
 @click.option(
-    "--count", "stop_after", type=click.IntRange(1), metavar="N", help="End after N new ones."
+    "--count",
+    "stop_after",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Exit after N new checkpoints.",
 )
 @pass_invocation
 def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int | None) -> int:
-    """Follow a store: show each checkpoint as it is taken."""
+    """Follow a store: show each new checkpoint."""
     paper = page()
     screen: JsonLines = JsonLines()
     try:
@@ -158,7 +167,7 @@ def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, 
     except StorageError as error:
         if is_first:
             raise
-        return None, f"trying again: {error}"
+        return None, f"retrying after an error: {error}"
     return ids, "" if ids else f"waiting for the first checkpoint of {store.url}"
 
 
