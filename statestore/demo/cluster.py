@@ -109,19 +109,19 @@ def _tell_run(number: int, done: dict[str, Any], seconds: float) -> None:
     if old is not None:
         rows = " ".join(f"{rows:,}" for rows in old["rows"])
         print(f"   restored   checkpoint {old['checkpoint']}, taken at {old['parallelism']}:")
-        print(f"              {rows} customers a subtask, {sum(old['rows']):,} in all")
+        print(f"              {rows} customers per subtask, {sum(old['rows']):,} in total")
         starts = (
             " ".join(f"{each['partition']}@{each['offset']:,}" for each in mine) or "–"
             for mine in done["starts"]
         )
-        print(f"   goes on    from {' | '.join(starts)} (partition@offset, by subtask)")
+        print(f"   resumes at {' | '.join(starts)} (partition@offset, by subtask)")
     print(f"   read       {done['orders']:,} orders from Kafka")
-    how = "all rows" if written["in full"] else "only what changed"
+    how = "all rows" if written["in full"] else "only the changes"
     print(
         f"   wrote      checkpoint {done['checkpoint']}, {how}: {written['rows']:,} rows, "
         f"{written['bytes']:,} bytes in {written['files']} files"
     )
-    print(f"   took       {seconds:.0f} s, most of it the start of Spark\n", flush=True)
+    print(f"   took       {seconds:.0f} s, most of it to start Spark\n", flush=True)
 
 
 def _tell_check(place: Place, ledger: Ledger) -> bool:
@@ -140,9 +140,9 @@ def _tell_check(place: Place, ledger: Ledger) -> bool:
         f"{len(intact.broken)} of them broken.\n"
     )
     if wrong or not intact.is_intact:
-        print(f"NOT EQUAL: {len(wrong)} customers differ, such as {', '.join(wrong[:5])}")
+        print(f"NOT EQUAL: {len(wrong)} customers differ, for example {', '.join(wrong[:5])}")
         return False
-    print("Equal, customer by customer: nothing was lost, and nothing counted twice.")
+    print("Equal for every customer: nothing was lost, and nothing was counted twice.")
     return True
 
 
@@ -156,7 +156,8 @@ def make_topic(place: Place) -> None:
         client.create_topics([new], request_timeout=WAIT_SECONDS)[place.topic].result()
     except failed as error:
         raise StorageError(
-            f"the broker at {place.bootstrap} makes no topic {place.topic}: {error.args[0].str()}"
+            f"the broker at {place.bootstrap} could not create topic {place.topic}: "
+            f"{error.args[0].str()}"
         ) from error
 
 
@@ -177,8 +178,8 @@ def produce(place: Place, ledger: Ledger, number: int) -> None:
     left = producer.flush(WAIT_SECONDS)
     if left or failures:
         raise StorageError(
-            f"the broker at {place.bootstrap} did not take {left + len(failures)} of {number} "
-            f"orders: {(failures or ['no answer'])[0]}"
+            f"the broker at {place.bootstrap} did not accept {left + len(failures)} of "
+            f"{number} orders: {(failures or ['no answer'])[0]}"
         )
 
 
@@ -214,7 +215,7 @@ def _submit(place: Place, parallelism: int) -> dict[str, Any]:
     )
     if done.returncode != 0:
         said = (done.stdout + done.stderr).splitlines()[-30:]
-        raise StorageError("\n".join(["the job failed; the end of what it said:", *said]))
+        raise StorageError("\n".join(["the job failed; its output ended with:", *said]))
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -233,14 +234,19 @@ def parser() -> argparse.ArgumentParser:
     )
     for name in ("--master", "--bootstrap", "--store"):
         options.add_argument(name, required=True)
-    options.add_argument("--jars", default="", help="Spark's Kafka connector, where Spark lacks it")
+    options.add_argument(
+        "--jars", default="", help="Spark's Kafka connector, if Spark does not have it"
+    )
     options.add_argument(
         "--runs",
         nargs="+",
         type=_run,
         default=RUNS,
         metavar="PARALLELISM:ORDERS",
-        help="the job's runs, and how many orders are produced before each [4:12000 7:600 3:400]",
+        help=(
+            "the parallelism of each run, and the orders that are produced before it [4:12000 "
+            "7:600 3:400]"
+        ),
     )
     return options
 

