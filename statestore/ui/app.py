@@ -100,8 +100,8 @@ _STATUS: Final[Mapping[type[StateStoreError], int]] = {
 }
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
-_OLD_FORM: Final = "the server was started again after this page was loaded; ask once more"
-_TOO_MANY: Final = "as many queries are running as may run at once; try again in some seconds"
+_OLD_FORM: Final = "the server was restarted after this page was loaded; run the query again"
+_TOO_MANY: Final = "the maximum number of queries is already running; try again in a few seconds"
 _RETRY_SECONDS: Final = "5"
 _SHUTDOWN_SECONDS: Final = 0.5
 _MOST_NUMBER: Final = 2**63 - 1
@@ -190,7 +190,7 @@ def serve(
     missing, or if the port is not available.
     """
     if not is_local(host) and not token:
-        raise InvalidArgumentError(f"{host} is not this machine alone: give a token")
+        raise InvalidArgumentError(f"{host} can be reached from other machines: pass a token")
     app = application(store, hosts=host_names(host), token=token, limits=limits)
     config = uvicorn.Config(
         app,
@@ -204,8 +204,8 @@ def serve(
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise InvalidArgumentError(
-            f"port {port} of {host} cannot be had ({error.strerror}): name another one, or 0 for "
-            "any that is free"
+            f"cannot listen on port {port} of {host} ({error.strerror}): choose another port, "
+            "or 0 for any free port"
         ) from error
     at = f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
@@ -305,7 +305,7 @@ def _sql_runner(
 def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _TYPES:
-        return Response("no such file", 404)
+        return Response("the file does not exist", 404)
     return Response(static(name), media_type=_TYPES[name])
 
 
@@ -327,9 +327,9 @@ def _number(query: Query, name: str) -> int | None:
     try:
         number = parse_integer(text)
     except ValueError:
-        raise InvalidArgumentError(f"{name} is a number, not {text!r:.80}") from None
+        raise InvalidArgumentError(f"{name} must be a number, not {text!r:.80}") from None
     if abs(number) > _MOST_NUMBER:
-        raise InvalidArgumentError(f"{name} is {text!r:.80}; the greatest number is {_MOST_NUMBER}")
+        raise InvalidArgumentError(f"{name} is {text!r:.80}; the maximum is {_MOST_NUMBER}")
     return number
 
 
@@ -408,7 +408,9 @@ class _WithToken:
         elif self._fits(request.cookies.get(_TOKEN, "")):
             await self._app(scope, receive, send)
         else:
-            await Response("the link with the token is needed", 401)(scope, receive, send)
+            await Response(
+                "this page needs the link with the token, which 'statestore ui' printed", 401
+            )(scope, receive, send)
 
     def _fits(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())

@@ -119,11 +119,11 @@ async def read_form(request: Request) -> dict[str, str]:
     async for part in request.stream():
         body += part
         if len(body) > _MOST_FORM_BYTES:
-            raise HTTPException(413, "a form has 1 MB at most")
+            raise HTTPException(413, "a form can have at most 1 MB")
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
     except ValueError as error:
-        raise HTTPException(400, f"the form cannot be read: {error}") from error
+        raise HTTPException(400, f"cannot read the form: {error}") from error
     return {name: values[-1] for name, values in fields.items()}
 
 
