@@ -57,7 +57,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, check in checks.items():
             if name in given and not check.holds(given[name]):
                 raise InvalidArgumentError(
-                    f"{function.__name__}: {name} is of type {check.text}, not "
+                    f"{function.__name__}: {name} must be of type {check.text}, not "
                     f"{type(given[name]).__name__}"
                 )
         return function(*args, **kwargs)

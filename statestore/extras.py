@@ -46,9 +46,11 @@ def needs_extra(extra: str, subject: str) -> Iterator[None]:
         # Errors of this package pass unchanged, and a missing module of this package is a bug.
         if isinstance(error, StateStoreError) or missing == "statestore":
             raise
-        reason = f"{missing} is not installed" if missing else f"a package does not load ({error})"
+        reason = (
+            f"{missing} is not installed" if missing else f"a package cannot be imported ({error})"
+        )
         raise MissingDependencyError(
-            f"{reason}, and is needed for {subject}; install the extra {extra!r}: "
+            f"{reason}, but {subject} requires it; install the extra {extra!r}: "
             f"{install_hint(extra)}"
         ) from error
 
@@ -61,7 +63,7 @@ def install_hint(extra: str) -> str:
     source = _source()
     requirement = None if source is None else _requirement(source, extra)
     if requirement is None:
-        return "see the section Install of statestore's README"
+        return "see the section Install in statestore's README"
     return f"{_installer()} {requirement}"
 
 

@@ -127,8 +127,8 @@ class Listeners:
         if isinstance(given, type) or not isinstance(given, CheckpointListener):
             kind = given if isinstance(given, type) else type(given)
             raise InvalidArgumentError(
-                f"a listener is an object with on_committed, on_failed and on_restored, not "
-                f"{kind.__name__}; derive its class from statestore.CheckpointListener"
+                "a listener must have the methods on_committed, on_failed and on_restored, which "
+                f"{kind.__name__} lacks; derive its class from statestore.CheckpointListener"
             )
         self._known = (*self._known, listener)
 
@@ -171,8 +171,10 @@ class Listeners:
     def compaction_failed(self, event: CompactionFailed) -> None:
         """Log a failed background compaction, and report it to the compaction listeners."""
         _log.warning(
-            "the compaction of state %r of operator %r of %s failed, and is tried again after the "
-            "next checkpoint: %s",
+            (
+                "the compaction of state %r of operator %r of %s failed and will be retried "
+                "after the next checkpoint: %s"
+            ),
             event.state,
             event.uid,
             event.store,
@@ -189,7 +191,7 @@ class Listeners:
                 getattr(listener, what)(event)
             except Exception:  # noqa: BLE001 - whatever it is, the checkpoint stands
                 _log.exception(
-                    "%s of listener %s failed, which changes nothing for checkpoint %s of %s",
+                    "%s of listener %s failed; checkpoint %s of %s is not affected",
                     what,
                     type(listener).__qualname__,
                     event.checkpoint_id,

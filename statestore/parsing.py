@@ -108,7 +108,7 @@ def whole_number(number: int | Decimal) -> int:
     if isinstance(number, int):
         return number
     if number and number.adjusted() > _MOST_EXPONENT:
-        raise ValueError(f"{_shown(number)} is beyond the largest whole number of a column")
+        raise ValueError(f"{_shown(number)} is larger than the largest whole number of a column")
     # A number far below one has a huge power of ten as its denominator.
     if (number and number.adjusted() < 0) or number != int(number):
         raise ValueError(f"{_shown(number)} is not a whole number")
@@ -138,7 +138,7 @@ def nearest_float(number: int | Decimal) -> float:
 
 def _nearest(number: int | Decimal, nearest: float, name: str) -> float:
     if not math.isfinite(nearest):
-        raise ValueError(f"{_shown(number)} is beyond the largest {name}")
+        raise ValueError(f"{_shown(number)} is larger than the largest {name}")
     exact = Decimal(number)
     if exact and not nearest:
         raise ValueError(f"{_shown(number)} is smaller than the smallest {name}")
@@ -147,7 +147,9 @@ def _nearest(number: int | Decimal, nearest: float, name: str) -> float:
         assert isinstance(exponent, int)
         unit = Fraction(10) ** exponent
         if abs(Fraction(nearest) - Fraction(exact)) > unit / 2:
-            raise ValueError(f"{_shown(number)} is not a {name}: it would become {nearest!r}")
+            raise ValueError(
+                f"{_shown(number)} cannot be represented as {name}: it would become {nearest!r}"
+            )
     return nearest
 
 
@@ -164,14 +166,14 @@ def _toml_float(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"JSON has no {name}; for a double or float column give it as text, {name!r}")
+    raise ValueError(f"JSON has no {name}; for a double or float column pass it as text, {name!r}")
 
 
 def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in members:
         if name in found:
-            raise ValueError(f"the member {name!r:.80} is given twice")
+            raise ValueError(f"the member {name!r:.80} occurs twice")
         found[name] = value
     return found
 

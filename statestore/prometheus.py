@@ -82,19 +82,30 @@ class PrometheusListener(CheckpointListener, CompactionListener):
                 f"statestore_{name}", text, ("store", *labels), registry=registry, buckets=buckets
             )
 
-        self._checkpoints = counter("checkpoints", "Checkpoints that ended.", "outcome")
-        self._seconds = seconds("checkpoint_seconds", "Time of a checkpoint.", "phase")
+        self._checkpoints = counter(
+            "checkpoints", "Checkpoints that were committed or failed.", "outcome"
+        )
+        self._seconds = seconds("checkpoint_seconds", "Duration of a checkpoint.", "phase")
         self._rows = counter("written_rows", "Rows written for checkpoints.", "by")
         self._bytes = counter("written_bytes", "Bytes of data files written.", "by")
         self._files = counter("written_files", "Data files written.", "by")
-        self._share = gauge("changed_share", "Rows written for each row of the bases.")
-        self._last = gauge("last_checkpoint_id", "Number of the last committed checkpoint.")
-        self._time = gauge("last_checkpoint_timestamp_seconds", "When it was taken.")
-        self._named_bytes = gauge("named_bytes", "Bytes of all data files that it names.")
-        self._named_files = gauge("named_files", "Data files that it names.")
-        self._restore = seconds("restore_seconds", "Time to plan a restore.")
-        self._restore_bytes = counter("restore_bytes", "Bytes of the states that were restored.")
-        self._restore_files = counter("restore_files", "Files of the states that were restored.")
+        self._share = gauge(
+            "changed_share", "Rows written for a checkpoint, divided by the rows of its base files."
+        )
+        self._last = gauge("last_checkpoint_id", "Id of the last committed checkpoint.")
+        self._time = gauge(
+            "last_checkpoint_timestamp_seconds",
+            "Time at which the last committed checkpoint was taken.",
+        )
+        self._named_bytes = gauge(
+            "named_bytes", "Bytes of all data files that the last committed checkpoint references."
+        )
+        self._named_files = gauge(
+            "named_files", "Data files that the last committed checkpoint references."
+        )
+        self._restore = seconds("restore_seconds", "Time spent on planning a restore.")
+        self._restore_bytes = counter("restore_bytes", "Bytes of the restored states.")
+        self._restore_files = counter("restore_files", "Files of the restored states.")
         self._failed_compactions = counter(
             "failed_compactions", "Background compactions that failed."
         )

@@ -96,7 +96,8 @@ def run_with_restarts(
     """
     if not isinstance(strategy, RestartStrategy):
         raise InvalidArgumentError(
-            f"strategy is a restart strategy, such as FixedDelay(attempts=3), not {strategy!r}"
+            "strategy must be a restart strategy, for example FixedDelay(attempts=3), not "
+            f"{strategy!r}"
         )
     clock, say = clock or RestartClock(), say or logging.getLogger("statestore").warning
     state = strategy.begin()
@@ -110,7 +111,9 @@ def run_with_restarts(
             state, is_new = state.notify(now, clock.between)
             if not state.can_restart(now):
                 if attempt > 1:
-                    error.add_note(f"in attempt {attempt}; the restart strategy allows no other")
+                    error.add_note(
+                        f"in attempt {attempt}; the restart strategy allows no further attempt"
+                    )
                 raise
             # A failure in the same millisecond as the restart is not a new attempt; wait until it
             # has passed.
@@ -122,7 +125,7 @@ def run_with_restarts(
         _wait_until(now + wait, clock)
         if prepare is not None:
             prepare()
-    raise AssertionError("attempts are not counted to an end")
+    raise AssertionError("the loop over attempts must not end")
 
 
 def _wait_until(due_ms: int, clock: RestartClock) -> None:

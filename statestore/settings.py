@@ -182,7 +182,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SettingsError(f"no settings file {path}; check the path") from None
+        raise SettingsError(f"the settings file {path} does not exist; check the path") from None
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -202,7 +202,9 @@ def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str 
     hints = get_type_hints(kind)
     for name in table:
         if name not in fields:
-            raise SettingsError(f"{where}: no setting {_join(key, name)!r}; {_hint(name, fields)}")
+            raise SettingsError(
+                f"{where}: unknown setting {_join(key, name)!r}; {_hint(name, fields)}"
+            )
     missing = [_join(key, name) for name, field in fields.items() if _required(field, name, table)]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -229,7 +231,7 @@ def _value(value: Any, kind: Any, where: str, key: str, metadata: Mapping[str, A
         if value not in arguments or isinstance(value, bool) is not isinstance(arguments[0], bool):
             close = _hint(value, arguments) if isinstance(value, str) else ""
             raise SettingsError(
-                f"{where}: {key} is one of {', '.join(map(str, arguments))}, not {value!r}"
+                (f"{where}: {key} must be one of {', '.join(map(str, arguments))}, not {value!r}")
                 + (f"; {close}" if close.startswith("did") else "")
             )
         return value
@@ -261,9 +263,9 @@ def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
             raise SettingsError(f"{where}: {key}: {error}") from None
     checked = _checked(value, kind, _NAMES.get(kind, kind.__name__), where, key)
     if isinstance(checked, float) and not math.isfinite(checked):
-        raise SettingsError(f"{where}: {key} is a finite number, not {checked}")
+        raise SettingsError(f"{where}: {key} must be a finite number, not {checked}")
     if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
-        raise SettingsError(f"{where}: {key} is an integer of 64 bits, and its value is beyond")
+        raise SettingsError(f"{where}: {key} must be a 64-bit integer; its value is too large")
     return checked
 
 
@@ -271,7 +273,7 @@ def _checked(value: Any, kind: type[T], name: str, where: str, key: str) -> T:
     # In Python bool is an int, but a setting never means it as one.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         found = _NAMES.get(type(value), type(value).__name__)
-        raise SettingsError(f"{where}: {key} is {name}, not {found} ({value!r})")
+        raise SettingsError(f"{where}: {key} must be {name}, not {found} ({value!r})")
     return value
 
 
@@ -282,11 +284,11 @@ def _bounded(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> A
     if above and below:
         return value
     if high is None:
-        bounds = f"is at least {low}"
+        bounds = f"must be at least {low}"
     elif low is None:
-        bounds = f"is at most {high}"
+        bounds = f"must be at most {high}"
     else:
-        bounds = f"lies in {low}..{high}"
+        bounds = f"must be in {low}..{high}"
     raise SettingsError(f"{where}: {key} {bounds}, not {value}")
 
 
@@ -297,7 +299,7 @@ def _from_text(name: str, text: str, variable: str) -> Any:
         try:
             value = parse_integer(text)
         except ValueError:
-            raise SettingsError(f"{variable} is an integer, not {text!r:.80}") from None
+            raise SettingsError(f"{variable} must be an integer, not {text!r:.80}") from None
     from_table({name: value}, Settings, where=variable)
     return value
 
@@ -310,7 +312,7 @@ def _required(field: dataclasses.Field[Any], name: str, table: Mapping[str, Any]
 def _hint(name: str, known: Iterable[Any]) -> str:
     names = [str(one) for one in known]
     close = get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(sorted(names))}"
+    return f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(sorted(names))}"
 
 
 def _join(key: str, name: str) -> str:

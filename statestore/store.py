@@ -188,11 +188,12 @@ class StateStore:
     ) -> StateStore:
         if table_format is not None and table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
-                f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
+                f"unknown table format {table_format!r}; the table formats are "
+                f"{' and '.join(TABLE_FORMATS)}"
             )
         if layout is not None and layout not in LAYOUT_CHOICES:
             raise InvalidArgumentError(
-                f"no layout {layout!r}; there is {', '.join(LAYOUT_CHOICES)}"
+                f"unknown layout {layout!r}; the layouts are {', '.join(LAYOUT_CHOICES)}"
             )
         if spark is not None:
             data_source.register(spark)

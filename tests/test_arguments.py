@@ -87,7 +87,7 @@ def test_what_is_of_the_type_goes_through(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
 def test_what_is_not_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^takes: {name} is of type .*, not "):
+    with pytest.raises(InvalidArgumentError, match=f"^takes: {name} must be of type .*, not "):
         takes(**{name: value})
 
 
@@ -106,11 +106,11 @@ def test_what_is_not_is_refused_by_name(name: str, value: Any) -> None:
 def test_messages_say_types_as_a_signature_does(name: str, text: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         takes(**dict[str, Any]({name: object()}))
-    assert str(raised.value) == f"takes: {name} is of type {text}, not object"
+    assert str(raised.value) == f"takes: {name} must be of type {text}, not object"
 
 
 def test_positional_arguments_are_held_too() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"^takes: number is of type int \| None"):
+    with pytest.raises(InvalidArgumentError, match=r"^takes: number must be of type int \| None"):
         takes("1")  # type: ignore[arg-type]
 
 
@@ -165,7 +165,9 @@ def with_options(uid: str, **options: Unpack[Options]) -> dict[str, Any]:
 def test_options_are_arguments_as_all_others() -> None:
     assert with_options("u", key="k", size=None) == {"key": "k", "size": None}
     wrong: dict[str, Any] = {"key": "k", "size": "1"}
-    with pytest.raises(InvalidArgumentError, match=r"with_options: size is of type int \| None"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"with_options: size must be of type int \| None"
+    ):
         with_options("u", **wrong)
     bad: list[tuple[dict[str, Any], str]] = [
         ({}, "missing.*'key'"),

@@ -176,7 +176,7 @@ def test_damage_is_drawn_and_named(damaged: StateStore) -> None:
 def test_a_comparison_marks_what_would_be_taken(store: StateStore) -> None:
     comparison = store.inspect.compare([2, 3])
     assert comparison._repr_html_().count("#2e9e5b") == 1
-    assert f"{comparison.chosen} would be taken" in words(comparison)
+    assert f"recommended is {comparison.chosen}" in words(comparison)
 
 
 def test_bars_are_as_long_as_their_values() -> None:

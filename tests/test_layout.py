@@ -17,7 +17,7 @@ from statestore.snapshot.state_request import ROWS_WORTH_A_FILE
 from tests.support.held import count_held
 
 KEY_GROUPS = 128
-OTHER = r"with layout='auto', .* opened with layout='ranged'; leave layout out"
+OTHER = r"with layout='auto' .* opened with layout='ranged'; omit layout"
 
 
 def rows(number: int = 1000) -> pa.Table:
@@ -101,7 +101,7 @@ def test_another_layout_is_refused_before_anything_is_written(tmp_path: Path) ->
 
 
 def test_a_layout_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="there is partitioned, ranged, auto"):
+    with pytest.raises(InvalidArgumentError, match="the layouts are partitioned, ranged, auto"):
         opened(tmp_path, layout="striped")
     take(opened(tmp_path))
     document = {"format": "statestore", "format_version": 1, "store_id": "s", "layout": "striped"}

@@ -96,26 +96,41 @@ def test_a_file_becomes_a_dataclass(tmp_path: Path) -> None:
     [
         ("", "'uid', 'ratio' are missing"),
         ("ratio = 1", "'uid' is missing"),
-        ("uid = 1\nratio = 1", "uid is a string, not an integer (1)"),
-        ("uid = 'u'\nratio = 'x'", "ratio is a number, not a string ('x')"),
-        ("uid = 'u'\nratio = true", "ratio is a number, not true or false (True)"),
-        ("uid = 'u'\nratio = 1\nparallelism = true", "parallelism is an integer, not true or"),
-        ("uid = 'u'\nratio = 1\nparallelism = 0", "parallelism lies in 1..32768, not 0"),
-        ("uid = 'u'\nratio = 1\ndry = 1", "dry is true or false, not an integer (1)"),
-        ("uid = 'u'\nratio = 1\nmode = 'onion'", "mode is one of split, union, not 'onion'; did"),
-        ("uid = 'u'\nratio = 1\nmode = []", "mode is one of split, union, not []"),
-        ("uid = 'u'\nratio = 1\ncolumns = 'a'", "columns is a list, not a string ('a')"),
-        ("uid = 'u'\nratio = 1\ncolumns = ['a', 2]", "columns[1] is a string, not an integer (2)"),
-        ("uid = 'u'\nratio = 1\noptions = {a = 1}", "options.a is a string, not an integer (1)"),
-        ("uid = 'u'\nratio = 1\ntopic = 'x'", "topic is a table, not a string ('x')"),
+        ("uid = 1\nratio = 1", "uid must be a string, not an integer (1)"),
+        ("uid = 'u'\nratio = 'x'", "ratio must be a number, not a string ('x')"),
+        ("uid = 'u'\nratio = true", "ratio must be a number, not true or false (True)"),
+        ("uid = 'u'\nratio = 1\nparallelism = true", "parallelism must be an integer, not true or"),
+        ("uid = 'u'\nratio = 1\nparallelism = 0", "parallelism must be in 1..32768, not 0"),
+        ("uid = 'u'\nratio = 1\ndry = 1", "dry must be true or false, not an integer (1)"),
+        (
+            "uid = 'u'\nratio = 1\nmode = 'onion'",
+            "mode must be one of split, union, not 'onion'; did",
+        ),
+        ("uid = 'u'\nratio = 1\nmode = []", "mode must be one of split, union, not []"),
+        ("uid = 'u'\nratio = 1\ncolumns = 'a'", "columns must be a list, not a string ('a')"),
+        (
+            "uid = 'u'\nratio = 1\ncolumns = ['a', 2]",
+            "columns[1] must be a string, not an integer (2)",
+        ),
+        (
+            "uid = 'u'\nratio = 1\noptions = {a = 1}",
+            "options.a must be a string, not an integer (1)",
+        ),
+        ("uid = 'u'\nratio = 1\ntopic = 'x'", "topic must be a table, not a string ('x')"),
         ("uid = 'u'\nratio = 1\ntopic = {}", "'topic.name' is missing"),
-        ("uid = 'u'\nratio = 1\ntopics = [{nmae = 'x'}]", "no setting 'topics[0].nmae'; did you"),
+        (
+            "uid = 'u'\nratio = 1\ntopics = [{nmae = 'x'}]",
+            "unknown setting 'topics[0].nmae'; did you",
+        ),
         (
             "uid = 'u'\nratio = 1\ntopics = [{name = 'x', partitions = 0}]",
-            "topics[0].partitions is at least 1, not 0",
+            "topics[0].partitions must be at least 1, not 0",
         ),
-        ("uid = 'u'\nratio = 1\nuidd = 'x'", "no setting 'uidd'; did you mean 'uid'?"),
-        ("uid = 'u'\nratio = 1\nzzz = 'x'", "no setting 'zzz'; there is columns, dry, "),
+        ("uid = 'u'\nratio = 1\nuidd = 'x'", "unknown setting 'uidd'; did you mean 'uid'?"),
+        (
+            "uid = 'u'\nratio = 1\nzzz = 'x'",
+            "unknown setting 'zzz'; known names are columns, dry, ",
+        ),
         ("uid = 'u'\nratio = 2", "ratio 2.0 is above 1"),
         ("uid =", " is not valid TOML: "),
     ],
@@ -128,7 +143,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> 
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no settings file .*none.toml"):
+    with pytest.raises(SettingsError, match=r"settings file .*none.toml does not exist"):
         read(tmp_path / "none.toml", Job)
     with pytest.raises(SettingsError, match="Is a directory"):
         read(tmp_path, Job)
@@ -204,10 +219,14 @@ def test_later_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("STATESTORE_ZSTD_LEVEL", "x", "STATESTORE_ZSTD_LEVEL is an integer, not 'x'"),
-        ("STATESTORE_ZSTD_LEVEL", "0", "STATESTORE_ZSTD_LEVEL: zstd_level lies in 1..22, not 0"),
-        ("STATESTORE_OUTPUT", "jsn", "STATESTORE_OUTPUT: output is one of text, json, not 'jsn'"),
-        ("STATESTORE_CONFIG", "/nowhere", "no settings file /nowhere"),
+        ("STATESTORE_ZSTD_LEVEL", "x", "STATESTORE_ZSTD_LEVEL must be an integer, not 'x'"),
+        ("STATESTORE_ZSTD_LEVEL", "0", "STATESTORE_ZSTD_LEVEL: zstd_level must be in 1..22, not 0"),
+        (
+            "STATESTORE_OUTPUT",
+            "jsn",
+            "STATESTORE_OUTPUT: output must be one of text, json, not 'jsn'",
+        ),
+        ("STATESTORE_CONFIG", "/nowhere", "the settings file /nowhere"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str, message: str) -> None:

@@ -21,7 +21,7 @@ from statestore.store import StateStore
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*_v*"))
 OLDER = [path for path in GOLDEN if "table_format" not in (path / "statestore.json").read_text()]
-OTHER = "keeps its tables as 'parquet', .* opened with table_format='delta'; leave table_format out"
+OTHER = "created with table_format='parquet' .* opened with table_format='delta'; omit table_format"
 
 
 def take(store: StateStore, n: int = 1) -> None:
@@ -95,7 +95,7 @@ def test_of_two_creators_one_wins_and_the_other_hears_it(tmp_path: Path) -> None
                     _create(str(tmp_path / "s"), "delta")
 
     late = Late(str(tmp_path / "s"))
-    with pytest.raises(InvalidArgumentError, match=r"'delta', .* table_format='parquet'"):
+    with pytest.raises(InvalidArgumentError, match=r"'delta' .* table_format='parquet'"):
         take(StateStore.from_storage(late, table_format="parquet"))
     assert sorted(everything(tmp_path / "s")) == ["statestore.json"]
 

@@ -182,7 +182,9 @@ class StoreMaintenance:
             StorageError: if the store cannot be read or written.
         """
         if retain is None and older_than_s is None:
-            raise InvalidArgumentError("say how many checkpoints to retain, or how old they may be")
+            raise InvalidArgumentError(
+                "pass the number of checkpoints to retain, or their maximum age"
+            )
         return expire_command.expire(
             self._store.catalog(),
             retain=retain,
@@ -732,9 +734,9 @@ class StoreMaintenance:
 
 def _milliseconds(seconds: float) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgumentError(f"an age is a number of seconds, not {seconds!r}")
+        raise InvalidArgumentError(f"an age must be a number of seconds, not {seconds!r}")
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidArgumentError(f"an age is 0 or more seconds, not {seconds}")
+        raise InvalidArgumentError(f"an age must be 0 or more seconds, not {seconds}")
     return round(seconds * 1000)
 
 

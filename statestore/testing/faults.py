@@ -45,15 +45,17 @@ _CHANGING = (*_WRITING, "delete", "renew")
 class FaultKind(Enum):
     """The effect of a fault on a call."""
 
-    ERROR = "an input/output error, before anything is done"
-    FULL = "the disk is full: every call that needs room fails"
+    ERROR = "an input/output error before the operation has any effect"
+    FULL = "the disk is full: every call that needs space fails"
     READ_ONLY = "the file system is read-only: every call that changes something fails"
-    DISCONNECTED = "the connection is lost, before anything is done"
-    ANSWER_LOST = "it is done, and the connection is lost before the answer: an error all the same"
-    ANSWER_WRONG = "a put, write or sync answers that it is done, and nothing was done"
-    TRUNCATED = "a file loses its tail, from the middle of this write on, and nobody is told"
-    DELAYED = "it takes long, and succeeds"
-    KILLED = "the process dies (SIGKILL); of a write, half of the bytes are out"
+    DISCONNECTED = "the connection is lost before the operation has any effect"
+    ANSWER_LOST = (
+        "the operation succeeds, but the connection is lost before the answer, so the call fails"
+    )
+    ANSWER_WRONG = "a put, write or sync reports success but has no effect"
+    TRUNCATED = "a file silently loses its tail, from the middle of this write on"
+    DELAYED = "the operation takes long and succeeds"
+    KILLED = "the process dies (SIGKILL); half of the bytes of a write are stored"
 
 
 _ACTIONS = {

@@ -37,7 +37,7 @@ class StateTableSuite:
     @pytest.fixture
     def store(self) -> StateStore:
         """Return an empty store with a Spark session."""
-        raise NotImplementedError("a test class that inherits this suite gives it a store")
+        raise NotImplementedError("a test class that inherits this suite must provide a store")
 
     @pytest.fixture
     def users(self, spark: SparkSession) -> Any:
