@@ -3,7 +3,8 @@
 :func:`spark_session` finds a Java, points Spark's Python workers at this interpreter, applies
 ``spark-defaults.conf`` (in this package; ``conf/spark-defaults.conf`` is the same file) and adds
 Delta. With ``s3=True`` it also applies ``spark-s3.conf`` and enables Spark's access to ``s3a://``.
-These files have all settings with their reasons; none is repeated here.
+These files have all settings with their reasons; none is repeated here. The only other one is the
+daemon of local Python workers (:mod:`statestore.spark.daemon`).
 
 Under ``spark-submit`` and in a notebook a Spark session is already running, and its owner chose its
 settings. It is used unchanged, and only checked for Delta.
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 PACKAGES = "spark.jars.packages"
+_DAEMON = "spark.python.daemon.module"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 # A socket's path has at most 107 bytes (104 on macOS); Spark's file name uses about 45 of them.
 _LONGEST_SOCKET_FOLDER = 56
@@ -108,6 +110,8 @@ def spark_session(
     if table_format is None:
         table_format = "delta" if has_delta() else "parquet"
     settings = default_settings(table_format)
+    if master.startswith("local"):  # elsewhere, a daemon may start before it has this package
+        settings[_DAEMON] = "statestore.spark.daemon"
     if s3:
         settings |= _settings_in("spark-s3.conf")
     if driver_memory is not None:

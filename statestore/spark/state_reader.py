@@ -24,7 +24,8 @@ from statestore.spark.cached_rows import few_cached, few_of_driver, in_one_parti
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
-from statestore.spark.tasks import map_in_arrow, numbers, settle
+from statestore.spark.tasks import map_in_arrow, numbers
+from statestore.spark.workers import settle
 from statestore.storage import Storage
 
 __all__ = [

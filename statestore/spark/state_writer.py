@@ -57,7 +57,8 @@ from statestore.spark.arithmetic import problem_of
 from statestore.spark.cached_rows import few_cached, many_cached, rows_cached, say_size
 from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
-from statestore.spark.tasks import Task, map_in_arrow, settle
+from statestore.spark.tasks import Task, map_in_arrow
+from statestore.spark.workers import settle
 
 __all__ = [
     "change_frame",

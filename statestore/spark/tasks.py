@@ -1,12 +1,10 @@
-"""The store's tasks in Spark: their preferred hosts, their setup, and Arrow functions for them."""
+"""The store's tasks in Spark: their preferred hosts, and Arrow functions for them."""
 
 from __future__ import annotations
 
-import gc
 import ipaddress
 import logging
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -23,8 +21,6 @@ __all__ = [
     "names_for_spark",
     "numbered",
     "numbers",
-    "settle",
-    "until_closed",
 ]
 
 
@@ -181,55 +177,6 @@ def _is_local(spark: SparkSession) -> bool:
 
 def _driver_host(spark: SparkSession) -> str:
     return spark.sparkContext.getConf().get("spark.driver.host") or ""
-
-
-# The setup of a Spark Python worker, which the store's tasks call first.
-#
-# Spark reuses a worker for several tasks: the loop of PySpark's daemon calls ``worker`` for each
-# task. Between tasks the worker waits on a socket.
-
-
-_TASKS: list[None] = []
-
-Worker = Callable[[socket.socket, bool], int]
-_GONE = 1
-"""The result of ``worker`` if the process must end."""
-
-
-def settle() -> None:
-    """Prepare this worker for several tasks; call it at the start of each task.
-
-    A worker collects garbage after every task. This traverses all objects of pyarrow, numpy and
-    pyspark, which takes longer than a small subtask. ``gc.freeze`` therefore excludes the loaded
-    modules. Some are loaded before the first task and some during it, so this happens twice.
-    """
-    if len(_TASKS) < 2:
-        _TASKS.append(None)
-        gc.freeze()
-    if len(_TASKS) == 1:
-        daemon = sys.modules["__main__"]
-        worker = getattr(daemon, "worker", None)
-        if worker is not None:  # without a daemon, a worker runs only one task
-            daemon.worker = until_closed(worker)  # type: ignore[attr-defined]
-
-
-def until_closed(worker: Worker) -> Worker:
-    """Wrap the worker of PySpark's daemon, so that it ends when Spark closes its socket.
-
-    Spark closes the socket of a waiting worker when a session stops, and of a worker whose task has
-    produced enough rows. PySpark interprets the end of the socket as a failed task, tries to report
-    it on the socket, and dies of the broken pipe, with a traceback on the terminal.
-    """
-
-    def run(sock: socket.socket, authenticated: bool) -> int:
-        try:
-            if not sock.recv(1, socket.MSG_PEEK):  # wait for a task without consuming its bytes
-                return _GONE
-            return worker(sock, authenticated)
-        except (BrokenPipeError, ConnectionResetError):
-            return _GONE
-
-    return run
 
 
 # Arrow functions over DataFrames with any column names.

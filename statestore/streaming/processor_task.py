@@ -36,7 +36,7 @@ from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import UnfitError
 from statestore.rows.python_values import Place, row_place, shown
 from statestore.spark.compat import arrow_schema_of
-from statestore.spark.tasks import settle
+from statestore.spark.workers import settle
 from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values

@@ -24,7 +24,8 @@ from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import dictionaries, shown_values
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
-from statestore.spark.tasks import numbered, settle
+from statestore.spark.tasks import numbered
+from statestore.spark.workers import settle
 from statestore.streaming.planned import MicroBatch
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""PySpark's daemon, with its output and its workers' output in the file that ``NOTED`` names.
+"""The daemon that ``DAEMON`` names; ``NOTED`` names the file for what it and its workers print.
 
 By default this output passes through the JVM, which may end before the last line is forwarded.
 """
@@ -11,4 +11,4 @@ import runpy
 if __name__ == "__main__":
     noted = os.open(os.environ["NOTED"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(noted, 2)
-    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+    runpy.run_module(os.environ["DAEMON"], run_name="__main__", alter_sys=True)

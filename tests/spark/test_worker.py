@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from statestore.spark.tasks import until_closed
+from statestore.spark.workers import until_closed
 
 SCRIPT = """
 import time
@@ -83,14 +84,35 @@ def test_an_error_in_a_worker_is_raised() -> None:
             until_closed(worker)(ours, True)
 
 
+PLAIN = """
+import time
+
+from statestore.spark.session import spark_session
+
+spark = spark_session(
+    master="local[2]",
+    table_format="parquet",
+    extra_conf={"spark.python.daemon.module": "tests.spark.noted_daemon"},
+)
+rows = spark.range(1_000, numPartitions=2)
+assert rows.mapInArrow(lambda batches: batches, "id bigint").toArrow().num_rows == 1_000
+assert len(rows.mapInArrow(lambda batches: batches, "id bigint").take(1)) == 1
+spark.stop()
+time.sleep(1)
+"""
+
+
 @pytest.mark.spark
-def test_the_workers_of_a_session_print_nothing(tmp_path: Path) -> None:
-    """They run the store's tasks; the worker that looks up data sources is Spark's own."""
+@pytest.mark.parametrize(
+    ("script", "daemon"), [(SCRIPT, "pyspark.daemon"), (PLAIN, "statestore.spark.daemon")]
+)
+def test_the_workers_of_a_session_say_nothing(tmp_path: Path, script: str, daemon: str) -> None:
+    """Tasks of the store are silent with PySpark's own daemon, all others with the store's."""
     noted = tmp_path / "noted"
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         cwd=tmp_path,
-        env=os.environ | {"NOTED": str(noted), "PYTHONPATH": str(Path.cwd())},
+        env=os.environ | {"NOTED": str(noted), "DAEMON": daemon, "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
         timeout=300,
@@ -98,3 +120,8 @@ def test_the_workers_of_a_session_print_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert noted.read_text() == ""
+
+
+@pytest.mark.spark
+def test_a_local_session_uses_the_daemon(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.python.daemon.module") == "statestore.spark.daemon"

@@ -42,7 +42,8 @@ from statestore.spark.structs import (
     owner_of,
     rebuilt,
 )
-from statestore.spark.tasks import map_in_arrow, settle
+from statestore.spark.tasks import map_in_arrow
+from statestore.spark.workers import settle
 
 __all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
 

@@ -24,7 +24,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from statestore.errors import StateStoreError
-from statestore.spark.tasks import Task, map_in_arrow, settle
+from statestore.spark.tasks import Task, map_in_arrow
+from statestore.spark.workers import settle
 from statestore.storage import Storage
 
 __all__ = ["CODEC", "Provider", "write_state"]

@@ -20,7 +20,8 @@ from statestore.interop.spark_checkpoints.parts import Columns, reason_of
 from statestore.rows.digests import rows_digest
 from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
-from statestore.spark.tasks import map_in_arrow, settle
+from statestore.spark.tasks import map_in_arrow
+from statestore.spark.workers import settle
 
 __all__ = [
     "ObservedState",
