@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from statestore.display import duration
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics
 
@@ -179,7 +179,8 @@ class Listeners:
             event.uid,
             event.store,
             event.error,
-            exc_info=event.error,
+            # The text of an error of ours says what happened; any other one needs its traceback.
+            exc_info=None if isinstance(event.error, StateStoreError) else event.error,
         )
         self._tell("on_compaction_failed", event, CompactionListener)
 
