@@ -9,6 +9,7 @@ compaction and without.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -43,6 +44,7 @@ ASK_FULL, ASK_LAYERED = "sum of a column of a full snapshot", "the same after 1,
 SUM = "SELECT sum(amount) FROM state"
 
 SMALL_STATE, STREAM_SHARES, STREAM_CHECKPOINTS = 100_000, (0.01, 0.05), 200
+PAUSED_CHECKPOINTS, PAUSE = 50, 5  # a pause of five times a checkpoint without compaction
 MOST_TAIL, MOST_SUM = 1.5, 1.3
 
 
@@ -144,7 +146,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 def costs(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return what compaction adds to 200 checkpoints of changes, one right after another."""
+    """Return what compaction adds to checkpoints of changes, in a row and with pauses."""
     found = []
     for number in dict.fromkeys((min(SMALL_STATE, rows), rows)):
         base = state_table(number)
@@ -157,35 +159,48 @@ def _cost(folder: Path, base: pa.Table, share: float, repeats: int) -> list[Figu
     """Measure without compaction first: a thread of one store would slow the other one down."""
     what = f"{base.num_rows:,} rows, {share:.0%} changed"
     never = StateStore.open(str(folder / "never"), table_format="parquet", compaction=None)
-    without = _stream(never, base, share)
+    without = _stream(never, base, share, STREAM_CHECKPOINTS)
+    usual = sample("B30", f"checkpoint without compaction, {what}", without, tail=True)
+    paused = StateStore.open(str(folder / "paused"), table_format="parquet")
+    apart = _stream(paused, base, share, PAUSED_CHECKPOINTS, pause=PAUSE * usual.value)
+    paused.parts.background.wait()
     store = StateStore.open(str(folder / "store"), table_format="parquet")
-    with_compaction = _stream(store, base, share)
+    in_a_row = _stream(store, base, share, STREAM_CHECKPOINTS)
     store.parts.background.wait()
     full, layered = f"restore of a full one, {what}", f"restore after 200, {what}"
     read = in_turn({full: partial(_read, store, 1), layered: partial(_read, store)}, repeats)
-    usual = sample("B30", f"checkpoint without compaction, {what}", without, tail=True)
-    own = sample("B30", f"checkpoint, {what}", with_compaction, tail=True)
-    assert own.p99 is not None
-    assert own.total is not None
-    assert usual.total is not None
     return [
         usual,
-        own,
-        counted("B30", f"p99 to that median, {what}", own.p99 / usual.value, "×", goal=MOST_TAIL),
-        counted("B30", f"sum to that sum, {what}", own.total / usual.total, "×", goal=MOST_SUM),
+        *_compared(f"with pauses, {what}", apart, without[:PAUSED_CHECKPOINTS]),
+        *_compared(f"in a row, {what}", in_a_row, without),
         times("B30", full, read),
         times("B30", layered, read, floor=full, goal=MOST_RESTORE_TIME),
     ]
 
 
-def _stream(store: StateStore, base: pa.Table, share: float) -> list[float]:
-    """Return the seconds of each of 200 checkpoints that change a share of the rows."""
+def _compared(what: str, seconds: list[float], without: list[float]) -> list[Figure]:
+    """Return checkpoints with compaction, and their tail and sum relative to those without."""
+    own = sample("B30", f"checkpoint {what}", seconds, tail=True)
+    assert own.p99 is not None
+    tail, total = own.p99 / statistics.median(without), sum(seconds) / sum(without)
+    return [
+        own,
+        counted("B30", f"p99 to the median without, {what}", tail, "×", goal=MOST_TAIL),
+        counted("B30", f"sum to the sum without, {what}", total, "×", goal=MOST_SUM),
+    ]
+
+
+def _stream(
+    store: StateStore, base: pa.Table, share: float, count: int, pause: float = 0
+) -> list[float]:
+    """Return the seconds of ``count`` checkpoints that each change a share of the rows."""
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         checkpoint.keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
     random, seconds = np.random.default_rng(7), []
-    for _ in range(STREAM_CHECKPOINTS):
+    for _ in range(count):
         chosen = random.choice(base.num_rows, int(base.num_rows * share), replace=False)
         changed = base.take(pa.array(chosen))
+        time.sleep(pause)
         start = time.perf_counter()
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
             checkpoint.changes("bench", "state", changed)

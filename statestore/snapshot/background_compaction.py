@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000
 """A result may be adopted for so long: well below the minimum age of a garbage collection."""
-WORK_SHARE = 0.75
+WORK_SHARE = 0.25
 """The share of the time that a compaction works while a snapshot is open."""
 _PIECE_BYTES = 2**20
 _LOOK_S = 0.05
