@@ -8,7 +8,7 @@ can clear a key and write new rows for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -129,14 +129,14 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 # written once per depth.
 #
 # A *span* (the key groups of one base file) is folded if its changes are more than ``share`` of its
-# base rows. Spans with the greatest share are folded first, up to about ``bytes_per_checkpoint`` of
-# base files at a time. A span above ``most_share`` is always folded. Spans that would soon be
-# folded are folded together with such a span: the rows that a fold leaves behind in a layer are
-# between live rows, and are read with these until the whole layer is gone.
+# base rows. Spans with the greatest share and their neighbors are folded first, up to about
+# ``bytes_per_checkpoint`` of base files at a time. A span above ``most_share`` is always folded.
+# Spans that would soon be folded are folded together with such a span: the rows that a fold leaves
+# behind in a layer are between live rows, and are read with these until the whole layer is gone.
 #
 # A job compacts in the background. If that does not keep up, or the process ends after each
 # checkpoint, changes become *overdue*: the changes of a span whose share is above twice
-# ``most_share``, and layers once twice ``merge_layers`` of them wait for their first merge. Then
+# ``most_share``, and layers once four times ``merge_layers`` of them wait for a first merge. Then
 # each checkpoint folds about twice as many change rows as it writes, so the backlog shrinks. An LSM
 # tree stalls its writers for the same reason. So a restore reads at most ``1 + 2 * most_share``
 # times the rows of the bases, plus the changes that arrive until an overdue span is folded.
@@ -219,21 +219,48 @@ _SOON = 0.75
 
 def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRange, ...]:
     """Return the key groups whose changes are to be folded into the base now, in order."""
-    wanted, left = [], rule.bytes_per_checkpoint
-    spans = sorted(spans_of(entry), key=lambda span: (-span.share, span.key_groups.first))
-    if spans[0].share <= rule.share:
+    spans = spans_of(entry)
+    if max(span.share for span in spans) <= rule.share:
         return ()
-    for span in spans:
-        if not span.changed_rows or span.share <= _SOON * rule.share:
-            break
-        if span.share <= rule.most_share and left <= 0:
-            break
-        wanted.append(span.key_groups)
-        left -= span.size_bytes
-    return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))
+    chosen = _adjacent_spans(
+        spans, _SOON * rule.share, rule.bytes_per_checkpoint, lambda span: span.size_bytes
+    )
+    chosen |= {number for number, span in enumerate(spans) if span.share > rule.most_share}
+    changed = [spans[number] for number in sorted(chosen) if spans[number].changed_rows]
+    return tuple(span.key_groups for span in changed)
 
 
-_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 2
+def _adjacent_spans(
+    spans: Sequence[LayeredSpan], share: float, budget: int, cost: Callable[[LayeredSpan], int]
+) -> set[int]:
+    """Return the numbers of spans to fold: those with most changes, and their neighbors.
+
+    A pass over adjacent spans reads each layer once, but a pass over one span reads the same row
+    groups of the layers. So each span is taken with its neighbors above ``share``, the one with
+    more changes first, until the costs of all taken spans reach ``budget``.
+    """
+    taken: set[int] = set()
+    by_share = sorted(range(len(spans)), key=lambda number: (-spans[number].share, number))
+    for start in by_share:
+        if spans[start].share <= share or budget <= 0:
+            break
+        first, last, following = start, start, start
+        while following not in taken:
+            taken.add(following)
+            first, last = min(first, following), max(last, following)
+            budget -= cost(spans[following])
+            neighbors = [
+                number
+                for number in (first - 1, last + 1)
+                if 0 <= number < len(spans) and number not in taken and spans[number].share > share
+            ]
+            if budget <= 0 or not neighbors:
+                break
+            following = max(neighbors, key=lambda number: spans[number].share)
+    return taken
+
+
+_OVERDUE_SHARES, _OVERDUE_MERGES = 2, 4
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
@@ -252,17 +279,17 @@ def overdue_spans(
     changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
 
     Returns:
-        The overdue key groups with the greatest share of changes; empty if none is overdue.
+        The key groups with the greatest share of changes, and their neighbors; empty if none is
+        overdue.
     """
-    wanted: list[KeyGroupRange] = []
-    left = 2 * changed_rows
-    overdue = [one for one in spans_of(entry) if one.share > _OVERDUE_SHARES * rule.most_share]
-    for span in sorted(overdue, key=lambda one: (-one.share, one.key_groups.first)):
-        if wanted and left <= 0:
-            break
-        wanted.append(span.key_groups)
-        left -= span.changed_rows
-    return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))
+    spans = spans_of(entry)
+    overdue = _OVERDUE_SHARES * rule.most_share
+    if max(span.share for span in spans) <= overdue:
+        return ()
+    chosen = _adjacent_spans(
+        spans, _SOON * overdue, max(2 * changed_rows, 1), lambda span: span.changed_rows
+    )
+    return tuple(spans[number].key_groups for number in sorted(chosen))
 
 
 def overdue_layers(entry: KeyedEntry, rule: CompactionRule) -> int:

@@ -17,6 +17,7 @@ from statestore.format.layers import (
     change_state,
     layers_to_merge,
     live_without,
+    overdue_spans,
     spans_of,
     spans_to_fold,
 )
@@ -134,6 +135,25 @@ def test_spans_that_are_nearly_due_are_folded_together_so_that_complete_layers_g
         stored += sum(one.entry.rows for one in entry.layers)
         counted += sum(span.changed_rows for span in spans_of(entry))
     assert counted <= stored < 1.1 * counted
+
+
+def test_a_checkpoint_folds_overdue_spans_next_to_each_other() -> None:
+    """Each pass over separate spans would read the same row groups of all layers again."""
+    rule = CompactionRule(share=0.1, most_share=0.5)  # overdue above a share of 1
+    changes = [11, 14, 12, 13, 9, 20, 15, 5]
+    files = base(*((group, [10]) for group in range(GROUPS)))
+    entry = replace(files, layers=(layer(2, changes),))
+
+    def chosen(changed_rows: int) -> list[int]:
+        return [span.first for span in overdue_spans(entry, rule, changed_rows)]
+
+    assert chosen(1) == [5]  # most changes
+    assert chosen(15) == [5, 6]
+    assert chosen(20) == [4, 5, 6]  # 4 is overdue soon, and 7 is not
+    assert chosen(26) == [3, 4, 5, 6]
+    assert chosen(1_000) == [0, 1, 2, 3, 4, 5, 6]
+    quiet = replace(files, layers=(layer(2, [9] * GROUPS),))
+    assert overdue_spans(quiet, rule, 1_000) == ()
 
 
 def test_the_spans_cover_each_key_group_once() -> None:
