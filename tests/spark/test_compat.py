@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.metadata import requires
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +21,7 @@ from statestore.spark.compat import (
     refuse_without_delta,
     schema_of_arrow,
 )
+from tests.syntax import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,3 +90,11 @@ def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "INSTALLED", (3, 5))
     with pytest.raises(MissingDependencyError, match=r"requires Spark 4\.0 or later, but this is"):
         refuse_old_spark()
+
+
+def test_the_extra_for_delta_brings_a_spark_that_has_its_jar() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (needed,) = (text for text in requires("delta-spark") or () if text.startswith("pyspark"))
+    bound = needed.removeprefix("pyspark").split(",")[0]
+    assert bound.startswith("<=")
+    assert f"pyspark{bound}" in extras["optional-dependencies"]["delta-spark"]
