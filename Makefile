@@ -8,6 +8,10 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONHOME PYTHONPATH SPARK_HOME SPARK_CONF_DIR HADOOP_CONF_DIR YARN_CONF_DIR
 unexport PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS
 unexport PYSPARK_SUBMIT_ARGS PYSPARK_HADOOP_VERSION
+# pip fails as root if the home is read-only, because it expects that root can write everywhere.
+ifneq ($(shell test -n "$$PIP_CACHE_DIR$$XDG_CACHE_HOME" || test -w "$$HOME" || echo 1),)
+export PIP_NO_CACHE_DIR := 1
+endif
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -29,6 +33,10 @@ SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 SPARK := $(firstword $(SPARKS))
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
+
+# After pip's own messages, which have the reason.
+PIP_FAILED = { echo "pip could not install the packages, for the reason above; check the network, or" \
+	"name a mirror in PIP_INDEX_URL or a proxy in HTTPS_PROXY, and repeat the command" >&2; exit 16; }
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo examples test durations test-long test-flink test-spark compatibility quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site dist lock clean
@@ -149,15 +157,18 @@ $(READY): pyproject.toml requirements.lock
 	&& "$$python" -m venv $(VENV)
 	@echo "set-up 2/3: packages (1.4 GB on disk; a few minutes the first time)"
 	@set -o pipefail; $(PY) -m pip install --disable-pip-version-check -r requirements.lock \
-		| awk -v total="$$(grep -c '==' requirements.lock)" -v tty="$$([ -t 1 ] && echo 1)" "$$PROGRESS"
-	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+		| awk -v total="$$(grep -c '==' requirements.lock)" -v tty="$$([ -t 1 ] && echo 1)" "$$PROGRESS" \
+		|| $(PIP_FAILED)
+	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . \
+		|| $(PIP_FAILED)
 	@touch $@
 
 # Another version of Spark, in an environment that has nothing else of its own.
 build/spark-%/.ready: $(READY)
 	@echo "for make test-spark: an environment with Spark $* (480 MB)"
 	@rm -rf build/spark-$* && $(PY) -m venv build/spark-$*
-	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$*
+	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$* \
+		|| $(PIP_FAILED)
 	@$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
 		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
@@ -191,15 +202,17 @@ $(KAFKA): $(READY) tests/servers/jars.py
 # PyFlink needs older packages than the product has: it gets an environment of its own.
 $(PYFLINK): $(READY)
 	@echo "for make test-flink: an environment with PyFlink (some minutes the first time)"
-	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new && $@.new/bin/python -m pip install --quiet \
-		--disable-pip-version-check apache-flink==2.3.0 && rm -rf $@ && mv $@.new $@
+	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check apache-flink==2.3.0 || $(PIP_FAILED)
+	@rm -rf $@ && mv $@.new $@
 
 # What builds and checks a release is no part of the locked environment.
 $(PACKAGING): $(READY)
 	@echo "for make dist: an environment with what builds and checks a release"
-	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new && $@.new/bin/python -m pip install --quiet \
-		--disable-pip-version-check build==1.6.1 check-wheel-contents==0.6.3 twine==7.0.0 \
-		&& rm -rf $@ && mv $@.new $@
+	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check \
+		build==1.6.1 check-wheel-contents==0.6.3 twine==7.0.0 || $(PIP_FAILED)
+	@rm -rf $@ && mv $@.new $@
 
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"

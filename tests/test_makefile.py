@@ -63,3 +63,29 @@ def test_a_step_that_fails_stops_the_demo(broken: list[str], tmp_path: Path) -> 
     assert done.returncode != 0
     assert done.stderr.startswith("no network here; check the cable\nmake: ***")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_failure_of_pip_is_one_sentence(broken: list[str], tmp_path: Path) -> None:
+    """No test and no demo runs after it. pip's own message, which has the reason, is kept."""
+    (tmp_path / ".ready").unlink()
+    # A Python that makes no environment: the broken one stays.
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    for command in ("demo", "test"):
+        done = make(*broken, f"PYTHON={python}", command)
+        assert done.returncode != 0
+        reason, sentence, stopped = done.stderr.splitlines()
+        assert reason == "no network here; check the cable"
+        assert sentence.startswith("pip could not install the packages, for the reason above; ")
+        assert stopped.startswith("make: ***")
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / ".ready").exists()
+
+
+@pytest.mark.parametrize(("home", "cache"), [("/nonexistent", False), ("/tmp", True)])
+def test_pip_keeps_no_cache_in_a_home_that_cannot_be_written(home: str, cache: bool) -> None:
+    shell = {"HOME": home, "XDG_CACHE_HOME": "", "PIP_CACHE_DIR": ""}
+    done = make("--eval", "shown: ; @env", "shown", environ=shell)
+    assert done.returncode == 0, done.stderr
+    assert ("PIP_NO_CACHE_DIR=1" not in done.stdout.splitlines()) == cache
