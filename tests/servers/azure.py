@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -121,9 +122,12 @@ def main() -> int:
     # This file names the machine's package source for every npm.
     command += ["--globalconfig", "/etc/npmrc"]
     _HOME.mkdir(exist_ok=True)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # npm's own cache is in the home, which may be read-only.
+    with TemporaryDirectory() as cache:
+        command += ["--cache", cache]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = next(iter(done.stderr.splitlines()), f"npm ended with {done.returncode}")
+        reason = " ".join(done.stderr.split()) or f"npm ended with {done.returncode}"
         print(f"Azurite could not be fetched ({reason}); check the network", file=sys.stderr)
     return done.returncode
 
