@@ -162,7 +162,10 @@ def _installed(patterns: Iterable[str]) -> Iterator[Path]:
     """Yield every ``java`` program under the patterns once, even if several links lead to it."""
     seen: set[Path] = set()
     for pattern in patterns:
-        path = Path(pattern).expanduser()
+        try:
+            path = Path(pattern).expanduser()
+        except RuntimeError:  # no HOME, and a user whom the system does not know
+            continue
         # glob() needs a relative pattern: split the root off, "/" or "C:/".
         for home in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             program = _program(home)
@@ -182,7 +185,7 @@ def _probe(program: Path, seconds: float) -> JavaHome | str:
     home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
     version = re.search(r'version "(\d+(?:\.\d+)*)', text)
     if home is None or version is None:
-        return f"{program} does not run"
+        return f"{program} does not {'run' if program.exists() else 'exist'}"
     numbers = tuple(int(part) for part in version[1].split("."))
     this = f"Java {version[1]} in {home[1]}"
     if numbers < OLDEST:

@@ -170,6 +170,15 @@ def test_a_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
     assert kept_rate(environment, "s") is None
 
 
+def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    keep_rate({}, "s", Rate(1, 1.0, 1))
+    assert kept_rate({}, "s") is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

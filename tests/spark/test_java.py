@@ -117,6 +117,16 @@ def test_a_java_that_hangs_is_skipped(tmp_path: Path) -> None:
     assert "does not run" in reason(answer)
 
 
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    answer = find_java({"JAVA_HOME": str(tmp_path)}, NOWHERE)
+    assert reason(answer) == f"{tmp_path}/bin/java does not exist"
+
+
+def test_a_user_without_a_home_has_no_java_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for an unknown user
+    assert "there is none here" in reason(find_java({}, ("~/.jdks/*",)))
+
+
 def test_no_java_at_all() -> None:
     answer = find_java({}, NOWHERE)
     assert reason(answer) == "Spark 4.2 requires Java 17 or newer, but no Java was found"

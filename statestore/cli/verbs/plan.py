@@ -449,14 +449,21 @@ class Rate:
 
 
 def rates_file(environment: Mapping[str, str]) -> Path:
-    """Return the file with the rates: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
-    folder = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    """Return the file with the rates: below ``XDG_CACHE_HOME``, by default ``~/.cache``.
+
+    Raises:
+        FileNotFoundError: ``XDG_CACHE_HOME`` is not set, and the user has no home.
+    """
+    try:
+        folder = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError as error:
+        raise FileNotFoundError("this user has no home") from error
     return Path(folder, "statestore", "restore-rates.json")
 
 
 def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
     """Return the rate of a store's last restore, or None."""
-    known: Any = _known(rates_file(environment)).get(store_id)
+    known: Any = _known(environment).get(store_id)
     try:
         rate = Rate(int(known["size_bytes"]), float(known["seconds"]), int(known["at_ms"]))
     except (TypeError, KeyError, ValueError, OverflowError):
@@ -471,19 +478,19 @@ def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None
     """
     if rate.size_bytes <= 0 or rate.seconds <= 0:
         return
-    path = rates_file(environment)
-    others = [one for one in _known(path).items() if one[0] != store_id]
+    others = [one for one in _known(environment).items() if one[0] != store_id]
     known = dict([*others[1 - MOST_STORES :], (store_id, asdict(rate))])
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):  # a restore must not fail because of the cache
+        path = rates_file(environment)
+        aside = path.with_name(f"{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps(known, indent=1) + "\n")
         aside.replace(path)
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _known(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(rates_file(environment).read_text())
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
