@@ -27,15 +27,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyspark
-from pyspark import SparkConf, SparkContext, SparkFiles
+from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 from statestore.extras import needs_extra
 from statestore.spark.compat import has_delta, refuse_without_delta
-from statestore.spark.jars import IVY, IVY_SETTINGS, resolver_problem, resolver_settings
+from statestore.spark.jars import (
+    IVY,
+    IVY_SETTINGS,
+    PACKAGES,
+    launch_jvm,
+    resolver_problem,
+    resolver_settings,
+)
 from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
@@ -52,7 +58,6 @@ __all__ = [
     "spark_session",
 ]
 
-PACKAGES = "spark.jars.packages"
 _DAEMON = "spark.python.daemon.module"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 # A socket's path has at most 107 bytes (104 on macOS); Spark's file name uses about 45 of them.
@@ -95,8 +100,8 @@ def spark_session(
 
     Raises:
         MissingDependencyError: when Java, the extra ``delta-spark``, or a Delta jar for this Spark
-            is missing. Also when a jar cannot be fetched, and when the running session was started
-            without Delta.
+            is missing. Also when a jar cannot be fetched or is damaged, and when the running
+            session was started without Delta.
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet", None):
@@ -203,12 +208,15 @@ def _checked(spark: SparkSession, table_format: str | None) -> SparkSession:
 
 
 def java_environment(master: str) -> None:
-    """Point Spark at its Java and its own home, and its Python workers at this interpreter."""
+    """Set the variables that Spark needs: its Java, its home, its workers' Python, and UTF-8."""
     # An unsuitable JAVA_HOME is replaced: Spark would fail on it with a stack trace.
     os.environ["JAVA_HOME"] = str(java_home())
     # A SPARK_HOME of another Spark is also replaced: its JVM does not fit this pyspark.
     if home := _home_of_pyspark():
         os.environ["SPARK_HOME"] = str(home)
+    # Python uses UTF-8 in this locale, but Java reads the name of no file that is not ASCII.
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"
     # Otherwise the workers start with the system's python3, which has no pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
@@ -234,9 +242,7 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
     try:
         if SparkContext._gateway is None:  # an earlier session of this process may have a JVM
             pipes = {"stdout": output.write_end, "stderr": output.write_end}
-            conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
-            gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
-            SparkContext._ensure_initialized(gateway=gateway)
+            SparkContext._ensure_initialized(gateway=launch_jvm(options, pipes))
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         text = output.finished_text()

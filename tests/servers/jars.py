@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 
 from statestore.errors import MissingDependencyError
-from statestore.spark.jars import resolver_problem, resolver_settings
+from statestore.spark.jars import launch_jvm, resolver_problem, resolver_settings, stop_jvm
 from statestore.spark.session import java_environment
 
 __all__ = [
@@ -95,14 +93,13 @@ def _fetch(jars: JarSet, folder: Path) -> None:
         "spark.jars.excludes": ",".join(jars.excluded),
         **resolver_settings(folder),
     }
-    conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
+    # The resolver keeps a copy of a jar that was interrupted, because it is the newest.
+    shutil.rmtree(folder / "jars", ignore_errors=True)
     said = folder / "resolver.log"
     try:
         with said.open("wb") as log:  # hundreds of lines, useful after a failure
             pipes = {"stdout": log, "stderr": log}
-            gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
-            gateway.shutdown()
-            gateway.proc.communicate()  # otherwise the pipe to it stays open
+            stop_jvm(launch_jvm(settings, pipes))
     except PySparkRuntimeError as error:
         raise MissingDependencyError(
             f"the jars of {', '.join(jars.packages)} could not be fetched "

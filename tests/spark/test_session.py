@@ -197,13 +197,16 @@ jars._cache_folder = lambda: Path(sys.argv[1])
 spark = spark_session(master="local[1]")
 print(spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect())
 print(spark.sparkContext._jsc.sc().listJars().mkString(" "))
+print(spark._jvm.java.io.File(sys.argv[2]).length())
 spark.stop()
 """
 
 
 @pytest.mark.spark
 def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
-    """Variables of another Spark, an offline mirror, and a package that Maven does not have."""
+    """Variables of another Spark, an offline mirror, a package that Maven does not have, and a
+    locale without UTF-8.
+    """
     name = "delta-spark_4.2_2.13"
     package = Path("io", "delta", name, version("delta-spark"))
     pom = (
@@ -222,10 +225,14 @@ def test_a_configured_machine_does_not_matter(tmp_path: Path) -> None:
         "PYSPARK_DRIVER_PYTHON": "/nonexistent/python",
         "DEFAULT_ARTIFACT_REPOSITORY": (tmp_path / "the mirror").as_uri() + "/",
         "SPARK_SUBMIT_OPTS": f"-Duser.home={tmp_path}",
+        "LC_ALL": "C",
     }
-    done = run(USED_MACHINE, str(tmp_path / "50 % of jars"), environ=shell)
+    text = tmp_path / "état 日本"
+    text.write_text("1234")
+    done = run(USED_MACHINE, str(tmp_path / "50 % of jars"), str(text), environ=shell)
     assert done.returncode == 0, done.stderr
-    workers, jars = done.stdout.splitlines()
+    workers, jars, length = done.stdout.splitlines()
+    assert length == "4"
     assert workers == f"[{sys.executable!r}]"
     assert f"io.delta_{name}-{package.name}.jar" in jars
 
