@@ -161,8 +161,11 @@ def _cost(folder: Path, base: pa.Table, share: float, repeats: int) -> list[Figu
     never = StateStore.open(str(folder / "never"), table_format="parquet", compaction=None)
     without = _stream(never, base, share, STREAM_CHECKPOINTS)
     usual = sample("B30", f"checkpoint without compaction, {what}", without, tail=True)
+    pause = PAUSE * usual.value
+    calm = StateStore.open(str(folder / "calm"), table_format="parquet", compaction=None)
+    apart_without = _stream(calm, base, share, PAUSED_CHECKPOINTS, pause)
     paused = StateStore.open(str(folder / "paused"), table_format="parquet")
-    apart = _stream(paused, base, share, PAUSED_CHECKPOINTS, pause=PAUSE * usual.value)
+    apart = _stream(paused, base, share, PAUSED_CHECKPOINTS, pause)
     paused.parts.background.wait()
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     in_a_row = _stream(store, base, share, STREAM_CHECKPOINTS)
@@ -171,7 +174,7 @@ def _cost(folder: Path, base: pa.Table, share: float, repeats: int) -> list[Figu
     read = in_turn({full: partial(_read, store, 1), layered: partial(_read, store)}, repeats)
     return [
         usual,
-        *_compared(f"with pauses, {what}", apart, without[:PAUSED_CHECKPOINTS]),
+        *_compared(f"with pauses, {what}", apart, apart_without),
         *_compared(f"in a row, {what}", in_a_row, without),
         times("B30", full, read),
         times("B30", layered, read, floor=full, goal=MOST_RESTORE_TIME),
