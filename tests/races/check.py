@@ -70,8 +70,10 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
     if not left <= at_their_put:
         found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
     store.maintenance.gc(minimum_age_s=0)
-    if {*_data_files(storage)} != named:
-        found.append("the files in the store are not those that its checkpoints name")
+    there = {*_data_files(storage)}
+    if there != named:
+        orphans, missing = sorted(there - named), sorted(named - there)
+        found.append(f"after a garbage collection: orphans {orphans}, missing files {missing}")
     return [f"race {race.number}: {problem}" for problem in found]
 
 
