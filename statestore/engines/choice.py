@@ -12,8 +12,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from statestore.engines import arrow_engine as arrow
-from statestore.engines import grouped_engine as grouped
+from statestore.engines import arrow_engine, grouped_engine
 from statestore.extras import needs_extra
 from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
@@ -95,11 +94,11 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     """
     if _is_spark(rows):
         return cast(Engine, spark_module("state_writer")), rows
-    if isinstance(rows, grouped.GroupedRows):
-        return cast(Engine, grouped), rows
+    if isinstance(rows, grouped_engine.GroupedRows):
+        return cast(Engine, grouped_engine), rows
     if isinstance(rows, StreamedRows):
-        return cast(Engine, arrow), rows
-    return cast(Engine, arrow), arrow.as_table(rows, subject)
+        return cast(Engine, arrow_engine), rows
+    return cast(Engine, arrow_engine), arrow_engine.as_table(rows, subject)
 
 
 def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any:
@@ -109,17 +108,17 @@ def reread(rows: Any, subject: str = ROWS, most_bytes: int | None = None) -> Any
     unchanged. Other rows become an Arrow table. With ``most_bytes`` a longer Arrow stream is
     returned as :class:`StreamedRows`.
     """
-    if rows is None or _is_spark(rows) or arrow.is_schema(rows):
+    if rows is None or _is_spark(rows) or arrow_engine.is_schema(rows):
         return rows
-    if isinstance(rows, grouped.GroupedRows):
+    if isinstance(rows, grouped_engine.GroupedRows):
         return rows
     if most_bytes is not None:
         rows = streamed(rows, subject, most_bytes)
         if isinstance(rows, StreamedRows):
-            arrow.refuse_repeated_names(rows.schema, subject)
+            arrow_engine.refuse_repeated_names(rows.schema, subject)
             return rows
     rows = settled(rows)
-    return rows if is_dicts(rows) else arrow.as_table(rows, subject)
+    return rows if is_dicts(rows) else arrow_engine.as_table(rows, subject)
 
 
 def is_frame(rows: Any) -> bool:
@@ -132,7 +131,7 @@ def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     if _is_spark(rows):
         found: pa.Table = spark_module("state_writer").collect(rows)
         return found
-    return arrow.as_table(rows, subject)
+    return arrow_engine.as_table(rows, subject)
 
 
 def spark_module(name: str) -> Any:

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.engines import arrow_engine as arrow
+from statestore.engines import arrow_engine
 from statestore.errors import (
     InvalidArgumentError,
     NullKeyError,
@@ -318,7 +318,7 @@ def write_keyed(
     if target.state.layout is Layout.RANGED and not target.co_located:
         few = few_cached(_with_columns(df, names), target.options.driver_bytes)
         if few is not None:
-            return arrow.write_keyed(few, owners, target)
+            return arrow_engine.write_keyed(few, owners, target)
     if target.co_located:
         task = _write(target, owners, is_sorted=False)
         rows = _with_columns(df, names)
