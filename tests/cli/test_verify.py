@@ -47,7 +47,7 @@ def test_a_damaged_file_is_named_with_its_owner(run: Run, damaged: Path) -> None
     (line,) = (line for line in done.stdout.splitlines() if file.name in line)
     assert line.startswith("totals-by-shop  totals")
     assert "has changed since it was written" in line
-    assert done.stderr.startswith(f"error: 1 file is broken in {damaged}, the first is operators/")
+    assert done.stderr.startswith(f"error: 1 file is broken in {damaged}, first operators/")
 
     done = run("verify", "2", "--deep", "--store", damaged, "--output", "json")
     assert done.exit_code == 13

@@ -133,7 +133,7 @@ def test_another_checkpoint_with_the_same_number_is_not_a_copy(
         with pytest.raises(InvalidArgumentError, match="another checkpoint 3") as raised:
             twin.maintenance.copy(3, target, dry_run=dry_run)
         told = str(raised.value)
-        assert all(word in told for word in (one, other, "copy to another store", "expire"))
+        assert all(word in told for word in (one, other, "Copy to another store", "expire"))
     assert target.checkpoints() == (first.new_id,)
     assert (
         twin.maintenance.copy(2, target).new_id == source.maintenance.copy(2, target).new_id
@@ -219,7 +219,7 @@ def test_a_savepoint_is_also_a_savepoint_in_the_target(source: StateStore, tmp_p
     }
     assert found == {"before": 1, "january": 1}
     assert target.restore(checkpoint="before").checkpoint_id == 1
-    with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
+    with pytest.raises(InvalidArgumentError, match="already has a savepoint 'before'"):
         source.maintenance.copy(2, target, as_savepoint="before")
     assert target.checkpoints() == (1,)
     with pytest.raises(InvalidArgumentError, match="invalid savepoint name 'latest'"):

@@ -149,7 +149,7 @@ def test_a_savepoint_keeps_its_checkpoint(folder: Path) -> None:
     assert store.maintenance.gc(minimum_age_s=0).manifests == (2,)
     whole(store, 1)
     for word in ("befor-upgrade", "before"):
-        with pytest.raises(CheckpointNotFoundError, match="there is 'before-upgrade'"):
+        with pytest.raises(CheckpointNotFoundError, match="existing savepoints: 'before-upgrade'"):
             store.maintenance.delete_savepoint(word)
     store.maintenance.delete_savepoint("before-upgrade")
     assert store.maintenance.expire(retain=1).expired == (1,)
@@ -185,7 +185,7 @@ def test_a_pin_keeps_its_checkpoint_until_the_lease_ends(folder: Path) -> None:
         whole(store, pinned.checkpoint_id)
     assert store.maintenance.pins() == ()
     token = store.maintenance.pin(1, lease_s=60, holder="me").token
-    with pytest.raises(CheckpointNotFoundError, match=f"there is '{token}'"):
+    with pytest.raises(CheckpointNotFoundError, match=f"existing pins: '{token}'"):
         store.maintenance.unpin("x")
     assert store_in(folder, later_s=59).maintenance.expire(retain=1).held[0].by == "a pin of me"
     assert store_in(folder, later_s=61).maintenance.expire(retain=1).expired == (1,)

@@ -448,7 +448,7 @@ def test_an_export_that_fails_verification_is_deleted(
         return real(rows.slice(1), *others)
 
     monkeypatch.setattr(export_keyed, "encoded_rows", wrong)
-    with pytest.raises(CorruptionError, match="rows are read back"):
+    with pytest.raises(CorruptionError, match="rows were read back"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
 

@@ -151,7 +151,7 @@ def test_a_failed_repack_is_not_a_savepoint(
             repacked(golden, folder, 720)
         assert error.value.__notes__[-1].startswith("operator ")
         assert not (folder / "to" / "_metadata").exists()
-    with pytest.raises(InvalidArgumentError, match="no savepoint"):
+    with pytest.raises(InvalidArgumentError, match="is not a Flink savepoint"):
         open_savepoint(str(tmp_path / "11" / "to"))
 
 
