@@ -164,7 +164,7 @@ class HdfsStorage(ObjectStorage):
         try:
             return again(once, ATTEMPTS, _passes)
         except _Refused as error:
-            if "out of range" not in str(error):  # the file is shorter
+            if "out of the range" not in str(error):  # the file is shorter
                 raise
             return b""
 

@@ -153,7 +153,7 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--ttl", "ttl_value"), "--ttl 'ttl_value' is not STATE=TIME"),
+        (("--ttl", "ttl_value"), "--ttl 'ttl_value' must have the form STATE=TIME"),
         (("--ttl", "ttl_value=soon"), "'soon' is not a duration"),
         (("--moved", "x"), "--moved 'x' must have the form OLD=NEW"),
         (("--columns", "bad.toml"), "bad.toml is not valid TOML"),

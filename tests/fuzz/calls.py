@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 import statestore
-from statestore import StateStore, TimeToLive, flink
+from statestore import StateStore, TimeToLive, jobgraph
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.rows.dataframes import RowStream
 from statestore.snapshot.subtask_writer import KeyedWriter
@@ -127,7 +127,7 @@ def _public(target: Any) -> list[str]:
 def _functions() -> list[Callable[..., Any]]:
     names = ("key_group_of", "KeyGroupAssignment", "KeyGroupRange", "TimeToLive", "decide")
     found: list[Callable[..., Any]] = [getattr(statestore, name) for name in names]
-    found += [flink.operator_id, flink.redistribute, flink.JobGraph.from_toml]
+    found += [jobgraph.operator_id, jobgraph.redistribute, jobgraph.JobGraph.from_toml]
     return [*found, default_max_parallelism, effective_max_parallelism, StateStore.open]
 
 

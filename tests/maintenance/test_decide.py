@@ -240,5 +240,5 @@ def test_a_malformed_delta_log_is_named(tmp_path: Path, line: str) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
     (log / "00000000000000000000.json").write_text(line)
-    with pytest.raises(CorruptionError, match=f"the Delta log of {tmp_path} cannot be read"):
+    with pytest.raises(CorruptionError, match=f"cannot read the Delta log of {tmp_path}"):
         decide([str(tmp_path)])

@@ -95,7 +95,7 @@ def test_a_state_can_be_named_with_or_without_its_operator(store: StateStore) ->
         '"none"',
     ]
     with pytest.raises(
-        InvalidArgumentError, match=r'pairs.* there is "by shop"\."pairs", "totals"'
+        InvalidArgumentError, match=r'pairs.* the views are "by shop"\."pairs", "totals"'
     ):
         ask(store, "SELECT * FROM pairs")
     with pytest.raises(CheckpointNotFoundError, match="1, 2"):

@@ -37,5 +37,5 @@ def test_a_size_in_bytes(text: str | int, size: int) -> None:
     ],
 )
 def test_an_invalid_size_is_refused(text: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="bytes"):
+    with pytest.raises(InvalidArgumentError, match="byte"):
         bytes_of(text)

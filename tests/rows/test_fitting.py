@@ -108,7 +108,7 @@ def test_a_double_becomes_the_nearest_float_on_request() -> None:
     """
     doubles = column([0.1], pa.float64())
     assert fitted(doubles, pa.float32(), name="c").cast(pa.float64()).to_pylist() != [0.1]
-    with pytest.raises(InvalidArgumentError, match=r"'c' .* holds double, which is no float"):
+    with pytest.raises(InvalidArgumentError, match=r"'c' .* has type double instead of float"):
         fitted(doubles, pa.float32(), name="c", nearest=False)
 
 

@@ -40,7 +40,7 @@ def test_it_is_refused_at_any_depth(store: StateStore, values: pa.Array, as_chan
         checkpoint.keyed("u", "s", rows.slice(0, 1), key="k")
     checkpoint = store.snapshot(parallelism=1).__enter__()
     write = checkpoint.changes if as_changes else checkpoint.keyed
-    with pytest.raises(InvalidArgumentError, match=r"column 'v' that is not UTF-8.* of k='b'"):
+    with pytest.raises(InvalidArgumentError, match=r"column 'v' of .* not UTF-8.* of k='b'"):
         write("u", "s", rows, key="k")
     checkpoint.__exit__(RuntimeError, RuntimeError(), None)
     assert store.checkpoints() == (1,)
@@ -60,7 +60,7 @@ def test_a_key_is_refused(store: StateStore) -> None:
 def test_an_element_is_refused(store: StateStore, mode: str) -> None:
     place = {} if mode == "broadcast" else {"subtask": [0, 0], "position": [0, 1]}
     elements = pa.table({**place, "x": BAD})
-    with pytest.raises(InvalidArgumentError, match=r"column 'x' that is not UTF-8: b'caf\\xe9'"):  # noqa: SIM117
+    with pytest.raises(InvalidArgumentError, match=r"column 'x' of .* not UTF-8: b'caf\\xe9'"):  # noqa: SIM117
         with store.snapshot(parallelism=1) as checkpoint:
             getattr(checkpoint, mode)("u", "e", elements)
 

@@ -100,7 +100,7 @@ def test_a_refusal_precedes_any_write(run: Run, name: str, topics: Topics, tmp_p
     assert len([line for line in table if line.startswith(name)]) == 4
     assert "refused" in next(line for line in table if " 6..10 " in line)
     assert message.startswith("error: the stored offsets do not fit the live topics: topic ")
-    assert message.endswith("Choose what to do with gap")
+    assert message.endswith("Choose what to do with the settings gap")
     assert written(tmp_path) == []
     assert topics.cluster.committed(group) == {}
 

@@ -296,7 +296,7 @@ def test_a_missing_column_is_named() -> None:
     """The error lists the columns that exist."""
     with pytest.raises(InvalidArgumentError, match="no column 'x': the columns are a, b"):
         check_spark_key(schema_of("a int, b int"), ["x"])
-    with pytest.raises(InvalidArgumentError, match="one each"):
+    with pytest.raises(InvalidArgumentError, match="pass one type for each column"):
         check_spark_key(schema_of("a int"), ["a"], "java", [])
     with pytest.raises(InvalidArgumentError):
         key_group_column(schema_of("a int"), ["a"], max_parallelism=32769)

@@ -124,7 +124,7 @@ def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
 
 def test_a_user_without_a_home_has_no_java_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for an unknown user
-    assert "there is none here" in reason(find_java({}, ("~/.jdks/*",)))
+    assert "no Java was found" in reason(find_java({}, ("~/.jdks/*",)))
 
 
 def test_no_java_at_all() -> None:

@@ -269,7 +269,7 @@ def test_an_invalid_custom_channel_fails_the_query(spark: SparkSession, answer: 
     """The message has the result, the key and the number of channels; no row is lost instead."""
     wrong = Custom(lambda key, n: F.when(key == 5, F.expr(answer)).otherwise(0), "id")
     parts = partition(_sources(spark, 1), wrong, parallelism=3)
-    with pytest.raises(PySparkException, match=rf"answered {answer} for key 5: .* 0\.\.2"):
+    with pytest.raises(PySparkException, match=rf"returned {answer} for key 5: .* 0\.\.2"):
         parts.collect()
 
 

@@ -6,7 +6,7 @@
 - ``repack_savepoint`` rewrites a savepoint with another number of key groups.
 
 Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
-over bytes. Flink's rules for a job belong in ``statestore.flink``.
+over bytes. Flink's rules for a job belong in ``statestore.jobgraph``.
 """
 
 from statestore.interop.flink_savepoints.exporting.export_state import (

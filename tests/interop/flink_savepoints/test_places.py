@@ -63,7 +63,7 @@ def test_a_file_elsewhere_is_read_only_with_permission(tmp_path: Path) -> None:
     named(place, f"{tmp_path}/else/state-0")
     (operator,) = open_savepoint(str(place)).operators
     assert operator.problem is not None
-    assert f"names {tmp_path}/else/state-0, which is outside of its folder" in operator.problem
+    assert f"references {tmp_path}/else/state-0, which is outside of its folder" in operator.problem
     assert "--allow" in operator.problem
     for allowed in (f"{tmp_path}/else", f"{tmp_path}/else/state-0", f"file:{tmp_path}/else/"):
         assert rows(open_savepoint(str(place), allow=[allowed])) == 8
@@ -142,7 +142,7 @@ def test_a_bucket_elsewhere_is_never_contacted(tmp_path: Path) -> None:
     named(place, "s3://somebody-else/secret")
     problem = open_savepoint(str(place)).operators[0].problem
     assert problem is not None
-    assert "names s3://somebody-else/secret, which is outside" in problem
+    assert "references s3://somebody-else/secret, which is outside" in problem
 
 
 @pytest.mark.parametrize(
