@@ -32,6 +32,7 @@ __all__ = ["problems"]
 
 TAKEN = re.compile(r"checkpoint (\d+) of \S+ was committed by writer (\S+) .*generation (\d+)\)")
 PUT = ("committed", "late")
+UNSEEN = "after this one had begun"
 CHANGED = "another writer changed the Delta table"
 REPLACED = re.compile(r"^writer (\S+) \(.*generation (\d+), since .* has taken over")
 
@@ -64,21 +65,38 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
     at_their_put = {
         each.id
         for each in tries
-        if TAKEN.search(each.message) or (logged and each.outcome == "conflict")
+        if (TAKEN.search(each.message) and UNSEEN not in each.message)
+        or (logged and each.outcome == "conflict")
     }
     left = {data_file_id(name) for name in {*_data_files(storage)} - named}
     if not left <= at_their_put:
         found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
     store.maintenance.gc(minimum_age_s=0)
-    there = {*_data_files(storage)}
-    if there != named:
-        orphans, missing = sorted(there - named), sorted(named - there)
-        found.append(f"after a garbage collection: orphans {orphans}, missing files {missing}")
+    there, shown = {*_data_files(storage)}, _shown(manifests, storage)
+    if orphans := sorted(there - named - shown):
+        found.append(f"a garbage collection left {orphans}")
+    if missing := sorted(named - there):
+        found.append(f"files of checkpoints are missing: {missing}")
     return [f"race {race.number}: {problem}" for problem in found]
 
 
 def _data_files(storage: Storage) -> Iterator[str]:
     return (name for name in storage.list("operators") if "/_delta_log/" not in name)
+
+
+def _shown(manifests: dict[int, Manifest], storage: Storage) -> set[str]:
+    """Return the files in the newest versions of the Delta tables, which stay readable.
+
+    A writer may publish a version after the winner's, and then lose at the put of its manifest.
+    """
+    entries = [entry for manifest in manifests.values() for entry in manifest.entries]
+    tables = {entry.table.path for entry in entries if entry.table.format == "delta"}
+    options = storage.delta_options()
+    return {
+        f"{table}/{uri.rpartition('/')[2]}"
+        for table in tables
+        for uri in DeltaTable(f"{storage.url}/{table}", storage_options=options).file_uris()
+    }
 
 
 def _tables(manifests: dict[int, Manifest], storage: Storage) -> Iterator[str]:
@@ -174,7 +192,8 @@ def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -
     taken, replaced = TAKEN.search(each.message), REPLACED.search(each.message)
     if taken:
         winner = manifests.get(int(taken[1]))
-        if winner is None or winner.checkpoint_id < each.id:
+        # A newer checkpoint than the base refuses a commit of any id, also of a greater one.
+        if winner is None or (winner.checkpoint_id < each.id and UNSEEN not in each.message):
             yield f"lost to no checkpoint: {each}"
         elif (winner.writer.name, winner.writer.generation) != (taken[2], int(taken[3])):
             yield f"names another winner: {each}"
