@@ -239,25 +239,18 @@ def _adjacent_spans(
     groups of the layers. So each span is taken with its neighbors above ``share``, the one with
     more changes first, until the costs of all taken spans reach ``budget``.
     """
-    taken: set[int] = set()
-    by_share = sorted(range(len(spans)), key=lambda number: (-spans[number].share, number))
-    for start in by_share:
-        if spans[start].share <= share or budget <= 0:
-            break
-        first, last, following = start, start, start
-        while following not in taken:
-            taken.add(following)
-            first, last = min(first, following), max(last, following)
-            budget -= cost(spans[following])
-            neighbors = [
-                number
-                for number in (first - 1, last + 1)
-                if 0 <= number < len(spans) and number not in taken and spans[number].share > share
-            ]
-            if budget <= 0 or not neighbors:
-                break
-            following = max(neighbors, key=lambda number: spans[number].share)
-    return taken
+    left = {number for number, span in enumerate(spans) if span.share > share}
+    due = sorted(left, key=lambda number: (-spans[number].share, number))
+    for start in due:
+        first = last = start
+        neighbors = left & {start}
+        while neighbors and budget > 0:
+            number = max(neighbors, key=lambda number: spans[number].share)
+            left.remove(number)
+            budget -= cost(spans[number])
+            first, last = min(first, number), max(last, number)
+            neighbors = left & {first - 1, last + 1}
+    return set(due) - left
 
 
 _OVERDUE_SHARES, _OVERDUE_MERGES = 2, 4
@@ -276,7 +269,7 @@ def overdue_spans(
     Args:
         entry: the state, with the changes of the checkpoint.
         rule: the policy.
-    changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
+        changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
 
     Returns:
         The key groups with the greatest share of changes, and their neighbors; empty if none is
