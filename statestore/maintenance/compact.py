@@ -194,8 +194,8 @@ class _Plan:
         ages = wanted.everything and entry.state.ttl is not None
         known = [span for span in spans_of(entry) if span.changed_rows or (ages and span.rows)]
         if not wanted.everything:
-            by_rule = spans_to_fold(entry, wanted.rule)
-            known = [span for span in known if span.key_groups in by_rule]
+            due = spans_to_fold(entry, wanted.rule)
+            known = [span for span in known if span.key_groups in due]
         spans = [span for span in known if only is None or span.key_groups.intersect(only)]
         folded = [span.key_groups for span in spans]
         left = [one for layer in entry.layers if (one := live_without(layer, folded)) is not None]

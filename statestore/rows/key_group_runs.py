@@ -149,9 +149,7 @@ def sort_leaves(column: pa.Array) -> list[pa.Array]:
     They are the fields of structs, lists as bytes, and floats as ranks.
     """
     leaves = leaf_columns(column)
-    return [
-        as_bytes(leave) if pa.types.is_nested(leave.type) else _ranked(leave) for leave in leaves
-    ]
+    return [as_bytes(leaf) if pa.types.is_nested(leaf.type) else _ranked(leaf) for leaf in leaves]
 
 
 def _ranked(leaf: pa.Array) -> pa.Array:

@@ -108,11 +108,11 @@ def test_a_state_that_is_only_carried_adopts_the_result_too(tmp_path: Path) -> N
 def test_a_compaction_can_span_many_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, by_rule = threading.Event(), Compactor.apply_policy
+    go_on, apply_policy = threading.Event(), Compactor.apply_policy
 
     def slow(self: Compactor, *given: Any) -> KeyedEntry:
         assert go_on.wait(120)
-        return by_rule(self, *given)
+        return apply_policy(self, *given)
 
     monkeypatch.setattr(Compactor, "apply_policy", slow)
     store = opened(tmp_path)
@@ -229,10 +229,10 @@ class Quiet(CheckpointListener):
 def test_a_failure_is_logged_and_the_compaction_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    by_rule = Compactor.apply_policy
+    apply_policy = Compactor.apply_policy
 
     def failing(self: Compactor, *given: Any) -> KeyedEntry:
-        by_rule(self, *given)
+        apply_policy(self, *given)
         raise StorageError("the disk is full")
 
     class Ears(Quiet, CompactionListener):
