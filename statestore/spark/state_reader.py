@@ -25,7 +25,7 @@ from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
 from statestore.spark.tasks import map_in_arrow, numbers
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 
 __all__ = [
@@ -83,7 +83,7 @@ def dataframe(
     parallelism = len(per_subtask)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
                 reads = per_subtask[subtask]
@@ -121,7 +121,7 @@ class SubtaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a subtask's rows. Called on an executor, once per Spark partition."""
-        settle()
+        warm_up_worker()
         assert isinstance(partition, SubtaskPartition)
         storage, entry, reads = partition.storage, partition.entry, partition.reads
         verify, now_ms = self._verify, self._now_ms
@@ -141,11 +141,11 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
             return FORMAT
 
         def schema(self) -> StructType:
-            settle()  # Spark also plans in workers
+            warm_up_worker()  # Spark also plans in workers
             return spark_schema(resolve(self.options).entry.state.schema)
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            settle()
+            warm_up_worker()
             return SubtaskReader(resolve(self.options))
 
     spark.dataSource.register(KeyedStateDataSource)
@@ -200,7 +200,7 @@ def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None)
         return KeysInUse(few, int(_with_null(few).sum()))
 
     def each_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         for batch in batches:
             nulls = _with_null(batch)
             yield from _once(batch.filter(pa.array(~nulls))).to_batches()
@@ -259,7 +259,7 @@ def dataframe_of_keys(
         return unexpired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         cache = _cache(cache_bytes, lookup)
         for batch in batches:
             for subtask in batch.column(0).to_pylist():

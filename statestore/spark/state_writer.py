@@ -58,7 +58,7 @@ from statestore.spark.cached_rows import few_cached, many_cached, rows_cached, s
 from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 
 __all__ = [
     "change_frame",
@@ -192,7 +192,7 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
         return cached
 
     def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         held, size = [], 0
         for batch in batches:
             held.append(batch)
@@ -419,7 +419,7 @@ def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
     """Return the task that writes rows in the Spark partition where they are."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         rows = _in_place(keyed_batches(batches, target.state), target, owners, is_sorted)
         yield _outcome(lambda: write_grouped(rows, target))
 
@@ -439,7 +439,7 @@ def _write_against(
     state = against.state
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         subtask = _partition() if unseen is None else unseen[_partition()]
         # For subtasks without rows the batches are empty, but they must still be consumed.
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-__all__ = ["settle", "until_closed"]
+__all__ = ["until_closed", "warm_up_worker"]
 
 _TASKS: list[None] = []
 
@@ -21,7 +21,7 @@ _GONE = 1
 """The result of ``worker`` if the process must end."""
 
 
-def settle() -> None:
+def warm_up_worker() -> None:
     """Prepare this worker for several tasks; call it at the start of each task.
 
     A worker collects garbage after every task. This traverses all objects of pyarrow, numpy and

@@ -36,7 +36,7 @@ from statestore.rows.input_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.lossless_cast import UnfitError
 from statestore.rows.python_values import Place, row_place, shown
 from statestore.spark.compat import arrow_schema_of
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
@@ -150,7 +150,7 @@ class ProcessorTask:
 
         Raises ProcessorError for an error in the processor, with the current key and its key group.
         """
-        settle()
+        warm_up_worker()
         out = _Given(self)
         handle = Handle(self.clock, self.variables)
         self._guarded("init", None, lambda: self.processor.init(handle))  # type: ignore[arg-type]

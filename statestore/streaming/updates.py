@@ -25,7 +25,7 @@ from statestore.rows.python_values import dictionaries, shown_values
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 from statestore.streaming.planned import MicroBatch
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class _KeyTask:
         Raises:
             ProcessorError: For an error in the function, and for a result that cannot be stored.
         """
-        settle()
+        warm_up_worker()
         events, old = _cast(events, self._taken), _cast(state, self._stored)
         first = events if events.num_rows else old
         values: tuple[Any, ...] = ()

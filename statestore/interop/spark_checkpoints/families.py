@@ -43,7 +43,7 @@ from statestore.spark.structs import (
     rebuilt,
 )
 from statestore.spark.tasks import map_in_arrow
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 
 __all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
 
@@ -137,7 +137,7 @@ def _with_positions(rows: DataFrame) -> DataFrame:
 
 
 def _number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    settle()
+    warm_up_worker()
     last, position = None, 0
     for batch in batches:
         if not batch.num_rows:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 
 from statestore.errors import StateStoreError
 from statestore.spark.tasks import Task, map_in_arrow
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 
 __all__ = ["CODEC", "Provider", "write_state"]
@@ -63,7 +63,7 @@ def write_state(
 
 def _write(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        warm_up_worker()
         context = TaskContext.get()
         assert context is not None, "this must run in a Spark task"
         number = context.partitionId()

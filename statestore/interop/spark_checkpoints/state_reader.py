@@ -21,7 +21,7 @@ from statestore.rows.digests import rows_digest
 from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow
-from statestore.spark.workers import settle
+from statestore.spark.workers import warm_up_worker
 
 __all__ = [
     "ObservedState",
@@ -120,7 +120,7 @@ def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Observe
 
 def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count and digest the rows of each batch; all rows of a batch are in one state partition."""
-    settle()
+    warm_up_worker()
     for batch in batches:
         partition, misplaced, *_ = batch.columns
         state = pa.RecordBatch.from_arrays(batch.columns[2:], names=batch.schema.names[2:])
