@@ -2,8 +2,8 @@
 
 The rules cover job graphs and operator ids; partitioners and the wiring of subtasks; the
 redistribution of operator state; the parallelism of a batch vertex and the input of its subtasks;
-the placement of subtasks in slots; restarts of a failed job; and the retention of completed
-checkpoints and their shared files. No module here reads or writes a store.
+the placement of subtasks in slots; and restarts of a failed job. No module here reads or writes a
+store.
 """
 
 from statestore.jobgraph.adaptive import ConsumedInput
@@ -22,7 +22,6 @@ from statestore.jobgraph.partitioners import (
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute
 from statestore.jobgraph.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from statestore.jobgraph.restart import strategy_of as restart_strategy_of
-from statestore.jobgraph.retention import Retention, SharedFiles
 from statestore.jobgraph.slots import assign_by_locality, place_subtasks, slots_per_group
 
 __all__ = [
@@ -42,8 +41,6 @@ __all__ = [
     "Rebalance",
     "RedistributionMode",
     "Rescale",
-    "Retention",
-    "SharedFiles",
     "Shuffle",
     "assign_by_locality",
     "operator_id",

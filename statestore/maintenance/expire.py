@@ -28,7 +28,7 @@ from statestore.format.handles import Handle
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
-from statestore.jobgraph.retention import RetainedCheckpoint, Retention
+from statestore.jobgraph.parallelism import check_positive
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 
@@ -72,16 +72,14 @@ def expire(
     can be repeated. Raises InvalidArgumentError for a ``retain`` below one or a negative age,
     MalformedManifestError for an unreadable savepoint or pin, or StorageError.
     """
-    retention = Retention(1 if retain is None else retain)
+    retained = check_positive("retain", 1 if retain is None else retain)
     if older_than_ms is not None and older_than_ms < 0:
         raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
     # Only this is kept of each manifest, because manifests may be large and numerous.
-    known = _taken_ms(catalog, ids) if len(ids) > retention.limit else {}
-    for checkpoint_id in known:
-        retention, _ = retention.add(RetainedCheckpoint(checkpoint_id))
+    known = _taken_ms(catalog, ids) if len(ids) > retained else {}
     # An unreadable checkpoint does not count as one of the retained ones.
-    lowest = retention.lowest or 0
+    lowest = min(sorted(known)[-retained:], default=0)
     surplus = [one for one in ids if one < lowest]
     if surplus and older_than_ms is not None:
         taken = known | _written_ms(catalog, {*ids} - {*known})

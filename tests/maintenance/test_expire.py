@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -19,8 +20,16 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over, take, whole
 from tests.support.held import count_held
+from tests.support.vectors import cases
 
 pytestmark = pytest.mark.slow
+
+# A store's savepoints are no checkpoints, so only Flink's histories without savepoints apply.
+FLINK: Final = [
+    case
+    for case in cases("checkpoints", "retention")
+    if "out" in case and all(event["kind"] == "checkpoint" for event in case["in"]["events"])
+]
 
 
 @pytest.fixture
@@ -54,6 +63,16 @@ def test_the_newest_checkpoints_and_their_files_stay(folder: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     take(store, 5)
     assert store.checkpoints() == (3, 4, 5)
+
+
+@pytest.mark.parametrize("case", FLINK, ids=lambda case: f"retain {case['in']['retain']}")
+def test_flink_retains_the_same_checkpoints(tmp_path: Path, case: dict[str, Any]) -> None:
+    store = over(LocalStorage(str(tmp_path / "store")))
+    for event, expected in zip(case["in"]["events"], case["out"], strict=True):
+        take(store, event["id"])
+        done = store.maintenance.expire(retain=case["in"]["retain"])
+        assert list(store.checkpoints()) == list(done.kept) == expected["retained"]
+        assert max(done.expired, default=None) == expected["subsumed"]
 
 
 def test_a_dry_run_changes_nothing(folder: Path) -> None:
@@ -137,7 +156,7 @@ def test_a_tombstone_is_readable_text(folder: Path) -> None:
 
 @pytest.mark.parametrize("retain", [0, -1, True, 1.5, "3"])
 def test_the_number_to_retain_is_checked(folder: Path, retain: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="retain"):
+    with pytest.raises(InvalidArgumentError, match="retain must be an int of 1 or more"):
         store_in(folder).maintenance.expire(retain=retain)
     assert store_in(folder).checkpoints() == (1, 2, 3, 4)
 
