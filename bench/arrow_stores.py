@@ -33,7 +33,7 @@ def store_rows(folder: Path, rows: pa.Table, *, file_bytes: int | None) -> Keyed
         layout, options = "ranged", ParquetOptions(file_bytes=max(file_bytes, 1))
     store = StateStore.open(str(folder), table_format="parquet", layout=layout, parquet=options)
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
-        entry: KeyedEntry = checkpoint.keyed(
+        entry: KeyedEntry = checkpoint.write_keyed(
             UID, NAME, rows, key="user", max_parallelism=MAX_PARALLELISM
         )
     return entry

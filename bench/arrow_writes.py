@@ -182,7 +182,7 @@ def _runs(
 
     def snapshot(name: str) -> None:
         with store.snapshot(parallelism=PROCESSES) as checkpoint:
-            state = checkpoint.declare(
+            state = checkpoint.declare_keyed(
                 "bench", "state", schema, key="user", max_parallelism=MAX_PARALLELISM
             )
             for subtask, worker in enumerate(workers):

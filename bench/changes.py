@@ -85,7 +85,7 @@ def _changes(share: float) -> str:
 
 def _full(store: StateStore, rows: DataFrame, sizes: dict[str, int]) -> None:
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        entry = checkpoint.keyed(
+        entry = checkpoint.write_keyed(
             "bench", "state", rows, key="user", max_parallelism=MAX_PARALLELISM
         )
     sizes[FULL] = entry.size_bytes
@@ -93,7 +93,7 @@ def _full(store: StateStore, rows: DataFrame, sizes: dict[str, int]) -> None:
 
 def _part(store: StateStore, rows: DataFrame, share: float, sizes: dict[str, int]) -> None:
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        entry = checkpoint.changes("bench", "state", rows, key="user")
+        entry = checkpoint.write_changes("bench", "state", rows, key="user")
     sizes[_changes(share)] = entry.layers[-1].entry.size_bytes
 
 
@@ -103,19 +103,21 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     base = state_table(rows)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        checkpoint.keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
+        checkpoint.write_keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
     seconds, amplification = [], []
     for upserts, deletes in _random_changes(base):
         start = time.perf_counter()
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.changes("bench", "state", upserts, deletes, key="user")
+            checkpoint.write_changes("bench", "state", upserts, deletes, key="user")
         seconds.append(time.perf_counter() - start)
         amplification.append(_amplification(checkpoint.manifest.keyed[0]))
     entry = store.manifest().keyed[0]
     full = StateStore.open(str(folder / "full"), table_format="parquet")
     with full.snapshot(parallelism=PARALLELISM) as checkpoint:
         merged = pa.concat_tables(list(_subtasks(store))).drop_columns(["key_group"])
-        checkpoint.keyed("bench", "state", merged, key="user", max_parallelism=MAX_PARALLELISM)
+        checkpoint.write_keyed(
+            "bench", "state", merged, key="user", max_parallelism=MAX_PARALLELISM
+        )
     reads: Runs = {
         READ_FULL: partial(_read, full),
         READ_LAYERED: partial(_read, store),
@@ -198,7 +200,7 @@ def _stream(
 ) -> list[float]:
     """Return the seconds of ``count`` checkpoints that each change a share of the rows."""
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        checkpoint.keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
+        checkpoint.write_keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
     random, seconds = np.random.default_rng(7), []
     for _ in range(count):
         chosen = random.choice(base.num_rows, int(base.num_rows * share), replace=False)
@@ -206,7 +208,7 @@ def _stream(
         time.sleep(pause)
         start = time.perf_counter()
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.changes("bench", "state", changed)
+            checkpoint.write_changes("bench", "state", changed)
         seconds.append(time.perf_counter() - start)
     return seconds
 

@@ -45,7 +45,7 @@ def modules_of(flow: Callable[[], object]) -> list[str]:
 def snapshot(store: StateStore) -> None:
     """Store a table as keyed state, partitioned by key group."""
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=16, layout="ranged")
+        checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=16, layout="ranged")
 
 
 def restore(store: StateStore) -> None:
@@ -56,15 +56,15 @@ def restore(store: StateStore) -> None:
 def change(store: StateStore) -> None:
     """Change some rows; the layers are folded into the base in the background."""
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.changes("u", "n", ROWS.slice(0, 400), key="k")
+        checkpoint.write_changes("u", "n", ROWS.slice(0, 400), key="k")
 
 
 def element(store: StateStore) -> None:
     """Write an operator's elements and redistribute them to other subtasks."""
     with store.snapshot(parallelism=4) as checkpoint:
         checkpoint.carry_rest()
-        checkpoint.split("source", "offsets", OFFSETS)
-    store.restore(parallelism=3).operator("source", "offsets").subtask(1)
+        checkpoint.write_split("source", "offsets", OFFSETS)
+    store.restore(parallelism=3).operator_state("source", "offsets").subtask(1)
 
 
 FLOWS = {"snapshot": snapshot, "restore": restore, "change": change, "operator element": element}

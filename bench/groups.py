@@ -75,7 +75,9 @@ def _measured(
 
 def _snapshot(store: StateStore, rows: Any, groups: int) -> None:
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
-        checkpoint.keyed("bench", "state", rows, key="user", max_parallelism=groups, layout="auto")
+        checkpoint.write_keyed(
+            "bench", "state", rows, key="user", max_parallelism=groups, layout="auto"
+        )
 
 
 def _arrow(restored: RestoredKeyedState) -> None:

@@ -36,7 +36,7 @@ STATES, FILES, FILE_BYTES = 200, 512, 2**30
 KEPT = 4
 MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
 STEPS = {
-    "begin": "store.snapshot(parallelism=512).give_up()",
+    "begin": "store.snapshot(parallelism=512).abandon()",
     "begin, carry all, commit": """
 with store.snapshot(parallelism=512) as checkpoint:
     checkpoint.carry_rest()""",

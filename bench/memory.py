@@ -48,10 +48,10 @@ _ROOT = Path(__file__).resolve().parent.parent
 STEPS = {
     "snapshot": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.keyed("u", "s", batches(0, rows), key="k", max_parallelism=key_groups)""",
+    checkpoint.write_keyed("u", "s", batches(0, rows), key="k", max_parallelism=key_groups)""",
     "changes": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
+    checkpoint.write_changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
     "restore": """
 for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
     pass""",
@@ -65,7 +65,7 @@ assert store.restore(parallelism=1).keyed("u", "s").lazy(0).get(rows // 2)""",
     "verify --deep": """assert store.maintenance.verify("all", deep=True).is_intact""",
     "comparison": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.changes_against("u", "s", batches(rows // 4, rows))""",
+    checkpoint.write_changes_against("u", "s", batches(rows // 4, rows))""",
     "compact": """store.maintenance.compact()""",
     # Enough keys for one in each of 128 key groups.
     "edit": """
@@ -86,7 +86,7 @@ repack_savepoint(
 from bench.memory_spark import spark, spark_rows
 with open_store(folder, spark()).snapshot(parallelism=1) as checkpoint:
     checkpoint.drop("u", "s")
-    checkpoint.keyed("u", "s2", spark_rows(rows), key="k", max_parallelism=key_groups)""",
+    checkpoint.write_keyed("u", "s2", spark_rows(rows), key="k", max_parallelism=key_groups)""",
     "restore, Spark": """
 from bench.memory_spark import spark
 frame = open_store(folder, spark()).restore(parallelism=1).keyed("u", "s2").to_spark()

@@ -66,7 +66,7 @@ def _write(url: str) -> None:
     ]
     store = StateStore.open(url, table_format="parquet")
     with store.snapshot(parallelism=OLD_READERS) as checkpoint:
-        checkpoint.union(UID, NAME, elements)
+        checkpoint.write_union(UID, NAME, elements)
 
 
 def _deal(url: str, readers: int) -> list[str]:
@@ -75,7 +75,7 @@ def _deal(url: str, readers: int) -> list[str]:
 
 
 def _dealt(store: StateStore, readers: int) -> list[str]:
-    state = store.restore().operator(UID, NAME)
+    state = store.restore().operator_state(UID, NAME)
     parts = per_subtask_offsets(state.per_old_subtask(), readers, mode=state.entry.state.mode)
     return [starting_offsets_json(part) for part in parts]
 
@@ -93,7 +93,7 @@ def _read_alone(url: str, readers: int) -> int:
     storage = CountingStorage(url)
     own = assign_partitions(((TOPIC, number) for number in range(ELEMENTS)), readers)[0]
     wanted = [partition for _, partition in own]
-    state = StateStore.from_storage(storage).restore(parallelism=readers).operator(UID, NAME)
+    state = StateStore.from_storage(storage).restore(parallelism=readers).operator_state(UID, NAME)
     elements = state.subtask(0, where={"partition": wanted})
     assert {SourceOffset(**element) for element in elements} == {
         SourceOffset(TOPIC, partition, 1_000_003 * partition) for partition in wanted

@@ -35,7 +35,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         store = StateStore.open(url, table_format="parquet", layout="auto")
         for _ in range(number):
             with store.snapshot(parallelism=2) as taken:
-                taken.keyed("u", "s", pa.table({"k": [1]}), key="k", max_parallelism=8)
+                taken.write_keyed("u", "s", pa.table({"k": [1]}), key="k", max_parallelism=8)
     _make_large(large)
     shown, listed = f"the newest of {SHOWN} checkpoints", f"the newest of {rows:,} checkpoints"
     manifest = f"manifest of {STATES} states of {GROUPS:,} key groups"
@@ -70,4 +70,4 @@ def _make_large(url: str) -> None:
     table = pa.table({"k": keys, "n": keys})
     with store.snapshot(parallelism=PARALLELISM) as taken:
         for number in range(STATES):
-            taken.keyed("u", f"s{number}", table, key="k", max_parallelism=GROUPS)
+            taken.write_keyed("u", f"s{number}", table, key="k", max_parallelism=GROUPS)

@@ -32,7 +32,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     table = zipf_table(rows)
     store = StateStore.open(str(folder), table_format="parquet")
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             UID, NAME, table, key="user", namespace="window", max_parallelism=MAX_PARALLELISM
         )
     heaviest = Counter(table.column("user").to_pylist()).most_common(1)[0][1]

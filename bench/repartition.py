@@ -84,7 +84,9 @@ def rates(folder: Path, rows: int, repeats: int) -> list[Figure]:
     spark = _session()
     store = StateStore.open(str(folder / "rates"), spark=spark)
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
-        checkpoint.keyed("bench", "state", state_rows(spark, rows), key="user", max_parallelism=128)
+        checkpoint.write_keyed(
+            "bench", "state", state_rows(spark, rows), key="user", max_parallelism=128
+        )
     runs: dict[str, Callable[[], object]] = {
         _ARROW: partial(_restore_arrow, store, rows),
         _SPARK: partial(_restore_spark, store),
@@ -128,7 +130,7 @@ def _stored(spark: SparkSession, folder: Path, checkpoint: Path) -> StateStore:
     frame = _state(spark, checkpoint).select("key.*", "value.*")
     store = StateStore.open(str(folder / "store"), spark=spark)
     with store.snapshot(parallelism=WRITTEN_AT) as taken:
-        taken.keyed("bench", "state", frame, key="user", max_parallelism=128)
+        taken.write_keyed("bench", "state", frame, key="user", max_parallelism=128)
     return store
 
 

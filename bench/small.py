@@ -98,11 +98,11 @@ def _taken(
 def write_small(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str) -> None:
     """Write all states, from the rows of any engine."""
     options: dict[str, Any] = {"key": "user", "max_parallelism": KEY_GROUPS, "layout": layout}
-    checkpoint.keyed("users", "totals", given["totals"], **options)
-    checkpoint.map("users", "routes", given["routes"], map_key="to", **options)
-    checkpoint.list("users", "last", given["last"], position="at", **options)
-    checkpoint.split("source", "offsets", [[{"partition": 0, "offset": 1}], [], [], []])
-    checkpoint.union("users", "unkeyed", [[{"n": 1}], [], [], []])
+    checkpoint.write_keyed("users", "totals", given["totals"], **options)
+    checkpoint.write_map("users", "routes", given["routes"], map_key="to", **options)
+    checkpoint.write_list("users", "last", given["last"], position="at", **options)
+    checkpoint.write_split("source", "offsets", [[{"partition": 0, "offset": 1}], [], [], []])
+    checkpoint.write_union("users", "unkeyed", [[{"n": 1}], [], [], []])
 
 
 def _seconds(run: Callable[[], None], repeats: int) -> list[float]:

@@ -111,7 +111,7 @@ class _State:
 
     def _snapshot(self, rows: DataFrame, *, co_located: bool) -> None:
         with self._store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "bench",
                 "state",
                 rows,

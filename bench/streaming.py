@@ -149,7 +149,7 @@ def _preloaded(spark: SparkSession, folder: Path, rows: int) -> StateStore:
     store = StateStore.open(str(folder), spark=spark, table_format="parquet")
     every = every_key(spark, rows)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "bench",
             "totals",
             every.select("user", F.lit(1).cast("long").alias("n"), F.col("amount").alias("total")),

@@ -108,10 +108,10 @@ class Reminded:
                 "max_parallelism": MAX_PARALLELISM,
                 "hash_scheme": "flink-sql",
             }
-            checkpoint.keyed(UID, "total", pa.table({"user": user, "n": number}), **options)
+            checkpoint.write_keyed(UID, "total", pa.table({"user": user, "n": number}), **options)
             options |= {"kind": "timers", "entry": "expiration", "time_domain": "processing"}
             timers = pa.table({"user": user, "expiration": at})
-            checkpoint.keyed(UID, "timers", timers, **options)
+            checkpoint.write_keyed(UID, "timers", timers, **options)
         self.run(self.query(self._store(), HELD_BYTES))
 
     def timed(self) -> float:

@@ -62,7 +62,7 @@ def redistribute_offsets(
     # Restore at the checkpoint's own parallelism: a source may have more subtasks than the job's
     # keyed states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)
-    state = checkpoint.operator(settings.offsets.uid, settings.offsets.name)
+    state = checkpoint.operator_state(settings.offsets.uid, settings.offsets.name)
     old, mode = state.per_old_subtask(), state.entry.state.mode
     kafka = check(settings, old, progress)
     reported: Sequence[Sequence[object] | None] = old if kafka is None else kafka.lists

@@ -60,7 +60,7 @@ class Restore:
         for state in settings.keyed:  # before Spark starts, so that a wrong name fails fast
             known.keyed(state.uid, state.name)
         for state in settings.operator:
-            known.operator(state.uid, state.name)
+            known.operator_state(state.uid, state.name)
         spark = session(
             settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
         )
@@ -138,7 +138,7 @@ def _operator(
     settings: RestoreSettings, restored: RestoredCheckpoint, spark: SparkSession
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
     for state in settings.operator:
-        operator = restored.operator(state.uid, state.name)
+        operator = restored.operator_state(state.uid, state.name)
         lists = [*operator.subtasks()]
         yield state, element_rows(spark, operator.entry.state.schema.to_json(), lists)
 
@@ -149,7 +149,7 @@ def _entries(
     for state in settings.keyed:
         yield state, restored.keyed(state.uid, state.name).entry
     for state in settings.operator:
-        yield state, restored.operator(state.uid, state.name).entry
+        yield state, restored.operator_state(state.uid, state.name).entry
 
 
 def _state(

@@ -165,9 +165,9 @@ def _put(
 ) -> Entry:
     if isinstance(state, OperatorSettings):
         put = {
-            "split": checkpoint.split,
-            "union": checkpoint.union,
-            "broadcast": checkpoint.broadcast,
+            "split": checkpoint.write_split,
+            "union": checkpoint.write_union,
+            "broadcast": checkpoint.write_broadcast,
         }[state.mode]
         return put(state.uid, state.name, rows)
     options: dict[str, Any] = {
@@ -183,10 +183,10 @@ def _put(
         "dropped": state.dropped,
     }
     if state.changes == "off":
-        return checkpoint.keyed(state.uid, state.name, rows, **options)
+        return checkpoint.write_keyed(state.uid, state.name, rows, **options)
     if state.changes == "upserts":
-        return checkpoint.changes(state.uid, state.name, rows, **options)
-    return checkpoint.changes_against(state.uid, state.name, rows, **options)
+        return checkpoint.write_changes(state.uid, state.name, rows, **options)
+    return checkpoint.write_changes_against(state.uid, state.name, rows, **options)
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:

@@ -117,8 +117,8 @@ class StateStore:
                 the same files without a log. It is recorded in the store and can be omitted later.
                 :meth:`snapshot` refuses another value, and reads accept both.
             layout: the default layout of keyed states in files: ``auto``, the default,
-                ``partitioned`` or ``ranged``, as for ``checkpoint.keyed``. A new store records it,
-                and :meth:`snapshot` refuses another value.
+                ``partitioned`` or ``ranged``, as for ``checkpoint.write_keyed``. A new store
+                records it, and :meth:`snapshot` refuses another value.
             storage_options: options for the service's fsspec file system; Spark's ``s3a`` receives
                 them for this bucket.
             parquet: how data files are written.
@@ -290,7 +290,7 @@ class StateStore:
 
             def keep(frame: DataFrame, batch_id: int) -> None:
                 with store.snapshot(parallelism=4, batch=("totals", batch_id)) as checkpoint:
-                    checkpoint.keyed("totals-by-user", "totals", totals_of(frame), key="user_id")
+                    checkpoint.write_keyed("totals", "by-user", totals_of(frame), key="user_id")
 
             stream.writeStream.foreachBatch(keep).start()
 
@@ -374,8 +374,8 @@ class StateStore:
             max_parallelism: usually omitted. It may be a multiple or a divisor of the stored one.
                 In that case the stored key groups are read as that many, without rewriting. If it
                 is a multiple, more rows are read than kept (``.plan.read_amplification``), and rows
-                are ordered by stored key group. To write the next snapshot with it, use ``keyed(…,
-                max_parallelism=…, regroup=True)``.
+                are ordered by stored key group. To write the next snapshot with it, use
+                ``write_keyed(…, max_parallelism=…, regroup=True)``.
             bytes_per_task: the approximate number of bytes per subtask with ``parallelism="auto"``;
                 by default 16 MiB.
             graph: a job graph. Its operators find their state by operator id, each at its own

@@ -180,4 +180,6 @@ def test_options_are_arguments_as_all_others() -> None:
 
 def test_help_shows_the_options() -> None:
     assert list(inspect.signature(with_options).parameters) == ["uid", "key", "size"]
-    assert {"namespace", "ttl", "kind"} <= {*inspect.signature(CheckpointWriter.keyed).parameters}
+    assert {"namespace", "ttl", "kind"} <= {
+        *inspect.signature(CheckpointWriter.write_keyed).parameters
+    }

@@ -28,9 +28,9 @@ def take(store: StateStore, last: int) -> None:
     """Take a checkpoint whose names, keys and values would be a script."""
     rows = [{EVIL: EVIL, "m": f"{EVIL}{i}", "n": i if i else last} for i in range(10)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map(EVIL, EVIL, rows, key=EVIL, map_key="m", max_parallelism=MAX)
-        checkpoint.keyed("plain", "n", [{"k": i, "n": i} for i in range(100)], key="k")
-        checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}, {"p": 2}]])
+        checkpoint.write_map(EVIL, EVIL, rows, key=EVIL, map_key="m", max_parallelism=MAX)
+        checkpoint.write_keyed("plain", "n", [{"k": i, "n": i} for i in range(100)], key="k")
+        checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}, {"p": 2}]])
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_as_text_it_is_short(store: StateStore, ask: Ask) -> None:
 def test_a_restored_state_says_what_it_is(store: StateStore) -> None:
     restored = store.restore(parallelism=3)
     assert "'n' of operator 'plain'" in repr(restored.keyed("plain", "n"))
-    assert "'offsets' of operator 'source'" in repr(restored.operator("source", "offsets"))
+    assert "'offsets' of operator 'source'" in repr(restored.operator_state("source", "offsets"))
 
 
 def test_a_store_shows_its_newest_checkpoints_and_reads_no_other(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_store_shows_its_newest_checkpoints_and_reads_no_other(tmp_path: Path)
     store = StateStore.from_storage(storage, table_format="parquet")
     for n in range(MOST_BARS + 3):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", [{"k": 1, "n": n}], key="k", max_parallelism=1)
+            checkpoint.write_keyed("u", "s", [{"k": 1, "n": n}], key="k", max_parallelism=1)
     (tmp_path / manifest_path(MOST_BARS)).write_bytes(b"{")
     for unread in (1, 2, 3):
         (tmp_path / manifest_path(unread)).unlink()
@@ -134,7 +134,7 @@ def test_of_a_long_history_the_oldest_are_not_read(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     for n in range(MOST_BARS + 1):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", [{"k": 1, "n": n}], key="k", max_parallelism=1)
+            checkpoint.write_keyed("u", "s", [{"k": 1, "n": n}], key="k", max_parallelism=1)
     (tmp_path / manifest_path(1)).write_bytes(b"{")
     assert "cannot be read" not in words(store)
 
@@ -222,7 +222,7 @@ def test_a_key_shows_its_rows(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = pa.table({"k": ["a", "a"], "m": [1, 2], "v": [7, 8]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     found = drawn(store.inspect.key("a"))
     assert [cell.text for cell in found.iter("td")] == ["a", "1", "7", "a", "2", "8"]
 

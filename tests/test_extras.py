@@ -57,7 +57,7 @@ import pyarrow as pa
 from statestore import StateStore
 store = StateStore.open(url)
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.keyed("op", "state", pa.table({"k": [1, 2], "v": [3, 4]}), key=["k"])
+    checkpoint.write_keyed("op", "state", pa.table({"k": [1, 2], "v": [3, 4]}), key=["k"])
 """
 PAGES = (
     STORE + "command('ui', '--store', url)",
@@ -139,7 +139,7 @@ CORE = (
     STORE
     + """
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.changes("op", "state", upserts=pa.table({"k": [2, 3], "v": [5, 6]}))
+    checkpoint.write_changes("op", "state", upserts=pa.table({"k": [2, 3], "v": [5, 6]}))
 restored = store.restore(parallelism=3)
 batches = [restored.keyed("op", "state").to_arrow(subtask).read_all() for subtask in range(3)]
 assert sorted(pa.concat_tables(batches)["v"].to_pylist()) == [3, 5, 6]

@@ -41,12 +41,12 @@ def test_an_old_store_restores(store: StateStore, checkpoint: int, parallelism: 
         assert restored.keyed("golden", "by number").get(user) == [
             {"user": user, "n": n} for n in range(2)
         ]
-    offsets = restored.operator("source", "offsets")
+    offsets = restored.operator_state("source", "offsets")
     assert offsets.subtask(parallelism - 1) == [{"partition": 0, "offset": 7}]
-    splits = restored.operator("source", "splits")
+    splits = restored.operator_state("source", "splits")
     dealt = [element["split"] for i in range(parallelism) for element in splits.subtask(i)]
     assert dealt == ["a", "b", "c"]
-    assert restored.operator("source", "rules").subtask(0) == [{"rule": "x > 1"}]
+    assert restored.operator_state("source", "rules").subtask(0) == [{"rule": "x > 1"}]
 
 
 def test_an_old_store_takes_the_next_checkpoint(store: StateStore, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Pat
     assert all(listed) is (name == "lists_v3")
     assert store.maintenance.verify("all", deep=True).is_intact
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "golden", "n", deletes=[{"user": "u2"}], kind="map", key="user", entry="m"
         )
     last = {k: v for k, v in STATES[4].items() if k[0] != "u2"}

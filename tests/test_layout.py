@@ -32,7 +32,7 @@ def take(store: StateStore, given: pa.Table | None = None, **options: Any) -> La
     """Take a checkpoint; return the layout that its state got."""
     with store.snapshot(parallelism=2) as checkpoint:
         given = rows() if given is None else given
-        checkpoint.keyed("u", "s", given, key="k", max_parallelism=KEY_GROUPS, **options)
+        checkpoint.write_keyed("u", "s", given, key="k", max_parallelism=KEY_GROUPS, **options)
     (entry,) = store.manifest().keyed
     return entry.state.layout
 
@@ -84,7 +84,7 @@ def test_changes_keep_the_layout_until_the_state_is_written_in_full(tmp_path: Pa
     store = opened(tmp_path)
     take(store, layout="partitioned")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", rows(1000))
+        checkpoint.write_changes("u", "s", rows(1000))
     store.maintenance.compact(everything=True)
     (entry,) = store.manifest().keyed
     assert (entry.state.layout, len(entry.handles)) == (Layout.PARTITIONED, KEY_GROUPS)
@@ -139,5 +139,5 @@ def test_a_new_state_reads_no_older_checkpoints(
     held = count_held(monkeypatch)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
-        checkpoint.keyed("new", "s", rows(), key="k", max_parallelism=KEY_GROUPS)
+        checkpoint.write_keyed("new", "s", rows(), key="k", max_parallelism=KEY_GROUPS)
     assert len(held) <= 2  # the newest, as what it follows and as what it carries

@@ -52,9 +52,9 @@ def listener() -> Iterator[tuple[PrometheusListener, Scrape]]:
 def take(store: StateStore, changes: list[dict[str, object]] | None = None) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         if changes is None:
-            checkpoint.keyed("u", "s", ROWS, key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "s", ROWS, key="k", max_parallelism=4)
         else:
-            checkpoint.changes("u", "s", changes, key="k", max_parallelism=4)
+            checkpoint.write_changes("u", "s", changes, key="k", max_parallelism=4)
 
 
 def test_an_endpoint_tells_what_the_manifests_do(
@@ -105,7 +105,7 @@ def test_without_a_base_the_changed_share_is_not_a_number(
     heard, scrape = listener
     store = StateStore.open(str(tmp_path), table_format="parquet", listeners=[heard])
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.broadcast("u", "rules", [{"rule": 1}])
+        checkpoint.write_broadcast("u", "rules", [{"rule": 1}])
     assert math.isnan(scrape()["changed_share", ""])
 
 

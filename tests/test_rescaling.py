@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 WRITTEN = (ROOT / "docs/RESCALING.md").read_text(encoding="utf-8")
 SECTIONS = {
     1: ("Keys", "key_group_of("),
-    2: ("Source offsets", ".operator("),
+    2: ("Source offsets", ".operator_state("),
     3: ("Operator ids", "statestore plan --graph new.toml"),
     4: ("Chains", "statestore show --graph"),
     5: ("Wiring", "partition(df, "),

@@ -67,7 +67,7 @@ def test_public_names_are_there(site: Path) -> None:
     html = (site / "reference/python.html").read_text(encoding="utf-8")
     names = [name for name in statestore.__all__ if name not in ("__version__", "errors")]
     assert [name for name in names if f'id="statestore.{name}"' not in html] == []
-    for inherited in ("statestore.StateStore.snapshot", "statestore.CheckpointWriter.keyed"):
+    for inherited in ("statestore.StateStore.snapshot", "statestore.CheckpointWriter.write_keyed"):
         assert f'id="{inherited}"' in html
 
 

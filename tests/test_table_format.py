@@ -26,7 +26,7 @@ OTHER = "created with table_format='parquet' .* opened with table_format='delta'
 
 def take(store: StateStore, n: int = 1) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", [{"k": "a", "n": n}], key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", [{"k": "a", "n": n}], key="k", max_parallelism=4)
 
 
 def made(path: Path, table_format: str) -> StateStore:

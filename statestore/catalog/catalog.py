@@ -185,7 +185,7 @@ class Catalog:
         raise InvalidArgumentError(
             f"{self.storage.url} was created with layout={self._layout!r} and cannot be "
             f"opened with layout={wanted!r}; omit layout here, and pass it when you write a "
-            f"state: checkpoint.keyed(…, layout={wanted!r})"
+            f"state: checkpoint.write_keyed(…, layout={wanted!r})"
         )
 
     def checkpoint_ids(self) -> tuple[int, ...]:

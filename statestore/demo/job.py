@@ -203,11 +203,11 @@ def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
     states = job.states
     how: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
-        checkpoint.keyed(AIRCRAFT, "totals", states.totals, **how)
-        checkpoint.map(AIRCRAFT, "routes", states.routes, map_key="route", **how)
-        checkpoint.list(AIRCRAFT, "recent", states.recent, **how)
+        checkpoint.write_keyed(AIRCRAFT, "totals", states.totals, **how)
+        checkpoint.write_map(AIRCRAFT, "routes", states.routes, map_key="route", **how)
+        checkpoint.write_list(AIRCRAFT, "recent", states.recent, **how)
         for name, per_subtask in elements(job).items():
-            checkpoint.union(SOURCE, name, per_subtask)
+            checkpoint.write_union(SOURCE, name, per_subtask)
     return checkpoint.id
 
 
@@ -234,10 +234,12 @@ def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
     for subtask in range(parallelism):
         # Union state: every subtask gets all elements, and keeps the elements of its own
         # partitions.
-        for source_offset in source_offsets(restored.operator(SOURCE, "offsets").subtask(subtask)):
+        for source_offset in source_offsets(
+            restored.operator_state(SOURCE, "offsets").subtask(subtask)
+        ):
             if subtask_of(source_offset.topic, source_offset.partition, parallelism) == subtask:
                 offsets[source_offset.partition] = source_offset.offset
-        for count in restored.operator(SOURCE, "unkeyed").subtask(subtask):
+        for count in restored.operator_state(SOURCE, "unkeyed").subtask(subtask):
             if subtask_of(count["topic"], count["partition"], parallelism) == subtask:
                 unkeyed[count["partition"]] = count["flights"]
     keyed = (restored.keyed(AIRCRAFT, name) for name in ("totals", "routes", "recent"))

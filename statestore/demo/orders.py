@@ -80,7 +80,7 @@ def run(source: OrderSource, store: StateStore, parallelism: int) -> dict[str, A
     )
     with store.snapshot(parallelism=parallelism) as checkpoint:
         _put(checkpoint, come, old)
-        checkpoint.split(SOURCE, OFFSETS, [offset_elements(each) for each in offsets])
+        checkpoint.write_split(SOURCE, OFFSETS, [offset_elements(each) for each in offsets])
     entry = checkpoint.manifest.keyed_entry(UID, STATE)
     newest = entry.layers[-1].entry if entry.layers else entry
     return {
@@ -124,7 +124,7 @@ def _restored_offsets(old: RestoredCheckpoint | None, parallelism: int) -> PerSu
     """Return the offsets at which each subtask continues."""
     if old is None:
         return ((),) * parallelism
-    state = old.operator(SOURCE, OFFSETS)
+    state = old.operator_state(SOURCE, OFFSETS)
     return tuple(tuple(map(source_offset, elements)) for elements in state.subtasks())
 
 
@@ -143,14 +143,14 @@ def _moved(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
 def _put(checkpoint: Any, come: DataFrame, old: RestoredCheckpoint | None) -> None:
     """Write the totals: all of them in the first checkpoint, later only changed customers."""
     if old is None:
-        checkpoint.keyed(UID, STATE, come, key="customer", max_parallelism=MAX_PARALLELISM)
+        checkpoint.write_keyed(UID, STATE, come, key="customer", max_parallelism=MAX_PARALLELISM)
         return
     state = old.keyed(UID, STATE).to_spark().drop("key_group")
     before = state.select("customer", *(F.col(name).alias(f"old_{name}") for name in _ADDED))
     added = [(F.col(n) + F.coalesce(F.col(f"old_{n}"), F.lit(0))).alias(n) for n in _ADDED]
     changed = come.join(before, "customer", "left").select("customer", *added, "last_id")
     # By id: the changes are relative to the restored checkpoint, even if there is a newer one.
-    checkpoint.changes(UID, STATE, changed, base=old.checkpoint_id, key="customer")
+    checkpoint.write_changes(UID, STATE, changed, base=old.checkpoint_id, key="customer")
 
 
 _ADDED = ("orders", "cents")

@@ -230,7 +230,7 @@ def compare(
         found = restored.keyed(AIRCRAFT, name).to_spark().drop("key_group")
         differing[AIRCRAFT, name] = differing_rows(found, expected)
     for name, per_subtask in elements(uninterrupted).items():
-        stored = restored.operator(SOURCE, name).per_old_subtask()
+        stored = restored.operator_state(SOURCE, name).per_old_subtask()
         differing[SOURCE, name] = _differing_elements(stored, per_subtask)
     other = reference.manifest()
     return [

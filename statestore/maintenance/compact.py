@@ -142,7 +142,7 @@ def compact(
             with writer.compacting():
                 done = _compacted(compactor, plans, writer, progress)
             carry_others(writer, manifest, {(one.state.uid, one.state.name) for one in done})
-            writer.say_origin(_origin(manifest, wanted, plans))
+            writer.record_origin(_origin(manifest, wanted, plans))
         new = writer.id
     return CompactReport(
         store=catalog.storage.url,

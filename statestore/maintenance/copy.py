@@ -180,7 +180,7 @@ def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str |
             "writer": manifest.writer.token,
             "created_at_ms": manifest.created_at_ms,
         }
-        writer.say_origin(origin | ({"savepoint": savepoint} if savepoint else {}))
+        writer.record_origin(origin | ({"savepoint": savepoint} if savepoint else {}))
     return writer.id
 
 

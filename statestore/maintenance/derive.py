@@ -102,7 +102,7 @@ class Deriver:
                 begun[number] = writer, like
         except BaseException:
             for writer, _ in begun.values():
-                writer.give_up()
+                writer.abandon()
             raise
         return tuple(begun[number] for number in [*above, *below])
 

@@ -145,7 +145,7 @@ def edit(
             changed = _change(storage, entry, wanted, there, target, owners)
             writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
-            writer.say_origin(_origin(manifest, entry, wanted, changed))
+            writer.record_origin(_origin(manifest, entry, wanted, changed))
         new_id = writer.id
     return EditedState(
         store=storage.url,

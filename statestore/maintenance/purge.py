@@ -511,7 +511,7 @@ def _write_again(
             checkpoint_id, _ = writer.planned
             done, new = remover.without_rows(hit, checkpoint_id)
             writer.collected.carry_written([_without_log(done, logs)], new)
-    writer.say_origin(_origin(seen, manifest))
+    writer.record_origin(_origin(seen, manifest))
     writer.keep_times(manifest)
 
 

@@ -280,7 +280,7 @@ def rekey(
             names = [name for entry in done for name in _names(entry)]
             writer.collected.carry_written(done, names, kept=folder.kept)
             carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
-            writer.say_origin(_origin(manifest, wanted, done))
+            writer.record_origin(_origin(manifest, wanted, done))
         new_id = writer.id
     after = done or [KeyedEntry(state, entries[0].table, ()) for state in states]
     return RekeyReport(

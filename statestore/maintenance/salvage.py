@@ -214,7 +214,7 @@ def salvage(
     new = None
     if damaged and not dry_run:
         with deriver.begin(manifest, seen=seen) as writer:
-            writer.say_origin(origin_of(manifest.checkpoint_id, states))
+            writer.record_origin(origin_of(manifest.checkpoint_id, states))
             writer.record_left_out(lost)
             _write(storage, deriver, writer, manifest, damage, from_older)
         new = writer.id

@@ -495,7 +495,7 @@ class _Export:
         """
         if isinstance(entry, KeyedEntry):
             return self._keyed[uid, entry.state.name]
-        lists = self._restored.operator(uid, entry.state.name).per_old_subtask()
+        lists = self._restored.operator_state(uid, entry.state.name).per_old_subtask()
         bare, placed = element_digests(lists, entry.state.schema)
         if placed != entry.digest:
             raise DamagedFileError(
@@ -510,7 +510,7 @@ class _Export:
             keyed = restored.keyed(uid, name)
             yield from (keyed.to_arrow(i) for i in range(restored.parallelism_of(uid)))
             return
-        for elements in restored.operator(uid, name).subtasks():
+        for elements in restored.operator_state(uid, name).subtasks():
             yield elements_reader(elements, entry.state.schema)
 
     def _advance(self, rows: int) -> None:
@@ -536,7 +536,7 @@ def _total(
             if isinstance(entry, KeyedEntry):
                 total += keyed[operator.uid, entry.state.name].rows
             else:
-                total += restored.operator(operator.uid, entry.state.name).count()
+                total += restored.operator_state(operator.uid, entry.state.name).count()
     return total
 
 

@@ -166,7 +166,7 @@ class RestoredCheckpoint:
             self._catalog, self._spark, plan, verify=self._verify, now_ms=self.now_ms
         )
 
-    def operator(self, uid: str, name: str) -> RestoredOperatorState:
+    def operator_state(self, uid: str, name: str) -> RestoredOperatorState:
         """Return an operator state.
 
         Args:

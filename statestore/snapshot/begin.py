@@ -69,20 +69,22 @@ class CommittedCheckpoint(CheckpointWriter):
         """The checkpoint's number and writer."""
         return self._stored.checkpoint_id, self._stored.writer
 
-    def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
+    def write_keyed(
+        self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]
+    ) -> KeyedEntry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
         return self.manifest.keyed_entry(uid, name)
 
-    def declare(
+    def declare_keyed(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
     ) -> KeyedWriter:
-        """Return a writer whose subtasks write nothing; raises the errors of :meth:`keyed`."""
+        """Return a writer whose subtasks write nothing. Raises the errors of ``write_keyed``."""
         manifest, stored = self.manifest, self.manifest.keyed_entry(uid, name)
         attempt = AttemptId(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
         owners = owners_of(manifest, uid)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
 
-    def changes(
+    def write_changes(
         self,
         uid: str,
         name: str,
@@ -93,10 +95,10 @@ class CommittedCheckpoint(CheckpointWriter):
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Return the stored state; raises the errors of :meth:`keyed`."""
+        """Return the stored state; raises the errors of :meth:`write_keyed`."""
         return self.manifest.keyed_entry(uid, name)
 
-    def changes_against(
+    def write_changes_against(
         self,
         uid: str,
         name: str,
@@ -105,7 +107,7 @@ class CommittedCheckpoint(CheckpointWriter):
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Return the stored state; raises the errors of :meth:`keyed`."""
+        """Return the stored state; raises the errors of :meth:`write_keyed`."""
         return self.manifest.keyed_entry(uid, name)
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
@@ -129,14 +131,14 @@ class CommittedCheckpoint(CheckpointWriter):
         """Return False, because the checkpoint does not take the subtask's files."""
         return False
 
-    def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Return the stored state. Raises StateNotFoundError if the checkpoint lacks it."""
         return self.manifest.operator_entry(uid, name)
 
-    union = split
-    broadcast = split
+    write_union = write_split
+    write_broadcast = write_split
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Do nothing: the checkpoint stays."""
 
     def __enter__(self) -> Self:

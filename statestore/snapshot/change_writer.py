@@ -95,14 +95,14 @@ def write_changes(
     cleared: Any,
     base: int | str,
 ) -> KeyedEntry:
-    """Write the changes, and return the state; see ``CheckpointWriter.changes``."""
+    """Write the changes, and return the state; see ``CheckpointWriter.write_changes``."""
     return _ChangeWriter(collected, request).changes(upserts, deletes, cleared, base)
 
 
 def write_against(
     collected: PendingCheckpoint, request: KeyedRequest, rows: Any, base: int | str
 ) -> KeyedEntry:
-    """Write how all rows differ from a checkpoint; see ``CheckpointWriter.changes_against``."""
+    """Write the differences from a checkpoint; see ``CheckpointWriter.write_changes_against``."""
     return _ChangeWriter(collected, request).changes_against(rows, base)
 
 
@@ -305,6 +305,6 @@ def latest_or(
         f"{other.state} in checkpoint {manifest.checkpoint_id} belongs to another operator, "
         f"because the operator ids differ: {manifest.operators.id_of(uid)} there, "
         f"{attempt.operators.id_of(uid)} in this job. Write the state in full with "
-        "checkpoint.keyed(…). If it is the same operator, give it the same uid, or pass the "
+        "checkpoint.write_keyed(…). If it is the same operator, give it the same uid, or pass the "
         "job graph to the snapshot"
     )

@@ -131,7 +131,7 @@ def refuse_new_times(
     raise InvalidArgumentError(
         f"{stored} has a TTL, but its rows lack the column {ttl.column!r}, so the lifetime of "
         "all rows would restart. Add the timestamps, write only changes with "
-        f"checkpoint.changes(…), which can omit the column, or end the TTL with ttl={OFF!r}"
+        f"checkpoint.write_changes(…), which can omit the column, or end the TTL with ttl={OFF!r}"
     )
 
 

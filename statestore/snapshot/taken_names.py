@@ -86,7 +86,7 @@ class TakenNames:
             f"of state {carried[1]!r} of operator {carried[0]!r}, {table}, because that "
             f"operator was named {written[0]!r} when its state was written. Instead of "
             f"carrying or changing the state of {carried[0]!r}, write it in full in this "
-            f"checkpoint: checkpoint.keyed({carried[0]!r}, {carried[1]!r}, …); or give the "
+            f"checkpoint: checkpoint.write_keyed({carried[0]!r}, {carried[1]!r}, …); or give the "
             "new operator another name"
         )
 

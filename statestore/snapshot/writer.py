@@ -57,13 +57,13 @@ class _Key(TypedDict):
 
 
 class StateOptions(_Key, _Common, total=False):
-    """Options for writing a keyed state of any kind; see :meth:`CheckpointWriter.keyed`."""
+    """Options for writing a keyed state of any kind; see :meth:`CheckpointWriter.write_keyed`."""
 
     co_located: bool
 
 
 class KeyedOptions(StateOptions, _Kind, total=False):
-    """Options for writing a keyed state, including its kind; see :meth:`CheckpointWriter.keyed`."""
+    """The options of :meth:`CheckpointWriter.write_keyed`, including the state's kind."""
 
 
 class ChangeOptions(_Common, _Kind, total=False):
@@ -135,7 +135,9 @@ class CheckpointWriter:
         """The states so far. Commands that derive a checkpoint from another one use this."""
         return self._collected
 
-    def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
+    def write_keyed(
+        self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]
+    ) -> KeyedEntry:
         """Write all rows of a keyed state.
 
         There is one row per key and namespace, unless ``kind`` says otherwise.
@@ -184,20 +186,20 @@ class CheckpointWriter:
         request = self._request(uid, name, **options)
         if rows is None or is_schema(rows):
             raise InvalidArgumentError(
-                f"{request} has no rows; write changes with checkpoint.changes(…), and rows "
-                "of subtasks with checkpoint.declare(…)"
+                f"{request} has no rows; write changes with checkpoint.write_changes(…), and rows "
+                "of subtasks with checkpoint.declare_keyed(…)"
             )
         with self._attempt.measuring.writing(uid, name):
             entry = write_full(self._collected, request, rows, co_located=co_located)
         self._collected.rewritten.add((uid, name))
         return entry
 
-    def declare(
+    def declare_keyed(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
     ) -> KeyedWriter:
         """Declare a keyed state that subtasks write in any process; nothing is written here.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
@@ -213,14 +215,14 @@ class CheckpointWriter:
         if not is_schema(schema):
             raise InvalidArgumentError(
                 f"{request} must be declared with a pyarrow.Schema, not "
-                f"{type(schema).__name__}; write rows with checkpoint.keyed(…)"
+                f"{type(schema).__name__}; write rows with checkpoint.write_keyed(…)"
             )
         with self._attempt.measuring.writing(uid, name):
             writer = declare(self._collected, request, schema, co_located=co_located)
         self._collected.rewritten.add((uid, name))
         return writer
 
-    def changes(
+    def write_changes(
         self,
         uid: str,
         name: str,
@@ -233,8 +235,8 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write the changes of a keyed state since the newest checkpoint, or since ``base``.
 
-        Takes the options of :meth:`keyed`, which default to the stored values. For a state that may
-        not be stored yet, ``key`` is required, and ``kind`` and ``entry`` if they apply.
+        Takes the options of :meth:`write_keyed`, which default to the stored values. For a state
+        that may not be stored yet, ``key`` is required, and ``kind`` and ``entry`` if they apply.
 
         A value of another type than the column's is accepted if the conversion is lossless. If it
         is not, the error names its column and row. In a state with a TTL, upserts without its
@@ -245,8 +247,9 @@ class CheckpointWriter:
         Args:
             uid: the operator.
             name: the state.
-            upserts: whole rows with the state's columns, in the forms that :meth:`keyed` accepts.
-                Each replaces the row with the same key, namespace and entry columns, or is new.
+            upserts: whole rows with the state's columns, in the forms that :meth:`write_keyed`
+                accepts. Each replaces the row with the same key, namespace and entry columns, or is
+                new.
             deletes: rows to delete. A key deletes all rows of the key. A key and namespace deletes
                 the rows of both. A row that also has the entry columns deletes one list element,
                 map entry or timer. Other columns are ignored. A list of dictionaries may mix the
@@ -273,7 +276,7 @@ class CheckpointWriter:
             self._collected.bases[manifest.checkpoint_id] = manifest
         return entry
 
-    def changes_against(
+    def write_changes_against(
         self,
         uid: str,
         name: str,
@@ -284,7 +287,7 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Compare all rows of a keyed state with a checkpoint, and write the differences.
 
-        Use it if the changes are not known. Takes the options of :meth:`changes`.
+        Use it if the changes are not known. Takes the options of :meth:`write_changes`.
 
         Key groups whose stored digest equals the digest of the rows are not read. The others are
         merged and compared one after another, in Spark by the tasks that write. If nothing changed,
@@ -303,7 +306,7 @@ class CheckpointWriter:
 
         Raises:
             MissingFileError or DamagedFileError: if a file of ``base`` is missing or damaged.
-            StateStoreError: the errors of :meth:`changes`.
+            StateStoreError: the errors of :meth:`write_changes`.
         """
         request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
@@ -344,20 +347,20 @@ class CheckpointWriter:
             raise InvalidArgumentError(
                 f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is for "
                 f"{acknowledgement.attempt}, but this is {attempted}; write again with the "
-                "writer that declare(…) of this checkpoint returned"
+                "writer that declare_keyed(…) of this checkpoint returned"
             )
         awaited = self._collected.awaited.get((state.uid, state.name))
         if awaited is None:
             raise InvalidArgumentError(
                 f"{state} was not declared in this checkpoint; declare it with "
-                "checkpoint.declare(…)"
+                "checkpoint.declare_keyed(…)"
             )
         is_new = awaited.add(acknowledgement)
         if is_new:
             self._attempt.measuring.answered(state.uid, state.name)
         return is_new
 
-    def list(
+    def write_list(
         self,
         uid: str,
         name: str,
@@ -368,72 +371,72 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write a list state: one row per element, ordered by an integer column.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            rows: all rows, as in :meth:`keyed`.
+            rows: all rows, as in :meth:`write_keyed`.
             position: the integer column.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
+        return self.write_keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
 
-    def map(
+    def write_map(
         self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
         """Write a map state: one row per key and map key.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            rows: all rows, as in :meth:`keyed`.
+            rows: all rows, as in :meth:`write_keyed`.
             map_key: the columns of the map key.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
+        return self.write_keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
 
-    def reducing(
+    def write_reducing(
         self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
         """Write a reducing state: one row per key, the reduced value.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            rows: all rows, as in :meth:`keyed`.
+            rows: all rows, as in :meth:`write_keyed`.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
+        return self.write_keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
 
-    def aggregating(
+    def write_aggregating(
         self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
         """Write an aggregating state: one row per key, the accumulator.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            rows: all rows, as in :meth:`keyed`.
+            rows: all rows, as in :meth:`write_keyed`.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
+        return self.write_keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
 
-    def timers(
+    def write_timers(
         self,
         uid: str,
         name: str,
@@ -445,19 +448,19 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write timers: one row per key, namespace and time.
 
-        Takes the options and raises the errors of :meth:`keyed`.
+        Takes the options and raises the errors of :meth:`write_keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            rows: all rows, as in :meth:`keyed`.
+            rows: all rows, as in :meth:`write_keyed`.
             time_domain: ``event`` or ``processing`` time.
             timestamp: the time column.
 
         Returns:
             The state as the checkpoint will name it.
         """
-        return self.keyed(
+        return self.write_keyed(
             uid,
             name,
             rows,
@@ -467,7 +470,7 @@ class CheckpointWriter:
             **options,
         )
 
-    def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale, each element goes to one subtask.
 
         Args:
@@ -481,20 +484,20 @@ class CheckpointWriter:
         """
         return self._operator(uid, name, elements, RedistributionMode.SPLIT)
 
-    def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write union state: on a restore, every subtask gets every element.
 
         Args:
             uid: the operator.
             name: the state.
-            elements: as in :meth:`split`.
+            elements: as in :meth:`write_split`.
 
         Returns:
             The state as the checkpoint will name it.
         """
         return self._operator(uid, name, elements, RedistributionMode.UNION)
 
-    def broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+    def write_broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask.
 
         Args:
@@ -573,7 +576,7 @@ class CheckpointWriter:
         with self._attempt.measuring.phase("compaction"):
             yield
 
-    def say_origin(self, origin: Mapping[str, Any]) -> None:
+    def record_origin(self, origin: Mapping[str, Any]) -> None:
         """Record which checkpoint this one was derived from, and how.
 
         Args:
@@ -601,7 +604,7 @@ class CheckpointWriter:
         self._commit.left_out = (*self._commit.left_out, *records)
         self._commit.inherits_left_out = inherit
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Abandon the checkpoint before anything was written.
 
         Raises:

@@ -73,21 +73,21 @@ class Progress:
     def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
         """Write the progress into a checkpoint; drop records that no current source needs."""
         elements = [{"query": query, "batch": batch} for query, batch in self.queries]
-        checkpoint.broadcast(uid, PROGRESS, elements)
+        checkpoint.write_broadcast(uid, PROGRESS, elements)
         ends = [{"source": number, "ends_at": text} for number, text in enumerate(self.ends)]
-        checkpoint.broadcast(uid, POSITIONS, ends)
+        checkpoint.write_broadcast(uid, POSITIONS, ends)
         files = [{"source": number, "digest": digest} for number, digest in self.files or ()]
         names = [{"source": number, "name": name} for number, name in enumerate(self.names)]
         for state, elements in ((FILES, files), (NAMES, names)):
             if elements:
-                checkpoint.broadcast(uid, state, elements)
+                checkpoint.write_broadcast(uid, state, elements)
             else:
                 checkpoint.drop(uid, state)
         if self.indexed is not None:
-            checkpoint.broadcast(uid, INDEXED, [{"checkpoint": self.indexed}])
+            checkpoint.write_broadcast(uid, INDEXED, [{"checkpoint": self.indexed}])
         if offsets := kafka_offsets(self.ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
-            checkpoint.union(uid, OFFSETS, [offsets, *none])
+            checkpoint.write_union(uid, OFFSETS, [offsets, *none])
         else:
             checkpoint.drop(uid, OFFSETS)
 
@@ -198,7 +198,7 @@ def _shown(names: tuple[str, ...], ends: tuple[str, ...]) -> str:
 
 def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str, Any]] | None:
     try:
-        (elements,) = restored.operator(uid, name).per_old_subtask()
+        (elements,) = restored.operator_state(uid, name).per_old_subtask()
     except StateNotFoundError:
         return None
     return elements
@@ -255,7 +255,7 @@ def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> st
     A new query with another checkpoint location can use it to continue where the old one ended.
     Raises StateNotFoundError when the checkpoint has no offsets, or has lost them.
     """
-    (*_, elements) = ([], *filter(None, restored.operator(source, OFFSETS).per_old_subtask()))
+    (*_, elements) = ([], *filter(None, restored.operator_state(source, OFFSETS).per_old_subtask()))
     if not elements:
         raise StateNotFoundError(
             f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} "

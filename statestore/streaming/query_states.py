@@ -28,10 +28,10 @@ __all__ = ["QueryState", "brought_over", "options_of", "to_evolve"]
 class QueryState:
     """A keyed state of a query: its columns as Spark DDL or as a struct, and its options.
 
-    ``options`` are arguments of ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``,
-    ``max_parallelism``, …). A state that ``is_derived`` is computed from the others, and an update
-    does not get its rows. When a TTL is turned on, its time column is filled with the current time
-    plus ``life_ms``.
+    ``options`` are arguments of ``checkpoint.write_keyed`` (``namespace``, ``kind``, ``entry``,
+    ``ttl``, ``max_parallelism``, …). A state that ``is_derived`` is computed from the others, and
+    an update does not get its rows. When a TTL is turned on, its time column is filled with the
+    current time plus ``life_ms``.
     """
 
     schema: str | StructType

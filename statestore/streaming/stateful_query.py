@@ -269,7 +269,8 @@ class StatefulQuery:
         Raises CommitConflictError when another writer has taken over the store, NullKeyError for
         events without a key, and SchemaMismatchError when the update returns other columns than the
         state's. Raises InvalidArgumentError for a query or a micro-batch that cannot be the next
-        one, and the errors of ``checkpoint.changes``. In all these cases nothing is committed.
+        one, and the errors of ``checkpoint.write_changes``. In all these cases nothing is
+        committed.
         """
         # Claim the store before reading it: no other writer can then commit before this one.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
@@ -277,13 +278,13 @@ class StatefulQuery:
             try:
                 step = self._step(events, batch, keep)
             except BaseException:
-                checkpoint.give_up()
+                checkpoint.abandon()
                 raise
             if step is None:
-                checkpoint.give_up()
+                checkpoint.abandon()
                 return None
             if step.in_other_form:
-                checkpoint.give_up()
+                checkpoint.abandon()
                 self._evolve(step, batch)
                 return self.process(events, batch)
             with checkpoint:
@@ -381,7 +382,7 @@ class StatefulQuery:
                 options = {"key": self._key, **state.options}
                 if name != INDEX:
                     options |= options_of(restored.keyed(self.uid, name).entry.state, state)
-                checkpoint.keyed(self.uid, name, rows, **options)
+                checkpoint.write_keyed(self.uid, name, rows, **options)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
             self._put(step.done, checkpoint)
@@ -551,11 +552,11 @@ class StatefulQuery:
         if restored is None or not self._has(restored, name):
             if upserts is None:
                 upserts = step.events.sparkSession.createDataFrame([], state.struct)
-            checkpoint.keyed(self.uid, name, upserts, **options)
+            checkpoint.write_keyed(self.uid, name, upserts, **options)
             return
         if upserts is None and changes.deletes is None and changes.cleared is None:
             return
-        checkpoint.changes(
+        checkpoint.write_changes(
             self.uid,
             name,
             upserts,

@@ -45,7 +45,7 @@ __all__ = [
 class Changes:
     """The changes of an update to a state: upserts, and keys or entries to delete.
 
-    The fields are arguments of ``checkpoint.changes``: DataFrames, or any other type that it
+    The fields are arguments of ``checkpoint.write_changes``: DataFrames, or any other type that it
     accepts. ``shared`` is a DataFrame that several of them derive from. It is computed once, and
     cached until the micro-batch is committed.
     """

@@ -109,7 +109,7 @@ class StateTableSuite:
         rows = [("a", 2, "third"), ("b", 0, "x"), ("a", 0, "first"), ("a", 1, "second")]
         frame = spark.createDataFrame(rows, "user string, position int, item string")
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.list("lists", "items", frame, key="user", max_parallelism=8)
+            checkpoint.write_list("lists", "items", frame, key="user", max_parallelism=8)
         found = store.restore().keyed("lists", "items").get("a")
         assert [row["item"] for row in found] == ["first", "second", "third"]
 
@@ -179,16 +179,16 @@ class StateTableSuite:
         """I7: each split element goes to one subtask, union and broadcast elements go to all."""
         elements = [[{"n": 1}, {"n": 2}], [{"n": 3}, {"n": 4}]]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.split("op", "split", elements)
-            checkpoint.union("op", "union", elements)
-            checkpoint.broadcast("op", "broadcast", [{"rule": "x"}])
+            checkpoint.write_split("op", "split", elements)
+            checkpoint.write_union("op", "union", elements)
+            checkpoint.write_broadcast("op", "broadcast", [{"rule": "x"}])
         restored = store.restore(parallelism=3)
-        dealt = [restored.operator("op", "split").subtask(i) for i in range(3)]
+        dealt = [restored.operator_state("op", "split").subtask(i) for i in range(3)]
         assert dealt == [[{"n": 1}, {"n": 2}], [{"n": 3}], [{"n": 4}]]
         everything = [{"n": n} for n in (1, 2, 3, 4)]
         for subtask in range(3):
-            assert restored.operator("op", "union").subtask(subtask) == everything
-            assert restored.operator("op", "broadcast").subtask(subtask) == [{"rule": "x"}]
+            assert restored.operator_state("op", "union").subtask(subtask) == everything
+            assert restored.operator_state("op", "broadcast").subtask(subtask) == [{"rule": "x"}]
 
 
 def take(store: StateStore, rows: Any, parallelism: int = 4) -> None:
@@ -206,7 +206,7 @@ def take_and_fail(store: StateStore, rows: Any) -> None:
 
 def write(checkpoint: Any, rows: Any) -> None:
     """Write the value state that most tests use."""
-    checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=MAX_PARALLELISM)
+    checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=MAX_PARALLELISM)
 
 
 def publish(store: StateStore, entry: Any, checkpoint_id: int) -> Any:
@@ -233,15 +233,15 @@ def write_all_kinds(store: StateStore, spark: SparkSession) -> dict[str, Any]:
     }
     with store.snapshot(parallelism=3) as checkpoint:
         calls: dict[str, Any] = {
-            "reducing": checkpoint.reducing,
-            "aggregating": checkpoint.aggregating,
-            "list": checkpoint.list,
-            "map": partial(checkpoint.map, map_key="slot"),
-            "windowed": partial(checkpoint.keyed, namespace=("start", "end")),
-            "timers": partial(checkpoint.timers, time_domain="event"),
+            "reducing": checkpoint.write_reducing,
+            "aggregating": checkpoint.write_aggregating,
+            "list": checkpoint.write_list,
+            "map": partial(checkpoint.write_map, map_key="slot"),
+            "windowed": partial(checkpoint.write_keyed, namespace=("start", "end")),
+            "timers": partial(checkpoint.write_timers, time_domain="event"),
         }
         for name, frame in frames.items():
-            write_state = calls.get(name, checkpoint.keyed)
+            write_state = calls.get(name, checkpoint.write_keyed)
             write_state("all", name, frame, key="person", max_parallelism=16)
     return frames
 

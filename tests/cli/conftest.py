@@ -59,18 +59,22 @@ def fill(path: Path) -> None:
     cards = pa.table({"card": [-5, 0, 7], "total": [1.5, float("nan"), 3.0]})
     for graph in (None, JobGraph.from_toml(JOB)):
         with store.snapshot(parallelism=4, graph=graph) as checkpoint:
-            checkpoint.keyed("totals-by-user", "totals", totals, key="user_id", max_parallelism=128)
-            checkpoint.map(
+            checkpoint.write_keyed(
+                "totals-by-user", "totals", totals, key="user_id", max_parallelism=128
+            )
+            checkpoint.write_map(
                 "totals-by-user", "per_country", countries, key="user_id", map_key="country"
             )
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "totals-by-shop", "totals", shops, key=["country", "shop"], max_parallelism=8
             )
-            checkpoint.keyed("totals-by-card", "totals", cards, key="card", max_parallelism=8)
+            checkpoint.write_keyed("totals-by-card", "totals", cards, key="card", max_parallelism=8)
             offsets = [[{"partition": p, "offset": 10 * p}] for p in range(4)]
-            checkpoint.union("orders-source", "offsets", offsets)
-            checkpoint.split("orders-source", "files", [[{"file": "a"}, {"file": "b"}], [], [], []])
-            checkpoint.broadcast("orders-source", "rules", [{"rule": "r1"}])
+            checkpoint.write_union("orders-source", "offsets", offsets)
+            checkpoint.write_split(
+                "orders-source", "files", [[{"file": "a"}, {"file": "b"}], [], [], []]
+            )
+            checkpoint.write_broadcast("orders-source", "rules", [{"rule": "r1"}])
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     store = StateStore.open(path, table_format="parquet", layout="partitioned")
     rows = pa.table({"k": [f"key-{number}" for number in range(ROWS)], "n": range(ROWS)})
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("u", "totals", rows, key="k", max_parallelism=FILES)
+        entry = checkpoint.write_keyed("u", "totals", rows, key="k", max_parallelism=FILES)
     assert len(entry.handles) == FILES
     return path
 

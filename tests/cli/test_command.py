@@ -345,7 +345,7 @@ def test_an_encoding_without_our_characters_gets_ascii(tmp_path: Path) -> None:
     path = tmp_path / "größe"
     store = StateStore.open(str(path), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("zähler", "s", [{"k": "ä"}], key="k")
+        checkpoint.write_keyed("zähler", "s", [{"k": "ä"}], key="k")
     for arguments in (["show"], ["show", "--output", "json"], ["plan", "--parallelism", "3"]):
         done = process(*arguments, "--store", path, PYTHONIOENCODING="ascii")
         assert (done.returncode, done.stderr) == (0, ""), arguments

@@ -22,7 +22,7 @@ def layered(filled: Path, tmp_path: Path) -> Path:
     store = StateStore.open(str(folder), table_format="parquet", compaction=None)
     second = store.manifest(2)
     with store.snapshot(parallelism=4, graph=second.graph) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "totals-by-user", "totals", [{"user_id": "u3", "total": 7}], key="user_id"
         )
         checkpoint.carry_rest()

@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         with store.snapshot(parallelism=2) as checkpoint:
             for state in states:
                 uid, name = state.split("/")
-                checkpoint.keyed(uid, name, rows, key=["k"])
+                checkpoint.write_keyed(uid, name, rows, key=["k"])
     store.maintenance.savepoint("before-upgrade", 1)
     return store.url
 

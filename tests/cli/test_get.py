@@ -117,7 +117,7 @@ def test_keys_of_every_type(
     scheme = "flink-sql" if pa.types.is_binary(kind) else "java"
     rows = pa.table({"k": pa.array(values, kind), "v": pa.array([1], pa.int64())})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "totals", rows, key="k", hash_scheme=scheme)
+        checkpoint.write_keyed("u", "totals", rows, key="k", hash_scheme=scheme)
     for text in texts:
         done = get(run, tmp_path / "typed", "u", "--output", "json", text)
         assert done.exit_code == 0, done.stderr
@@ -145,7 +145,7 @@ def test_a_list_as_a_key(run: Run, tmp_path: Path) -> None:
     keys = pa.array([["a", None], []], pa.list_(pa.string()))
     rows = pa.table({"users": keys, "total": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "totals", rows, key="users", max_parallelism=8)
+        checkpoint.write_keyed("u", "totals", rows, key="users", max_parallelism=8)
     for key, total in ((["a", None], 1), ([], 2)):
         done = get(run, tmp_path / "store", "u", json.dumps(key), "--output", "json")
         assert json.loads(done.stdout)["rows"] == [{"users": key, "total": total}]

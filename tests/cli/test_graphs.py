@@ -133,7 +133,7 @@ def test_subtasks_are_assigned_to_hosts(run: Run, tmp_path: Path) -> None:
     )
     rows = [{"user": f"u{i}", "n": i} for i in range(40)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
+        checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=4)
     here = socket.gethostname()
     options = ("--parallelism", "2", "--hosts", f"other=1,{here}=2", "--store", store.url)
     done = run("plan", *options)

@@ -39,10 +39,10 @@ def partial(tmp_path: Path) -> StateStore:
     store = StateStore.open(str(tmp_path / "partial"), compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": key, "n": 1} for key in HALF]
-        checkpoint.keyed("totals", "sums", rows, key="k", max_parallelism=8)
-        checkpoint.keyed("totals", "others", rows, key="k", max_parallelism=8)
+        checkpoint.write_keyed("totals", "sums", rows, key="k", max_parallelism=8)
+        checkpoint.write_keyed("totals", "others", rows, key="k", max_parallelism=8)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("totals", "sums", [{"k": "u1", "n": 2}])
+        checkpoint.write_changes("totals", "sums", [{"k": "u1", "n": 2}])
         checkpoint.record_left_out([KINDS, LOST])
         checkpoint.carry_rest()
     return store
@@ -199,7 +199,7 @@ def test_decide_repeats_the_missing_state_from_a_table_description(
     """It needs no store, because the Delta log of the table contains the description."""
     with partial.snapshot(parallelism=2) as checkpoint:
         checkpoint.record_left_out([LOST])
-        checkpoint.keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
+        checkpoint.write_keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
         checkpoint.carry_rest()
     sums, others = (f"{partial.url}/operators/totals/keyed/{name}" for name in ("sums", "others"))
     said = run("decide", sums, others)

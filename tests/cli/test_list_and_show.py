@@ -215,7 +215,7 @@ def test_names_from_the_store_cannot_control_the_terminal(run: Run, tmp_path: Pa
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         rows: list[dict[str, Any]] = [{"k": "a\x1b[31m\n[bold]b", "v": 1}]
-        checkpoint.keyed("uid\x1b]0;title\x07", "[red]state", rows, key="k")
+        checkpoint.write_keyed("uid\x1b]0;title\x07", "[red]state", rows, key="k")
     done = run("show", "--store", tmp_path / "s")
     assert "uid\\x1b]0;title\\x07" in done.stdout
     assert "[red]state" in done.stdout

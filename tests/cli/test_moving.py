@@ -92,8 +92,8 @@ def test_a_search_reports_the_searched_files(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     for _ in range(2):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
-            checkpoint.keyed("u", "t", [{"other": "a"}], key="other", max_parallelism=128)
+            checkpoint.write_keyed("u", "s", [{"k": "a"}], key="k")
+            checkpoint.write_keyed("u", "t", [{"other": "a"}], key="other", max_parallelism=128)
     words = ("forget", "--key", "k=nobody", "--check", "--store", tmp_path / "store")
     lines = [line.strip() for line in run(*words).stdout.splitlines()[1:]]
     assert lines == [
@@ -191,7 +191,7 @@ def test_purge_names_the_columns_if_the_key_had_others(tmp_path: Path, run: Run)
     store = StateStore.open(str(tmp_path / "rekeyed"), table_format="parquet")
     rows = pa.table({"customer": [4711, 12], "account": [1, 2], "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("o", "s", rows, key="customer")
+        checkpoint.write_keyed("o", "s", rows, key="customer")
     words = (
         "purge",
         "--operator",

@@ -58,7 +58,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = dict.fromkeys(SCHEMA.names) | {"k": 2**53}
     with store.snapshot(parallelism=1) as checkpoint:
         table = pa.Table.from_pylist([row], schema=SCHEMA)
-        checkpoint.keyed("u", "s", table, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", table, key="k", max_parallelism=4)
     return folder
 
 
@@ -188,7 +188,7 @@ def test_output_can_be_read_back_without_change(run: Run, tmp_path: Path) -> Non
     )
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", table, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", table, key="k", max_parallelism=4)
     state = store.manifest().keyed_entry("u", "s").state
     for row in table.to_pylist():
         options = ("--operator", "u", "--state", "s", "--store", tmp_path / "s")

@@ -19,7 +19,7 @@ def changed(path: Path) -> str:
     rows = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
     for some in (rows, rows.slice(0, 5)):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "s", some, key="k", max_parallelism=8)
+            checkpoint.write_changes("u", "s", some, key="k", max_parallelism=8)
     return str(path)
 
 

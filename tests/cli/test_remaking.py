@@ -21,9 +21,9 @@ def store(tmp_path: Path) -> StateStore:
     for at, rows in enumerate(({"u1": 1, "u2": 2, "u3": 3}, {"u1": 1, "u2": 20, "u4": 4})):
         frame = [{"k": k, "at": 7, "v": v} for k, v in rows.items()]
         with made.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", frame, key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "s", frame, key="k", max_parallelism=4)
             if at:
-                checkpoint.keyed("u", "late", frame, key="k", max_parallelism=4)
+                checkpoint.write_keyed("u", "late", frame, key="k", max_parallelism=4)
     return made
 
 

@@ -29,7 +29,7 @@ def test_restore_writes_the_rows_of_each_subtask(run: Run, fraud: Path, tmp_path
     for subtask in range(7):
         folder = tmp_path / "out" / "orders-source" / "files" / f"subtask={subtask:05}"
         elements = pq.ParquetFile(folder / "part-0.parquet").read().to_pylist()
-        assert elements == restored.operator("orders-source", "files").subtask(subtask)
+        assert elements == restored.operator_state("orders-source", "files").subtask(subtask)
     assert not list((tmp_path / "out").glob(".*"))
 
 
@@ -72,7 +72,7 @@ def test_restore_as_json_lines(run: Run, fraud: Path) -> None:
 def test_a_name_that_is_not_a_file_name_is_escaped(run: Run, tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("../up", "a/b", pa.table({"k": ["x"]}), key="k")
+        checkpoint.write_keyed("../up", "a/b", pa.table({"k": ["x"]}), key="k")
     assert run("restore", "--to", "out", "--store", "s").exit_code == 0
     (file,) = Path("out").rglob("*.parquet")
     assert file.relative_to("out").parts[:2] == ("~2E.~2Fup", "a~2Fb")

@@ -27,9 +27,9 @@ def changed(filled: Path, tmp_path: Path) -> Path:
     second = store.manifest(2)
     rows = [{"user_id": f"u{i}", "total": 7 if i == 3 else i} for i in range(1, 201)]
     with store.snapshot(parallelism=4, graph=second.graph) as checkpoint:
-        checkpoint.keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=128)
+        checkpoint.write_keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=128)
         offsets = [[{"partition": p, "offset": 10 * p + (p == 2)}] for p in range(4)]
-        checkpoint.union("orders-source", "offsets", offsets)
+        checkpoint.write_union("orders-source", "offsets", offsets)
         checkpoint.drop("orders-source", "files")
         checkpoint.carry_rest()
     return folder

@@ -68,7 +68,9 @@ def test_a_shared_file_is_reported_once(run: Run, tmp_path: Path) -> None:
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     for changed in (rows, rows[:1]):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.changes("u", "s", changed, key="k", max_parallelism=4, layout="partitioned")
+            checkpoint.write_changes(
+                "u", "s", changed, key="k", max_parallelism=4, layout="partitioned"
+            )
     entry = store.manifest(1).keyed_entry("u", "s")
     for handle in entry.handles:
         change_unread_byte(tmp_path / "s" / entry.table.path / handle.path)

@@ -41,7 +41,7 @@ def opened(path: Path) -> StateStore:
 def take(store: StateStore, checkpoint_id: int | None = None) -> int:
     """Take a checkpoint. The first one is full, and the others contain changes."""
     with store.snapshot(parallelism=2, checkpoint_id=checkpoint_id) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             ROWS if checkpoint.planned[0] == 1 else ROWS.slice(0, 5),

@@ -56,8 +56,8 @@ def test_a_snapshot_opens_no_file_to_publish_it(store: StateStore, layout: str) 
     for first in (0, 100):
         with store.snapshot(parallelism=2) as checkpoint:
             options: dict[str, Any] = {"key": "k", "max_parallelism": 16, "layout": layout}
-            checkpoint.map("u", "s", rows(first), map_key="m", **options)
-            checkpoint.union("u", "offsets", [[{"n": 1}], [{"n": 2}]])
+            checkpoint.write_map("u", "s", rows(first), map_key="m", **options)
+            checkpoint.write_union("u", "offsets", [[{"n": 1}], [{"n": 2}]])
     storage = store.parts.storage
     assert isinstance(storage, CountingStorage)
     assert not [name for name in storage.opened if name.endswith(".parquet")]
@@ -83,7 +83,7 @@ def test_files_of_other_processes_are_not_opened_either(
 ) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         schema = rows().schema
-        writer = checkpoint.declare("u", "s", schema, key="k", max_parallelism=16)
+        writer = checkpoint.declare_keyed("u", "s", schema, key="k", max_parallelism=16)
         for subtask in range(2):
             mine = writer.subtask(subtask)
             own = [row for row in rows().to_pylist() if group_of(row) in mine.key_groups]
@@ -98,7 +98,7 @@ def test_files_of_other_processes_are_not_opened_either(
 def test_reused_files_have_bounds_too(store: StateStore, tmp_path: Path) -> None:
     """Another store wrote a copy's files, so their footers are read."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows(), key="k", max_parallelism=16)
+        checkpoint.write_keyed("u", "s", rows(), key="k", max_parallelism=16)
     store.maintenance.copy("latest", str(tmp_path / "copy"))
     target = StateStore.open(str(tmp_path / "copy"))
     (entry,) = target.manifest().keyed
@@ -109,7 +109,7 @@ def test_reused_files_have_bounds_too(store: StateStore, tmp_path: Path) -> None
 def test_a_table_is_in_the_folder_of_its_store(tmp_path: Path, name: str) -> None:
     store = StateStore.open(str(tmp_path / name))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows(), key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows(), key="k", max_parallelism=4)
     (entry,) = store.manifest().keyed
     assert (tmp_path / name / entry.table.path / "_delta_log" / f"{0:020}.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -152,11 +152,11 @@ def test_a_table_names_the_checkpoint_that_it_shows(tmp_path: Path) -> None:
     for first in (0, 50):
         with store.snapshot(parallelism=2) as checkpoint:
             given = rows(first).select(["k", "v"])
-            checkpoint.keyed("u", "s", given, key="k", max_parallelism=16)
+            checkpoint.write_keyed("u", "s", given, key="k", max_parallelism=16)
     assert_shows(store, 2)
     before = DeltaTable(f"{store.url}/operators/u/keyed/s").version()
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
+        checkpoint.write_changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
     assert_shows(store, 2)
     assert DeltaTable(f"{store.url}/operators/u/keyed/s").version() == before
     store.maintenance.compact(everything=True)
@@ -173,7 +173,7 @@ def test_a_repaired_entry_has_the_label_of_its_checkpoint(store: StateStore) -> 
     for first in range(3):
         with store.snapshot(parallelism=2) as checkpoint:
             given = rows(first).select(["k", "v"])
-            checkpoint.keyed("u", "s", given, key="k", max_parallelism=16)
+            checkpoint.write_keyed("u", "s", given, key="k", max_parallelism=16)
     url = f"{store.url}/operators/u/keyed/s"
     Path(url, "_delta_log", f"{1:020}.json").unlink()
     assert store.maintenance.repair().repaired

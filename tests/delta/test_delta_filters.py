@@ -40,7 +40,7 @@ GROUPS = 4
 def take(store: StateStore, rows: Any, layout: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         options: dict[str, Any] = {"key": "k", "namespace": NAMESPACE, "layout": layout}
-        checkpoint.keyed("u", "s", rows, max_parallelism=GROUPS, **options)
+        checkpoint.write_keyed("u", "s", rows, max_parallelism=GROUPS, **options)
 
 
 def table_of(store: StateStore) -> str:
@@ -132,7 +132,7 @@ def edited(store: StateStore, _: Path) -> StateStore:
 def compacted(store: StateStore, _: Path) -> StateStore:
     more = ROWS_TAKEN.set_column(0, "k", pa.array(range(ROWS, 2 * ROWS), pa.int64()))
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", more)
+        checkpoint.write_changes("u", "s", more)
     store.maintenance.compact(everything=True)
     return store
 
@@ -183,7 +183,7 @@ def checkpointed(store: StateStore, _: Path) -> StateStore:
 
 def acknowledged(store: StateStore, _: Path) -> StateStore:
     with store.snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.declare(
+        writer = checkpoint.declare_keyed(
             "u", "s", ROWS_TAKEN.schema, key="k", namespace=NAMESPACE, max_parallelism=GROUPS
         )
         for subtask in range(2):
@@ -221,7 +221,9 @@ def test_every_type_as_the_key(tmp_path: Path, name: str) -> None:
     for layout in ("partitioned", "ranged"):
         store = StateStore.open(str(tmp_path / layout))
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", rows, key=column, max_parallelism=GROUPS, layout=layout)
+            checkpoint.write_keyed(
+                "u", "s", rows, key=column, max_parallelism=GROUPS, layout=layout
+            )
         assert wrong(rows, readers(table_of(store)), asked) == []
 
 
@@ -232,7 +234,7 @@ def test_a_file_without_a_bound_for_one_column_has_no_bounds_at_all(tmp_path: Pa
     rows = pa.table({"k": [0, 1, 2, 3], "n_uuid": ["a", "b", "c", "d"], "n_instant": instants})
     store = StateStore.open(str(tmp_path / "store"))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "u", "s", rows, key="k", namespace=["n_uuid", "n_instant"], max_parallelism=GROUPS,
             layout="partitioned",
         )  # fmt: skip

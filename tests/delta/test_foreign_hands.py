@@ -79,8 +79,8 @@ def rows_at(number: int) -> pa.Table:
 def take(store: StateStore, number: int, layout: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         options: dict[str, Any] = {"key": "k", "max_parallelism": 4, "layout": layout}
-        checkpoint.keyed("u", "n", rows_at(number), **options)
-        checkpoint.union("u", "offsets", [[{"offset": number}], []])
+        checkpoint.write_keyed("u", "n", rows_at(number), **options)
+        checkpoint.write_union("u", "offsets", [[{"offset": number}], []])
 
 
 def assert_whole(store: StateStore, number: int) -> None:
@@ -88,7 +88,7 @@ def assert_whole(store: StateStore, number: int) -> None:
     state = restored.keyed("u", "n")
     found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(3)])
     assert found.drop_columns(["key_group"]).sort_by("v") == rows_at(number)
-    assert restored.operator("u", "offsets").per_old_subtask() == [[{"offset": number}], []]
+    assert restored.operator_state("u", "offsets").per_old_subtask() == [[{"offset": number}], []]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def rows(number: int) -> pa.Table:
 def snapshots(store: StateStore, count: int, first: int = 1) -> None:
     for number in range(first, first + count):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", rows(number), key="k", max_parallelism=8)
+            checkpoint.write_keyed("u", "s", rows(number), key="k", max_parallelism=8)
 
 
 def log(store: StateStore) -> dict[str, Path]:

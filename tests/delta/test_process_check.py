@@ -17,7 +17,7 @@ ROWS = [{"k": f"k{number}", "v": number} for number in range(20)]
 def take_snapshot(place: str) -> int:
     store = StateStore.open(place)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "state", ROWS, key="k", max_parallelism=4)
+        checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     return checkpoint.id
 
 
@@ -54,13 +54,13 @@ def test_a_forked_child_of_a_delta_writer_claims_nothing(tmp_path: Path, command
     place = str(tmp_path / "store")
     store = StateStore.open(place, table_format="delta")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "state", ROWS, key="k", max_parallelism=4)
+        checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     found = answer_of_child("fork", command, place)
     assert found.startswith(InvalidArgumentError.__name__)
     assert "spawn" in found
     assert place in found
     with store.snapshot(parallelism=2) as checkpoint:  # the parent still has its claim
-        checkpoint.keyed("uid", "state", ROWS, key="k", max_parallelism=4)
+        checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     assert checkpoint.id == 2
 
 
@@ -68,7 +68,7 @@ def test_a_spawned_child_writes(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     store = StateStore.open(place, table_format="delta")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "state", ROWS, key="k", max_parallelism=4)
+        checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     assert answer_of_child("spawn", "take_snapshot", place) == "checkpoint 2"
 
 
@@ -77,6 +77,6 @@ def test_a_forked_child_writes_parquet(tmp_path: Path) -> None:
     delta = StateStore.open(str(tmp_path / "delta"), table_format="delta")
     for store in (delta, StateStore.open(place, table_format="parquet")):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("uid", "state", ROWS, key="k", max_parallelism=4)
+            checkpoint.write_keyed("uid", "state", ROWS, key="k", max_parallelism=4)
     assert answer_of_child("fork", "take_snapshot", place) == "checkpoint 2"
     assert answer_of_child("fork", "rekey", place) == "checkpoint 3"

@@ -53,7 +53,9 @@ class TestParquetTable(StateTableSuite):
         wanted = users.withColumn("total", F.col("total") + 1)
         for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
             with store.snapshot(parallelism=3) as checkpoint:
-                entry = checkpoint.keyed("totals", "total", lying, key="user", co_located=True)
+                entry = checkpoint.write_keyed(
+                    "totals", "total", lying, key="user", co_located=True
+                )
             found = store.restore(parallelism=5).keyed("totals", "total")
             assert spark_rows(found.to_spark()) == rows_of(wanted)
             written = Path(store.url, entry.table.path).rglob(f"{checkpoint.id:010d}-*.parquet")
@@ -63,7 +65,7 @@ class TestParquetTable(StateTableSuite):
                 pytest.raises(errors.InvalidArgumentError, match="was declared co-located"),
                 store.snapshot(parallelism=3) as checkpoint,
             ):
-                checkpoint.keyed("totals", "total", wrong, key="user", co_located=True)
+                checkpoint.write_keyed("totals", "total", wrong, key="user", co_located=True)
         assert store.checkpoints() == (1, 2, 3)
 
 
@@ -123,7 +125,7 @@ class TestDeltaTable(StateTableSuite):
         frames = [users, users.where("total >= 1000"), users.where("total < 500")]
         for layout, frame in zip(("partitioned", "ranged", "partitioned"), frames, strict=True):
             with store.snapshot(parallelism=2) as checkpoint:
-                checkpoint.keyed(
+                checkpoint.write_keyed(
                     "totals", "total", frame, key="user", max_parallelism=32, layout=layout
                 )
             assert spark_rows(spark.read.format("delta").load(path)) == rows_of(frame)
@@ -225,10 +227,10 @@ class TestDeltaTable(StateTableSuite):
     def test_a_state_that_was_empty_can_get_elements(self, store: StateStore) -> None:
         """The first element determines the columns, and the Delta table then adds them."""
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.union("source", "offsets", [[], []])
+            checkpoint.write_union("source", "offsets", [[], []])
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.union("source", "offsets", [[{"n": 1}], []])
-        assert store.restore().operator("source", "offsets").subtask(1) == [{"n": 1}]
+            checkpoint.write_union("source", "offsets", [[{"n": 1}], []])
+        assert store.restore().operator_state("source", "offsets").subtask(1) == [{"n": 1}]
 
     def test_another_schema_at_the_same_place_is_refused(
         self, store: StateStore, users: Any
@@ -236,7 +238,7 @@ class TestDeltaTable(StateTableSuite):
         """A table of a checkpoint that is no longer visible does not accept other columns."""
         take(store, users)
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.union("other", "offsets", [[{"n": 1}]])
+            checkpoint.write_union("other", "offsets", [[{"n": 1}]])
             checkpoint.drop("totals", "total")
         with pytest.raises(errors.SchemaMismatchError, match="total"):
             take(store, users.withColumn("total", F.col("total").cast("string")))

@@ -79,12 +79,12 @@ def take(store: StateStore, number: int) -> None:
     """Take a checkpoint with the content that this number determines."""
     rows, lists = keyed_rows(number), elements(number)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        checkpoint.keyed("users", "totals", rows["totals"], key="user", max_parallelism=2)
-        checkpoint.map("users", "routes", rows["routes"], key="user", map_key="to")
-        checkpoint.list("users", "recent", rows["recent"], key="user")
-        checkpoint.union("source", "offsets", lists["offsets"])
-        checkpoint.split("source", "splits", lists["splits"])
-        checkpoint.broadcast("source", "rules", lists["rules"][0])
+        checkpoint.write_keyed("users", "totals", rows["totals"], key="user", max_parallelism=2)
+        checkpoint.write_map("users", "routes", rows["routes"], key="user", map_key="to")
+        checkpoint.write_list("users", "recent", rows["recent"], key="user")
+        checkpoint.write_union("source", "offsets", lists["offsets"])
+        checkpoint.write_split("source", "splits", lists["splits"])
+        checkpoint.write_broadcast("source", "rules", lists["rules"][0])
 
 
 def over(storage: Storage) -> StateStore:
@@ -129,7 +129,7 @@ def whole(store: StateStore, number: int) -> None:
         assert sum(map(rows_digest, found.to_batches())) % 2**64 == keyed.digest
         assert rows_of(found) == rows_of(rows)
     for name, lists in elements(number).items():
-        assert restored.operator("source", name).per_old_subtask() == lists
+        assert restored.operator_state("source", name).per_old_subtask() == lists
 
 
 def rows_of(rows: pa.Table) -> Counter[str]:

@@ -101,7 +101,7 @@ class Evidence:
             if _multiset(found) != _multiset(rows):
                 yield f"{name} holds {found}"
         for subtask in range(restored.parallelism):
-            elements = restored.operator("source", "offsets").subtask(subtask)
+            elements = restored.operator_state("source", "offsets").subtask(subtask)
             if elements != [e for of_subtask in offsets(number) for e in of_subtask]:
                 yield f"offsets of subtask {subtask} are {elements}"
 

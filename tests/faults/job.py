@@ -50,7 +50,7 @@ def last_number(store: StateStore) -> int:
         restored = store.restore(parallelism=1)
     except (CheckpointNotFoundError, StoreNotFoundError):
         return 0
-    first = restored.operator("source", "offsets").subtask(0, where={"partition": [0]})
+    first = restored.operator_state("source", "offsets").subtask(0, where={"partition": [0]})
     return int(first[0]["offset"]) // 10
 
 
@@ -79,9 +79,11 @@ def run(url: str, scratch: str) -> None:
         value = spark.createDataFrame(totals(number), "user string, n long")
         entries = spark.createDataFrame(per_country(number), "user string, country string, n long")
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.keyed("users", "totals", value, key="user", max_parallelism=MAX_PARALLELISM)
-            checkpoint.map("users", "per_country", entries, key="user", map_key="country")
-            checkpoint.union("source", "offsets", offsets(number))
+            checkpoint.write_keyed(
+                "users", "totals", value, key="user", max_parallelism=MAX_PARALLELISM
+            )
+            checkpoint.write_map("users", "per_country", entries, key="user", map_key="country")
+            checkpoint.write_union("source", "offsets", offsets(number))
         assert checkpoint.id == number
         print(checkpoint.id, flush=True)
 

@@ -45,7 +45,7 @@ def run(storage: Storage, what: str) -> None:
         store.maintenance.compact(everything=True)
         return
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes_against("u", "s", rows(STATES[3]), base=1, key="k")
+        checkpoint.write_changes_against("u", "s", rows(STATES[3]), base=1, key="k")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def layered(memory: Path) -> Path:
     folder = memory / "layered"
     store = over(LocalStorage(str(folder)), "changes")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows(BASE), key="k", max_parallelism=2, layout="ranged")
+        checkpoint.write_keyed("u", "s", rows(BASE), key="k", max_parallelism=2, layout="ranged")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", [{"k": "u1", "v": 10}], key="k")
+        checkpoint.write_changes("u", "s", [{"k": "u1", "v": 10}], key="k")
     return folder
 
 

@@ -39,7 +39,7 @@ def get(store: StateStore, folder: Path) -> Any:
 def operator(store: StateStore, folder: Path) -> Any:
     restored = store.restore(parallelism=1)
     names = ("offsets", "splits", "rules")
-    return [restored.operator("source", name).subtask(0) for name in names]
+    return [restored.operator_state("source", name).subtask(0) for name in names]
 
 
 def plan(store: StateStore, folder: Path) -> Any:

@@ -40,9 +40,9 @@ def make_damaged(folder: Path, layout: str) -> None:
         rows = [{"user": f"u{i}", "n": i * number} for i in range(12)]
         with store.snapshot(parallelism=1) as checkpoint:
             for name in ("totals", "others"):
-                checkpoint.keyed("users", name, rows, key="user", max_parallelism=2)
-            checkpoint.union("source", "offsets", [[{"offset": number}]])
-            checkpoint.split("source", "splits", [[{"split": number}]])
+                checkpoint.write_keyed("users", name, rows, key="user", max_parallelism=2)
+            checkpoint.write_union("source", "offsets", [[{"offset": number}]])
+            checkpoint.write_split("source", "splits", [[{"split": number}]])
     for entry in store.manifest(DAMAGED).entries:
         file = folder / entry.table.path / entry.handles[0].path
         raw = file.read_bytes()
@@ -60,7 +60,7 @@ def content(store: StateStore, checkpoint: int) -> Any:
         for name in ("totals", "others")
     ]
     names = ("offsets", "splits")
-    return keyed, [restored.operator("source", name).per_old_subtask() for name in names]
+    return keyed, [restored.operator_state("source", name).per_old_subtask() for name in names]
 
 
 @with_every_call

@@ -90,7 +90,7 @@ def _skew(store: StateStore) -> Any:
 def _operator(store: StateStore) -> Any:
     restored = store.restore(parallelism=3)
     return [
-        restored.operator("source", name).subtask(subtask)
+        restored.operator_state("source", name).subtask(subtask)
         for name in ("splits", "offsets", "progress")
         for subtask in range(3)
     ]

@@ -33,20 +33,20 @@ def fill(path: Path, layout: Layout) -> StateStore:
     ]
     for number in (1, 2):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "whole", _rows(0, KEYS), **told)
+            checkpoint.write_keyed("u", "whole", _rows(0, KEYS), **told)
             if number == 1:
-                checkpoint.keyed("u", "changed", _rows(0, KEYS), **told)
+                checkpoint.write_keyed("u", "changed", _rows(0, KEYS), **told)
             else:
-                checkpoint.changes(
+                checkpoint.write_changes(
                     "u",
                     "changed",
                     _rows(KEYS // 2, KEYS + 9),
                     pa.table({"k": ["k000", "k001"]}),
                     **told,
                 )
-            checkpoint.split("source", "splits", splits)
-            checkpoint.union("source", "offsets", splits)
-            checkpoint.broadcast("source", PROGRESS, [{"query": QUERY, "batch": number}])
+            checkpoint.write_split("source", "splits", splits)
+            checkpoint.write_union("source", "offsets", splits)
+            checkpoint.write_broadcast("source", PROGRESS, [{"query": QUERY, "batch": number}])
     return store
 
 

@@ -58,12 +58,12 @@ def made(path: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"key": "k", "max_parallelism": 4}
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
         for name, layout in (("part", "partitioned"), ("long", "ranged")):
-            checkpoint.keyed("u", name, rows, layout=layout, **options)
+            checkpoint.write_keyed("u", name, rows, layout=layout, **options)
         for sort in ("split", "union"):
-            getattr(checkpoint, sort)("v", sort, [[{"p": 1}], [{"p": 2}]])
-        checkpoint.broadcast("v", "rule", [{"p": 1}])
+            getattr(checkpoint, f"write_{sort}")("v", sort, [[{"p": 1}], [{"p": 2}]])
+        checkpoint.write_broadcast("v", "rule", [{"p": 1}])
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
-        checkpoint.changes("u", "long", [{"k": "1", "v": 7, "at": 0}], key="k")
+        checkpoint.write_changes("u", "long", [{"k": "1", "v": 7, "at": 0}], key="k")
         checkpoint.carry_rest()
     document: dict[str, Any] = json.loads((path / "checkpoints/0000000002.json").read_bytes())
     del document["sha256"]

@@ -49,10 +49,10 @@ def made(path: Path) -> StateStore:
     with store.snapshot(parallelism=1) as checkpoint:
         for name, layout in (("part", "partitioned"), ("long", "ranged")):
             rows = [{"k": str(i), "v": i} for i in range(8)]
-            checkpoint.keyed("u", name, rows, key="k", max_parallelism=2, layout=layout)
-        checkpoint.union("u", "list", [[{"p": 1}]])
+            checkpoint.write_keyed("u", name, rows, key="k", max_parallelism=2, layout=layout)
+        checkpoint.write_union("u", "list", [[{"p": 1}]])
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "part", [{"k": "1", "v": 7}], key="k")
+        checkpoint.write_changes("u", "part", [{"k": "1", "v": 7}], key="k")
         checkpoint.carry_rest()
     return store
 

@@ -31,11 +31,11 @@ def made_store(folder: Path) -> StateStore:
     """
     store = StateStore.open(str(folder), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("op", "totals", ROWS, key="user", max_parallelism=4)
-        checkpoint.union("op", "offsets", OFFSETS)
+        checkpoint.write_keyed("op", "totals", ROWS, key="user", max_parallelism=4)
+        checkpoint.write_union("op", "offsets", OFFSETS)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("op", "totals", ROWS.slice(1), key="user")
-        checkpoint.union("op", "offsets", OFFSETS)
+        checkpoint.write_changes("op", "totals", ROWS.slice(1), key="user")
+        checkpoint.write_union("op", "offsets", OFFSETS)
     return store
 
 
@@ -134,7 +134,7 @@ def _functions() -> list[Callable[..., Any]]:
 def _restored(store: StateStore) -> list[tuple[Any, str]]:
     restored = store.restore(parallelism=2)
     keyed = restored.keyed("op", "totals")
-    targets = [restored, keyed, keyed.lazy(0), restored.operator("op", "offsets")]
+    targets = [restored, keyed, keyed.lazy(0), restored.operator_state("op", "offsets")]
     return [
         (target, name)
         for target in targets
@@ -197,11 +197,11 @@ def _writing(store: StateStore, draw: Random) -> Call:
         with store.snapshot(parallelism=2) as checkpoint:
             others = {("op", "totals"), ("op", "offsets")}
             if how == "operator":
-                getattr(checkpoint, mode)(uid, "offsets", rows)
+                getattr(checkpoint, f"write_{mode}")(uid, "offsets", rows)
                 others.discard((uid, "offsets"))
             elif how == "options":
                 options: dict[str, Any] = {"key": "user", "max_parallelism": 4, option: bad}
-                checkpoint.keyed(uid, name, ROWS, **options)
+                checkpoint.write_keyed(uid, name, ROWS, **options)
                 others.discard((uid, name))
             else:
                 _keyed(checkpoint, how, uid, name, rows)
@@ -216,13 +216,13 @@ def _writing(store: StateStore, draw: Random) -> Call:
 def _keyed(checkpoint: Any, how: str, uid: str, name: str, rows: Any) -> None:
     options: dict[str, Any] = {"key": "user", "max_parallelism": 4}
     if how == "keyed":
-        checkpoint.keyed(uid, name, rows, **options)
+        checkpoint.write_keyed(uid, name, rows, **options)
     elif how == "changes":
-        checkpoint.changes(uid, name, rows, deletes=rows, **options)
+        checkpoint.write_changes(uid, name, rows, deletes=rows, **options)
     elif how == "against":
-        checkpoint.changes_against(uid, name, rows, **options)
+        checkpoint.write_changes_against(uid, name, rows, **options)
     else:
-        writer = checkpoint.declare(uid, name, SCHEMA, **options)
+        writer = checkpoint.declare_keyed(uid, name, SCHEMA, **options)
         assert isinstance(writer, KeyedWriter)
         for subtask in range(writer.parallelism):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows))

@@ -263,7 +263,7 @@ def elements(world: World, number: int, draw: Random) -> None:
     parallelism = restored.parallelism
     for operator in world.shape.operators:
         lists = known.elements[operator.name]
-        state = restored.operator(UID, operator.name)
+        state = restored.operator_state(UID, operator.name)
         who = f"{operator.mode} state at {parallelism}"
         if any(lists):
             stored = [_elements(of, operator.columns) for of in state.per_old_subtask()]

@@ -26,9 +26,9 @@ FAR: dict[str, Any] = {
 def made(folder: Path, rows: pa.Table) -> StateStore:
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=2)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=2)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u", "s", rows.set_column(1, "v", rows.column("v").take(pa.array([1, 0]))), key="k"
         )
     return store

@@ -148,13 +148,13 @@ class World:
         every = [element for of in lists for element in of]
         table = arrow_table(every, operator.columns, kinds)
         if operator.mode == "broadcast":
-            checkpoint.broadcast(UID, operator.name, table)
+            checkpoint.write_broadcast(UID, operator.name, table)
             return
         subtasks = [subtask for subtask, of in enumerate(lists) for _ in of]
         positions = [position for of in lists for position in range(len(of))]
         table = table.append_column("subtask", pa.array(subtasks, pa.int32()))
         table = table.append_column("position", pa.array(positions, pa.int64()))
-        getattr(checkpoint, operator.mode)(UID, operator.name, table)
+        getattr(checkpoint, f"write_{operator.mode}")(UID, operator.name, table)
 
     def _full(self, step: Full) -> None:
         columns, renamed, dropped = self.model.altered(step)
@@ -166,7 +166,7 @@ class World:
                 self._by_subtasks(checkpoint, step, list(rows.values()), columns, options)
             else:
                 given = self.given(rows.values(), columns, step)
-                checkpoint.keyed(UID, NAME, given, **options)
+                checkpoint.write_keyed(UID, NAME, given, **options)
 
         self.commit(step, rows, columns, write)
 
@@ -182,7 +182,7 @@ class World:
         from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
-        writer = checkpoint.declare(UID, NAME, table.schema, **options)
+        writer = checkpoint.declare_keyed(UID, NAME, table.schema, **options)
         groups = key_groups(
             [table.column(column.name) for column in self.shape.key],
             max_parallelism=self.max_parallelism,
@@ -204,7 +204,7 @@ class World:
         names = model.identity[: model.width(step)]
 
         def write(checkpoint: Any) -> None:
-            checkpoint.changes(
+            checkpoint.write_changes(
                 UID,
                 NAME,
                 self.given(upserts.values(), model.columns, step),
@@ -222,7 +222,7 @@ class World:
         given = self.given(rows.values(), self.model.columns, step)
 
         def write(checkpoint: Any) -> None:
-            checkpoint.changes_against(UID, NAME, given, base=number, **self.options())
+            checkpoint.write_changes_against(UID, NAME, given, base=number, **self.options())
 
         self.commit(step, rows, self.model.columns, write)
 

@@ -41,7 +41,7 @@ def main() -> None:
         )
         told: dict[str, Any] = {"key": "user", "map_key": "m"}
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.map(
+            checkpoint.write_map(
                 "golden",
                 "n",
                 rows(STATES[1]),
@@ -50,9 +50,9 @@ def main() -> None:
                 layout="partitioned",
             )
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("golden", "n", rows({("u2", "x"): 20}), [{"user": "u1"}])
+            checkpoint.write_changes("golden", "n", rows({("u2", "x"): 20}), [{"user": "u1"}])
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes(
+            checkpoint.write_changes(
                 "golden",
                 "n",
                 rows({("u0", "new"): 1}),

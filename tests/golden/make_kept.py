@@ -31,7 +31,7 @@ def write(store: StateStore, rows: pa.Table, **told: Any) -> None:
     users = rows.column("user").to_pylist()
     own = [owners.subtask_of(key_group_of(user, max_parallelism=4)) for user in users]
     with store.snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.declare(
+        writer = checkpoint.declare_keyed(
             "golden", "totals", rows.schema, key="user", max_parallelism=4, layout="ranged", **told
         )
         for i in range(2):

@@ -53,13 +53,17 @@ def write(store: StateStore) -> None:
     options: dict[str, Any] = {"key": "user", "max_parallelism": 4}
     rows = [{"user": user, "n": n} for user in USERS for n in range(2)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("golden", "totals", totals(), **options)
-        checkpoint.map("golden", "by number", rows, map_key="n", **options)
-        checkpoint.list("golden", "list", rows, position="n", **options)
-        checkpoint.timers("golden", "timers", rows, timestamp="n", time_domain="event", **options)
-        checkpoint.union("source", "offsets", [[{"partition": 0, "offset": 7}], []])
-        checkpoint.split("source", "splits", [[{"split": "a"}, {"split": "b"}], [{"split": "c"}]])
-        checkpoint.broadcast("source", "rules", [{"rule": "x > 1"}])
+        checkpoint.write_keyed("golden", "totals", totals(), **options)
+        checkpoint.write_map("golden", "by number", rows, map_key="n", **options)
+        checkpoint.write_list("golden", "list", rows, position="n", **options)
+        checkpoint.write_timers(
+            "golden", "timers", rows, timestamp="n", time_domain="event", **options
+        )
+        checkpoint.write_union("source", "offsets", [[{"partition": 0, "offset": 7}], []])
+        checkpoint.write_split(
+            "source", "splits", [[{"split": "a"}, {"split": "b"}], [{"split": "c"}]]
+        )
+        checkpoint.write_broadcast("source", "rules", [{"rule": "x > 1"}])
 
 
 def main() -> None:

@@ -162,10 +162,12 @@ class Histories(RuleBasedStateMachine):
             self.owner = writer
             made.__enter__()
             if number % 4 == 1:
-                keyed = made.keyed("users", "totals", rows, key="user", max_parallelism=2)
+                keyed = made.write_keyed("users", "totals", rows, key="user", max_parallelism=2)
             else:
-                keyed = made.changes_against("users", "totals", rows, key="user", max_parallelism=2)
-            offsets = made.split("source", "offsets", lists)
+                keyed = made.write_changes_against(
+                    "users", "totals", rows, key="user", max_parallelism=2
+                )
+            offsets = made.write_split("source", "offsets", lists)
         except CommitConflictError:
             assert self.owner != writer
             self._lost(writer)

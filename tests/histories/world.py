@@ -221,7 +221,7 @@ def same(
             assert sorted(map(_row, found)) == sorted(map(_row, expected))
     for uid, name in known.operator:
         for subtask in range(parallelism):
-            found = restored.operator(uid, name).subtask(subtask)
+            found = restored.operator_state(uid, name).subtask(subtask)
             assert found == list(known.elements(uid, name, subtask, parallelism))
 
 

@@ -33,7 +33,7 @@ restart-strategy.type = "fixed-delay"
 def store(tmp_path: Path) -> StateStore:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.split("source", "offsets", [[{"topic": "t", "partition": 0, "offset": 7}]])
+        checkpoint.write_split("source", "offsets", [[{"topic": "t", "partition": 0, "offset": 7}]])
     return store
 
 

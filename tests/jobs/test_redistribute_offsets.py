@@ -36,10 +36,10 @@ def store(tmp_path: Path) -> StateStore:
     fields = ("topic", "partition", "offset")
     elements = [[dict(zip(fields, offset, strict=True)) for offset in old] for old in OLD]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.split("orders-source", "offsets", elements)
-        checkpoint.union("orders-source", "as_union", elements)
-        checkpoint.broadcast("orders-source", "as_broadcast", elements[0])
-        checkpoint.split("orders-source", "other", [[{"a": 1}], []])
+        checkpoint.write_split("orders-source", "offsets", elements)
+        checkpoint.write_union("orders-source", "as_union", elements)
+        checkpoint.write_broadcast("orders-source", "as_broadcast", elements[0])
+        checkpoint.write_split("orders-source", "other", [[{"a": 1}], []])
     return store
 
 

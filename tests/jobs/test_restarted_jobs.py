@@ -114,9 +114,9 @@ def take(here: Path, users: int, parallelism: int = 2) -> StateStore:
     store = StateStore.open(str(here / "store"), table_format="parquet")
     rows = [{"user_id": user, "total": user * users} for user in range(users)]
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        checkpoint.keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=8)
+        checkpoint.write_keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=8)
         elements = [{"topic": "t", "partition": i, "offset": users + i} for i in range(4)]
-        checkpoint.split("orders-source", "offsets", [elements[:2], elements[2:]])
+        checkpoint.write_split("orders-source", "offsets", [elements[:2], elements[2:]])
     return store
 
 

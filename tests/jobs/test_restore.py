@@ -41,10 +41,10 @@ def store(tmp_path: Path) -> StateStore:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = [{"user_id": user, "total": user * 10} for user in USERS]
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=128)
-        checkpoint.keyed("places", "places", [{"k": 1, "Subtask": 2}], key="k")
+        checkpoint.write_keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=128)
+        checkpoint.write_keyed("places", "places", [{"k": 1, "Subtask": 2}], key="k")
         elements = [{"topic": "t", "partition": i, "offset": i} for i in range(4)]
-        checkpoint.split("orders-source", "offsets", [[element] for element in elements])
+        checkpoint.write_split("orders-source", "offsets", [[element] for element in elements])
     return store
 
 

@@ -227,9 +227,9 @@ def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> N
     }
     checkpoint = StateStore.open(str(tmp_path / "store")).restore(parallelism=2)
     offset = {"topic": "t", "partition": 0, "offset": 5}
-    offsets = checkpoint.operator("orders-source", "offsets")
+    offsets = checkpoint.operator_state("orders-source", "offsets")
     assert offsets.per_old_subtask() == [[], [], [], [offset]]
-    assert checkpoint.operator("rules", "rules").subtask(1) == [{"rule": "block"}]
+    assert checkpoint.operator_state("rules", "rules").subtask(1) == [{"rule": "block"}]
 
 
 def test_as_text_and_as_delta_table(

@@ -79,9 +79,11 @@ def test_spans_are_folded_one_after_another(tmp_path: Path) -> None:
     state = {f"k{i}": i for i in range(40)}
     with store.snapshot(parallelism=1) as checkpoint:
         rows = [{"k": k, "v": v} for k, v in state.items()]
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="partitioned")
+        checkpoint.write_keyed(
+            "u", "s", rows, key="k", max_parallelism=GROUPS, layout="partitioned"
+        )
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", [{"k": k, "v": -v} for k, v in state.items()], key="k")
+        checkpoint.write_changes("u", "s", [{"k": k, "v": -v} for k, v in state.items()], key="k")
     entry = store.manifest().keyed[0]
     compactor = compactor_of(store)
     for span in reversed(widened_spans(entry)):

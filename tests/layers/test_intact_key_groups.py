@@ -35,7 +35,9 @@ def entry(request: pytest.FixtureRequest, tmp_path: Path) -> KeyedEntry:
     )
     rows = pa.table({"user": [f"u{i}" for i in range(500)], "n": range(500)})
     with store.snapshot(parallelism=1) as checkpoint:
-        found: KeyedEntry = checkpoint.keyed("j", "v", rows, key="user", max_parallelism=GROUPS)
+        found: KeyedEntry = checkpoint.write_keyed(
+            "j", "v", rows, key="user", max_parallelism=GROUPS
+        )
     return found
 
 

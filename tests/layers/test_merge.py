@@ -41,12 +41,12 @@ def store_of(path: Path, **written: Any) -> tuple[StateStore, dict[str, int]]:
     state = {f"k{i}": i for i in range(60)}
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": k, "v": v} for k, v in state.items()]
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="ranged")
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="ranged")
     for number in range(1, 4):
         upserts = {f"k{i}": -i * number for i in range(0, 80, 4 * number)}
         gone = [f"k{i}" for i in range(number, 60, 9) if f"k{i}" not in upserts]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes(
+            checkpoint.write_changes(
                 "u",
                 "s",
                 [{"k": k, "v": v} for k, v in upserts.items()],

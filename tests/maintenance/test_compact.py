@@ -33,16 +33,18 @@ def store(tmp_path: Path) -> StateStore:
     """A store whose checkpoint 4 has three layers. Its other state has none."""
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(ROWS), key="k", max_parallelism=16, layout="partitioned")
-        checkpoint.keyed("u", "other", table(ROWS), key="k")
-        checkpoint.split("o", "files", [[{"f": "a"}], []])
+        checkpoint.write_keyed(
+            "u", "s", table(ROWS), key="k", max_parallelism=16, layout="partitioned"
+        )
+        checkpoint.write_keyed("u", "other", table(ROWS), key="k")
+        checkpoint.write_split("o", "files", [[{"f": "a"}], []])
     for rows, gone in (
         ({"u1": 1}, [{"k": "u3"}]),
         ({"u1": 2, "u3": 3}, [{"k": "u2"}]),
         ({"u1": 3, "extra": 0}, []),
     ):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "s", table(rows), gone or None, key="k")
+            checkpoint.write_changes("u", "s", table(rows), gone or None, key="k")
             checkpoint.carry("u", "other")
             checkpoint.carry("o", "files")
     assert content(store) == LAST
@@ -191,7 +193,7 @@ def test_the_later_of_two_concurrent_compactions_commits(
 def test_an_active_writer_can_no_longer_commit(store: StateStore, tmp_path: Path) -> None:
     checkpoint = store.snapshot(parallelism=2)
     checkpoint.__enter__()
-    checkpoint.changes("u", "s", table({"new": 1}), key="k")
+    checkpoint.write_changes("u", "s", table({"new": 1}), key="k")
     before = files(tmp_path)
     opened(tmp_path).maintenance.compact(everything=True)
     with pytest.raises(CommitConflictError):

@@ -155,12 +155,12 @@ def test_a_copy_of_an_older_release_is_recognized_by_its_time(
 ) -> None:
     """That release did not record the writer."""
     target = opened(tmp_path / "target")
-    real = CheckpointWriter.say_origin
+    real = CheckpointWriter.record_origin
 
     def said(writer: CheckpointWriter, origin: dict[str, Any]) -> None:
         real(writer, {name: value for name, value in origin.items() if name != "writer"})
 
-    monkeypatch.setattr(CheckpointWriter, "say_origin", said)
+    monkeypatch.setattr(CheckpointWriter, "record_origin", said)
     first = source.maintenance.copy(2, target)
     assert "writer" not in (target.manifest().origin or {})
     assert (
@@ -297,7 +297,7 @@ def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) 
     for target, groups, key in ((wide, 64, "user"), (other, 2, "who")):
         with target.snapshot(parallelism=2) as checkpoint:
             rows = [{key: "a", "n": 1}]
-            checkpoint.keyed("users", "totals", rows, key=key, max_parallelism=groups)
+            checkpoint.write_keyed("users", "totals", rows, key=key, max_parallelism=groups)
     with pytest.raises(ParallelismError, match="max parallelism 64"):
         source.maintenance.copy(1, wide)
     with pytest.raises(SchemaMismatchError, match="who"):
@@ -460,7 +460,7 @@ def test_a_damaged_file_of_any_form_is_not_copied(taken: Checkpoints, target: St
 def test_changes_continue_after_a_copy(taken: Checkpoints, target: StateStore) -> None:
     taken.store.maintenance.copy(5, target)
     with target.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             [{"k": "late", "m": 1, "v": 2}],

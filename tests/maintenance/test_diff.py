@@ -50,7 +50,7 @@ def take(store: StateStore, rows: Rows, **options: Any) -> int:
     )
     with store.snapshot(parallelism=options.pop("parallelism", 1)) as checkpoint:
         options = {"max_parallelism": GROUPS} | options
-        checkpoint.keyed("users", "totals", table, key="user", layout=layout, **options)
+        checkpoint.write_keyed("users", "totals", table, key="user", layout=layout, **options)
     return checkpoint.id
 
 
@@ -175,7 +175,7 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
             {"user": "a", "window": 2, "position": 0, "x": 0.0 if last != last else -0.0},
         ]
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.list("users", "recent", rows, key="user", namespace="window")
+            checkpoint.write_list("users", "recent", rows, key="user", namespace="window")
     state = one(store.inspect.diff(1, 2))
     assert counts(state) == (0, 0, 1)
     assert state.examples[0].identity == {"user": "a", "window": 2, "position": 0}
@@ -229,7 +229,7 @@ def test_shared_columns_are_compared_if_the_columns_differ(tmp_path: Path) -> No
     for store, extra, value in ((a, "old", 1), (b, "new", 2)):
         rows = pa.table({"user": ["x", "y"], "n": [1, value], extra: [value, value]})
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
+            checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=4)
     state = one(a.inspect.diff(1, 1, other=b))
     assert state.compared_columns == ("user", "n")
     assert counts(state) == (0, 0, 1)
@@ -242,9 +242,9 @@ def test_states_with_different_identities_are_reported_as_not_compared(tmp_path:
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     rows = pa.table({"user": ["x"], "window": [1]})
     with a.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user")
+        checkpoint.write_keyed("users", "totals", rows, key="user")
     with b.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user", namespace="window")
+        checkpoint.write_keyed("users", "totals", rows, key="user", namespace="window")
     state = one(a.inspect.diff(1, 1, other=b))
     assert state.not_compared == "rows are identified by (user) in a, but by (user, window) in b"
     assert (counts(state), state.differs) == ((0, 0, 0), True)
@@ -259,7 +259,7 @@ def test_states_of_one_side_parallelism_and_graph(tmp_path: Path) -> None:
     )
     with store.snapshot(graph=graph) as checkpoint:
         checkpoint.carry_rest()
-        checkpoint.split("source", "splits", [[{"s": 1}], []])
+        checkpoint.write_split("source", "splits", [[{"s": 1}], []])
     difference = store.inspect.diff(1)
     assert difference.others == (Other("parallelism", "1", "2"),)
     assert difference.graph == (Other("job graph", None, "2 operators"),)
@@ -275,7 +275,7 @@ def test_states_of_one_side_parallelism_and_graph(tmp_path: Path) -> None:
 
 def offsets(store: StateStore, lists: list[list[int]]) -> None:
     with store.snapshot(parallelism=len(lists)) as checkpoint:
-        checkpoint.union("source", "offsets", [[{"offset": o} for o in one] for one in lists])
+        checkpoint.write_union("source", "offsets", [[{"offset": o} for o in one] for one in lists])
 
 
 @pytest.mark.parametrize(

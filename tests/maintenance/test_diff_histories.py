@@ -120,7 +120,7 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
         parallelism=1
     ) as other:
         other.drop("u", "s")
-        other.keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
+        other.write_keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
     found = {one.name: one for one in state.store.inspect.diff(2, other.id).states}["s"]
     assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)
 
@@ -133,7 +133,7 @@ def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, fo
     rows = pa.table({"k": [k for k, _ in one.rows], "m": [m for _, m in one.rows]})
     rows = rows.append_column("v", pa.array(list(one.rows.values())))
     with two.store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
+        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
 
     def found_between() -> StateDifference:
         (found,) = diff(

@@ -49,9 +49,9 @@ def make(path: Path, layout: str) -> StateStore:
     store = StateStore.open(str(path), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": [*ROWS], "v": [*ROWS.values()]})
-        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=8, layout=layout)
-        checkpoint.keyed("u", "other", rows, key="k", layout=layout)
-        checkpoint.split("s", "files", [[{"f": "a"}], []])
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=8, layout=layout)
+        checkpoint.write_keyed("u", "other", rows, key="k", layout=layout)
+        checkpoint.write_split("s", "files", [[{"f": "a"}], []])
     return store
 
 

@@ -124,14 +124,14 @@ def test_a_concurrent_snapshot_succeeds(folder: Path) -> None:
     take_only_users(store)
     with store.snapshot(parallelism=1) as checkpoint:
         store_in(folder).maintenance.expire(retain=1)
-        checkpoint.union("source", "offsets", [[{"partition": 0, "offset": 9}]])
+        checkpoint.write_union("source", "offsets", [[{"partition": 0, "offset": 9}]])
         checkpoint.drop("users", "totals")
     assert store.checkpoints() == (5, 6)
 
 
 def take_only_users(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", [{"user": "a", "n": 1}], key="user")
+        checkpoint.write_keyed("users", "totals", [{"user": "a", "n": 1}], key="user")
         for entry in store.manifest().entries:
             if entry.state.name != "totals":
                 checkpoint.drop(entry.state.uid, entry.state.name)

@@ -34,14 +34,14 @@ def opened(path: Path) -> StateStore:
 def put(store: StateStore, rows: Rows) -> int:
     frame = [{"k": k, "v": v} for k, v in rows.items()]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", frame, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", frame, key="k", max_parallelism=4)
     return checkpoint.id
 
 
 def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> Rows:
     frame = [{"k": k, "v": v} for k, v in upserts.items()]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", frame, [{"k": k} for k in deletes] or None, key="k")
+        checkpoint.write_changes("u", "s", frame, [{"k": k} for k in deletes] or None, key="k")
     return {k: v for k, v in rows.items() if k not in deletes} | upserts
 
 

@@ -242,7 +242,7 @@ def test_a_checkpoint_committed_at_that_moment_is_no_error(folder: Path) -> None
     """
     under_way = over(LocalStorage(str(folder))).snapshot(parallelism=2)
     checkpoint = under_way.__enter__()
-    checkpoint.keyed("u", "s", [{"k": "a", "v": 1}], key="k", max_parallelism=4)
+    checkpoint.write_keyed("u", "s", [{"k": "a", "v": 1}], key="k", max_parallelism=4)
     checkpoint.carry_rest()
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, lambda: under_way.__exit__(None, None, None)]
@@ -254,12 +254,12 @@ def test_a_checkpoint_committed_at_that_moment_is_no_error(folder: Path) -> None
 def test_a_concurrent_collection_is_no_error(folder: Path) -> None:
     """I9: an existing checkpoint expired, and its files and manifest are gone."""
 
-    def give_up() -> None:
+    def abandon() -> None:
         store_in(folder).maintenance.expire(retain=1)
         store_in(folder).maintenance.gc(minimum_age_s=0)
 
     storage = Busy(str(folder))
-    storage.acts = [lambda: None, lambda: None, give_up]
+    storage.acts = [lambda: None, lambda: None, abandon]
     assert store_in(folder, storage).maintenance.gc(minimum_age_s=0).manifests == ()
     assert store_in(folder).checkpoints() == (3,)
     assert store_in(folder).maintenance.verify().is_intact

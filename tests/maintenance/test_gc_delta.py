@@ -28,13 +28,13 @@ def opened(path: Path, rule: CompactionRule = RULE) -> StateStore:
 
 def full(store: StateStore, rows: Rows, layout: str = "ranged") -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=8, layout=layout)
+        checkpoint.write_keyed("u", "s", table(rows), key="k", max_parallelism=8, layout=layout)
 
 
 def change(store: StateStore, rows: Rows, deletes: list[str] | None = None) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         gone = None if deletes is None else pa.table({"k": pa.array(deletes, pa.string())})
-        checkpoint.changes("u", "s", table(rows), gone)
+        checkpoint.write_changes("u", "s", table(rows), gone)
     store.parts.background.wait()
 
 

@@ -54,10 +54,10 @@ def test_a_key_group_with_more_text_than_an_array_holds(store: StateStore) -> No
         return pa.RecordBatchReader.from_batches(SCHEMA, rows)
 
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", stream(range(2400)), key="k", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", stream(range(2400)), key="k", max_parallelism=1)
     assert values_of(store) == dict.fromkeys(range(2400), size)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", stream(range(1800, 3000)), deletes=[{"k": 7}])
+        checkpoint.write_changes("u", "s", stream(range(1800, 3000)), deletes=[{"k": 7}])
     wanted = dict.fromkeys([key for key in range(3000) if key != 7], size)
     assert values_of(store) == wanted
     for _ in range(2):
@@ -82,9 +82,9 @@ def test_the_largest_row(store: StateStore) -> None:
         return pa.table([pa.array(keys, pa.int64()), pa.array(values, pa.string())], SCHEMA)
 
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows(range(10), 3), key="k", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows(range(10), 3), key="k", max_parallelism=1)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", rows(range(5, 15), 8))
+        checkpoint.write_changes("u", "s", rows(range(5, 15), 8))
     wanted = dict.fromkeys(range(15), 5) | {3: size, 8: size}
     assert values_of(store) == wanted
     store.maintenance.compact()

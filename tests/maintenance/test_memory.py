@@ -24,10 +24,10 @@ Arrow keep for later use, pieces and row groups, and 16 MiB for sorting.
 OPERATIONS = {
     "snapshot": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.keyed("u", "s", batches(0, rows), key="k", max_parallelism=1)""",
+    checkpoint.write_keyed("u", "s", batches(0, rows), key="k", max_parallelism=1)""",
     "changes": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
+    checkpoint.write_changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
     "restore": """
 for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
     pass""",
@@ -71,7 +71,7 @@ sql = "SELECT k + 1 AS k, v FROM state"
 store.maintenance.edit("u", "s", sql=sql, checkpoint=1, dry_run=True)""",
     "comparison": """
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.changes_against("u", "s", batches(rows // 4, rows))""",
+    checkpoint.write_changes_against("u", "s", batches(rows // 4, rows))""",
     "purge": """
 store.maintenance.expire(retain=1)
 assert store.maintenance.purge("u", rows // 2).replaced""",

@@ -54,10 +54,12 @@ def take(store: StateStore, number: int, *, held: bool, layout: str = "ranged") 
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"user": users, "n": [number] * len(users)})
         routes = pa.table({"user": users * 2, "to": ["x"] * len(users) + ["y"] * len(users)})
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8, layout=layout)
-        checkpoint.map("users", "routes", routes, key="user", map_key="to", layout=layout)
-        checkpoint.keyed("other", "totals", rows.slice(0, 20), key="user", layout=layout)
-        checkpoint.split("source", "offsets", [[{"offset": number}], []])
+        checkpoint.write_keyed(
+            "users", "totals", rows, key="user", max_parallelism=8, layout=layout
+        )
+        checkpoint.write_map("users", "routes", routes, key="user", map_key="to", layout=layout)
+        checkpoint.write_keyed("other", "totals", rows.slice(0, 20), key="user", layout=layout)
+        checkpoint.write_split("source", "offsets", [[{"offset": number}], []])
 
 
 def opened(path: Path | str) -> StateStore:
@@ -84,7 +86,9 @@ def users_of(store: StateStore, checkpoint: int | str, name: str = "totals") -> 
 
 def number_of(store: StateStore, checkpoint: int | str) -> int:
     """Return the original number of a checkpoint, from its content."""
-    elements = store.restore(checkpoint=checkpoint, parallelism=1).operator("source", "offsets")
+    elements = store.restore(checkpoint=checkpoint, parallelism=1).operator_state(
+        "source", "offsets"
+    )
     return int(elements.subtask(0)[0]["offset"])
 
 

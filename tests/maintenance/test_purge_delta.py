@@ -25,9 +25,11 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
     options: dict[str, Any] = {"key": "key", "layout": "ranged", "max_parallelism": 4}
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"key": range(40), "n": range(40)})
-        checkpoint.keyed("job", "totals", rows, **options)
+        checkpoint.write_keyed("job", "totals", rows, **options)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("job", "totals", [{"key": key, "n": -1} for key in (3, 50)], **options)
+        checkpoint.write_changes(
+            "job", "totals", [{"key": key, "n": -1} for key in (3, 50)], **options
+        )
     log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
     assert [*log.iterdir()]
 
@@ -58,7 +60,7 @@ def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path
     for keys in ([7, 8], [8], [8, 9]):
         with store.snapshot(parallelism=1) as checkpoint:
             rows = pa.table({"k": keys, "v": keys})
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
     folder = f"{store.url}/operators/u/keyed/s"
     reader = spark.read.format("delta")
     assert len(reader.load(folder).collect()) == 2  # Spark caches the table at this version
@@ -71,7 +73,7 @@ def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path
     spark.catalog.clearCache()
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"k": [9], "v": [1]})
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
     assert [row.k for row in spark.read.format("delta").load(folder).collect()] == [9]
     spark.sql(f"VACUUM delta.`{folder}` DRY RUN").collect()
 
@@ -97,7 +99,7 @@ def test_a_key_is_found_in_the_bounds_of_a_log(tmp_path: Path, keys: pa.Array) -
     store = StateStore.open(str(tmp_path / "store"))
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"k": keys, "v": [1, 2]})
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
     for key in keys.to_pylist():
         found = store.maintenance.find_key("u", key).found
         assert "statistics of a Delta log" in {one.what for one in found}

@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, name: str = "s", **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", name, rows, **given)
+        checkpoint.write_keyed("u", name, rows, **given)
 
 
 def data(store: StateStore) -> set[str]:
@@ -73,7 +73,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
     put(store, [{"k": k, "v": v} for k, v in wanted.items()], layout=layout)
     with store.snapshot(parallelism=2) as checkpoint:
         new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-        checkpoint.changes("u", "s", new, [{"k": "k2"}], key="k")
+        checkpoint.write_changes("u", "s", new, [{"k": "k2"}], key="k")
     wanted |= {"k1": -1, "new": 7}
     del wanted["k2"]
     for most in (7, 100, 3):
@@ -90,7 +90,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
         assert store.maintenance.verify("latest", deep=True).is_intact
     assert {row["k"]: row["v"] for row in rows_of(store, checkpoint=2)} == wanted
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", [{"k": "k5", "v": -5}], key="k")
+        checkpoint.write_changes("u", "s", [{"k": "k5", "v": -5}], key="k")
     assert {row["k"]: row["v"] for row in rows_of(store)} == wanted | {"k5": -5}
 
 
@@ -244,8 +244,8 @@ def test_invalid_arguments_are_refused(
     maps = pa.array([{"a": 1}, {}], pa.map_(pa.string(), pa.int64()))
     rows = pa.table({"k": ["a", "b"], "n": [1, 2], "v": [1, 2], "l": maps, "b": [b"a", b"b"]})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=8)
-        checkpoint.map("u", "m", rows, key="k", map_key="n", max_parallelism=8)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
+        checkpoint.write_map("u", "m", rows, key="k", map_key="n", max_parallelism=8)
     files = data(store)
     for dry_run in (True, False):
         with pytest.raises(kind, match=message):
@@ -310,18 +310,18 @@ inputs = ["count"]
 def test_the_job_graph_gets_the_max_parallelism_of_the_chain(store: StateStore) -> None:
     graph = JobGraph.from_toml(GRAPH)
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
-        checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
+        checkpoint.write_keyed("u", "s", [{"k": "a"}], key="k")
     store.maintenance.rekey("u", max_parallelism=12)
     new = store.manifest().graph
     assert new is not None
     assert [node.max_parallelism for node in new.nodes] == [None, 12, 12]
     assert store.manifest().operators.max_parallelism_of("u") == 12
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
-        checkpoint.changes("u", "s", [{"k": "b"}], key="k")
+        checkpoint.write_changes("u", "s", [{"k": "b"}], key="k")
     assert {row["k"] for row in rows_of(store)} == {"a", "b"}
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
-        checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
-        checkpoint.keyed("more", "s", [{"k": "a"}], key="k")
+        checkpoint.write_keyed("u", "s", [{"k": "a"}], key="k")
+        checkpoint.write_keyed("more", "s", [{"k": "a"}], key="k")
     with pytest.raises(InvalidArgumentError, match="'u' and 'more' are in one chain"):
         store.maintenance.rekey("u", max_parallelism=16)
 

@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> StateStore:
 
 def put(store: StateStore, rows: Rows) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=8)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
     [entry] = store.manifest().keyed
     assert len(rows) < 200 or entry.size_bytes > 1024
 

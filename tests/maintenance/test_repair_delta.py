@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> StateStore:
 def take(store: StateStore, number: int) -> None:
     rows = [{"k": k, "n": number} for k in range(number, number + 3)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
 
 
 def table_of(store: StateStore) -> Path:
@@ -89,10 +89,10 @@ def test_an_entry_that_changed_the_columns_is_written_again(
     """
     rows = [{"k": k, "n": k, "more": "x"} for k in range(3)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
     take_again = [{"k": k, "n": k, "more": "y"} for k in range(3)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", take_again, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", take_again, key="k", max_parallelism=4)
     before = [seen(store, version) for version in range(VERSIONS + 2)]
     entry(store, VERSIONS).unlink()
     entry(store, VERSIONS, "crc").write_text("{}")

@@ -48,10 +48,10 @@ def take(store: StateStore, first: int, stop: int, value: str) -> None:
     number = len(store.checkpoints()) + 1 if Path(store.url, "statestore.json").exists() else 1
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"user": users, "n": range(first, stop), "s": [value] * len(users)})
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=GROUPS)
-        checkpoint.keyed("users", "other", rows, key="user", max_parallelism=GROUPS)
+        checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=GROUPS)
+        checkpoint.write_keyed("users", "other", rows, key="user", max_parallelism=GROUPS)
         offsets = [[{"partition": p, "offset": number * 10 + p}] for p in range(2)]
-        checkpoint.union("source", "offsets", offsets)
+        checkpoint.write_union("source", "offsets", offsets)
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -231,7 +231,10 @@ def test_a_state_that_lost_everything_has_no_rows(store: StateStore) -> None:
         ("offsets", 0),
     ]
     assert rows(store, 3) == {}
-    assert store.restore(checkpoint=3).operator("source", "offsets").per_old_subtask() == [[], []]
+    assert store.restore(checkpoint=3).operator_state("source", "offsets").per_old_subtask() == [
+        [],
+        [],
+    ]
     assert store.maintenance.verify(3, deep=True).is_intact
     take(store, 0, 5, "next")  # the state continues
     assert len(rows(store, 4)) == 5
@@ -252,7 +255,7 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     assert {record.command for record in records} == {"salvage"}
     new = [{"user": "u0100", "n": 1, "s": "x"}]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("users", "totals", new)
+        checkpoint.write_changes("users", "totals", new)
         checkpoint.carry_rest()
     assert store.manifest().left_out == records
     store.maintenance.compact()
@@ -264,7 +267,7 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     assert store.maintenance.verify().is_intact
     assert not store.maintenance.verify().is_complete
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", new, key="user")
+        checkpoint.write_keyed("users", "totals", new, key="user")
         checkpoint.carry_rest()
     assert store.manifest().left_out == ()
     with store.snapshot(parallelism=2) as checkpoint:
@@ -361,8 +364,8 @@ def test_offsets_are_lost_and_filled_completely(store: StateStore) -> None:
     assert (state.sort, part.rows, part.known_in, part.filled_from) == ("operator", 2, 1, None)
     (state,) = store.maintenance.salvage(2, from_older=True).states
     assert state.lost[0].filled_from == 1
-    old = store.restore(checkpoint=1).operator("source", "offsets").per_old_subtask()
-    assert store.restore(checkpoint=4).operator("source", "offsets").per_old_subtask() == old
+    old = store.restore(checkpoint=1).operator_state("source", "offsets").per_old_subtask()
+    assert store.restore(checkpoint=4).operator_state("source", "offsets").per_old_subtask() == old
     origin = store.manifest(4).origin
     assert origin is not None
     assert origin["filled"] == [{"uid": "source", "state": "offsets", "checkpoint": 1}]
@@ -377,7 +380,7 @@ def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:
             options: dict[str, Any] = {"key": "user", "max_parallelism": 1}
             if column == "m":
                 options["renamed"] = {"n": "m"}
-            checkpoint.keyed("users", "totals", table, **options)
+            checkpoint.write_keyed("users", "totals", table, **options)
     files(store, "totals")[0].unlink()
     (state,) = store.maintenance.salvage(2, from_older=True).states
     assert state.why_not_filled == (

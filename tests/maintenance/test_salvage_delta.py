@@ -23,7 +23,7 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
         rows = pa.table({"key": range(40), "n": [n * factor for n in range(40)]})
         with store.snapshot(parallelism=1) as checkpoint:
             for name in ("totals", "others"):
-                checkpoint.keyed("job", name, rows, key="key", max_parallelism=4)
+                checkpoint.write_keyed("job", name, rows, key="key", max_parallelism=4)
     entry = store.manifest(2).keyed_entry("job", "totals")
     lost = entry.handles[1]
     Path(store.url, entry.table.path, lost.path).unlink()
@@ -52,7 +52,7 @@ def test_a_table_describes_the_missing_part_of_its_state(tmp_path: Path) -> None
     rows = pa.table({"key": range(40), "n": range(40)})
     with store.snapshot(parallelism=1) as checkpoint:
         for name in ("totals", "others"):
-            checkpoint.keyed("job", name, rows, key="key", max_parallelism=4)
+            checkpoint.write_keyed("job", name, rows, key="key", max_parallelism=4)
     entry = store.manifest().keyed_entry("job", "totals")
     Path(store.url, entry.table.path, entry.handles[1].path).unlink()
 
@@ -78,6 +78,6 @@ def test_a_table_describes_the_missing_part_of_its_state(tmp_path: Path) -> None
     store.maintenance.repair()
     assert lacking in description("totals")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("job", "totals", rows, key="key", max_parallelism=4)
+        checkpoint.write_keyed("job", "totals", rows, key="key", max_parallelism=4)
         checkpoint.carry_rest()
     assert "only part" not in description("totals")

@@ -43,7 +43,7 @@ def graph(*names: str) -> JobGraph:
 
 def keep(store: StateStore, rows: pa.Table, uid: str = "o", **options: Any) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed(uid, "s", rows, **{"key": "k"} | options)
+        checkpoint.write_keyed(uid, "s", rows, **{"key": "k"} | options)
 
 
 def rows_of(
@@ -60,13 +60,13 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
     store = opened(tmp_path)
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
-        checkpoint.keyed("x", "s", rows, key="k")
+        checkpoint.write_keyed("x", "s", rows, key="k")
     store.maintenance.savepoint("first", 1)
     with store.snapshot(graph=graph("y")) as checkpoint:
         if form == "carried":
             checkpoint.carry("y", "s")
         else:
-            checkpoint.keyed("y", "s", rows, key="k")
+            checkpoint.write_keyed("y", "s", rows, key="k")
     assert len(store.maintenance.find_key("y", 4711).found) == (2 if form == "full" else 1)
     done = store.maintenance.purge("y", 4711)
     assert [one.old_id for one in done.replaced] == [1, 2]
@@ -80,7 +80,7 @@ def test_a_renamed_operator_is_purged_under_both_labels(tmp_path: Path, form: st
 def test_a_state_in_the_folder_of_a_former_label_is_searched(tmp_path: Path) -> None:
     store = opened(tmp_path)
     with store.snapshot(graph=graph("x")) as checkpoint:
-        checkpoint.keyed("x", "s", pa.table({"k": [4711, 12], "v": [1, 2]}), key="k")
+        checkpoint.write_keyed("x", "s", pa.table({"k": [4711, 12], "v": [1, 2]}), key="k")
     with store.snapshot(graph=graph("y")) as checkpoint:
         checkpoint.carry("y", "s")
     store.maintenance.expire(retain=1)
@@ -93,11 +93,11 @@ def test_a_new_operator_of_an_old_label_keeps_its_rows(tmp_path: Path) -> None:
     store = opened(tmp_path)
     rows = pa.table({"k": [4711, 12], "v": [1, 2]})
     with store.snapshot(graph=graph("x")) as checkpoint:
-        checkpoint.keyed("x", "s", rows, key="k")
+        checkpoint.write_keyed("x", "s", rows, key="k")
     store.maintenance.savepoint("first", 1)
     with store.snapshot(graph=graph("y", "other")) as checkpoint:
-        checkpoint.keyed("y", "s", rows, key="k")
-        checkpoint.keyed("other", "s", rows, key="k")
+        checkpoint.write_keyed("y", "s", rows, key="k")
+        checkpoint.write_keyed("other", "s", rows, key="k")
     store.maintenance.purge("y", 4711)
     assert rows_of(store, "latest", "y") == rows_of(store, "first", "x") == [{"k": 12, "v": 2}]
     assert len(rows_of(store, "latest", "other")) == 2
@@ -107,7 +107,7 @@ def rekeyed(path: Path, **options: Any) -> StateStore:
     store = opened(path, **options)
     rows = pa.table({"customer": [4711, 12, 5], "account": [1, 2, 3], "v": [1, 2, 3]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("o", "s", rows, key="customer", layout="ranged")
+        checkpoint.write_keyed("o", "s", rows, key="customer", layout="ranged")
     store.maintenance.rekey("o", name="s", key="account")
     return store
 
@@ -137,7 +137,7 @@ def test_a_former_key_is_removed_from_changes_and_no_older_row_returns(tmp_path:
         {"customer": 7, "account": 1, "v": 8},
     ]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("o", "s", changes, key="account", layout="ranged")
+        checkpoint.write_changes("o", "s", changes, key="account", layout="ranged")
     assert store.manifest().keyed[0].layers
     done = store.maintenance.forget({"customer": 4711}, gc=True)
     assert done.problem is None
@@ -255,7 +255,7 @@ def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> N
     store = opened(tmp_path, table_format="delta")
     keep(store, pa.table({"k": [MAIL, "bob"], "v": [1, 2]}))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("o", "other", pa.table({"k": ["bob"]}), key="k")
+        checkpoint.write_keyed("o", "other", pa.table({"k": ["bob"]}), key="k")
         checkpoint.drop("o", "s")
     store.maintenance.expire(retain=1)
     done = store.maintenance.purge("o", MAIL)
@@ -340,7 +340,7 @@ def test_text_in_documents_is_found_and_names_are_not(tmp_path: Path) -> None:
     store = opened(tmp_path)
     keep(store, pa.table({"k": [MAIL, "s", "orders"], "v": [1, 2, 3]}), uid="orders")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("orders", "s", pa.table({"k": ["bob"], "v": [1]}), key="k")
+        checkpoint.write_keyed("orders", "s", pa.table({"k": ["bob"], "v": [1]}), key="k")
     store.maintenance.savepoint(f"before {MAIL}")
     store.maintenance.pin("latest", lease_s=3600, holder="export for ann")
     store.maintenance.expire(retain=1)
@@ -378,28 +378,30 @@ def shop(request: Any, tmp_path: Path) -> StateStore:
         count = len(customers)
         with store.snapshot(parallelism=2) as checkpoint:
             n = [number] * count
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "totals", "sum", pa.table({"customer": customers, "n": n}), key="customer"
             )
-            checkpoint.map(
+            checkpoint.write_map(
                 "routes",
                 "by",
                 pa.table({"city": ["x"] * count, "customer": customers, "n": n}),
                 key="city",
                 map_key="customer",
             )
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "shops",
                 "s",
                 pa.table({"shop": [1] * count, "customer": customers, "n": n}),
                 key=["shop", "customer"],
             )
             texts = [str(customer) for customer in customers]
-            checkpoint.keyed("text", "s", pa.table({"customer": texts, "n": n}), key="customer")
-            checkpoint.keyed(
+            checkpoint.write_keyed(
+                "text", "s", pa.table({"customer": texts, "n": n}), key="customer"
+            )
+            checkpoint.write_keyed(
                 "orders", "s", pa.table({"id": [*range(count)], "customer": customers}), key="id"
             )
-            checkpoint.split("source", "offsets", [[{"customer": number}], []])
+            checkpoint.write_split("source", "offsets", [[{"customer": number}], []])
     store.maintenance.savepoint("two", 2)
     return store
 

@@ -39,7 +39,7 @@ def written(store: StateStore, *users: str) -> Any:
     """Return a checkpoint that is complete except for its commit."""
     checkpoint = store.snapshot(parallelism=1).__enter__()
     rows = pa.table({"user": users, "n": [1] * len(users)})
-    checkpoint.changes("users", "totals", rows, key="user")
+    checkpoint.write_changes("users", "totals", rows, key="user")
     return checkpoint
 
 
@@ -50,11 +50,15 @@ def folder(tmp_path: Path) -> Path:
     with store.snapshot(parallelism=1) as checkpoint:
         users = ["ann", *(f"user-{i}" for i in range(20))]
         rows = pa.table({"user": users, "n": [1] * len(users)})
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=2, layout="ranged")
-        checkpoint.keyed("users", "broken", rows, key="user", max_parallelism=2, layout="ranged")
+        checkpoint.write_keyed(
+            "users", "totals", rows, key="user", max_parallelism=2, layout="ranged"
+        )
+        checkpoint.write_keyed(
+            "users", "broken", rows, key="user", max_parallelism=2, layout="ranged"
+        )
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"user": ["ann"], "n": [3]})
-        checkpoint.changes("users", "totals", rows, key="user")
+        checkpoint.write_changes("users", "totals", rows, key="user")
         checkpoint.carry_rest()
     return tmp_path / "store"
 

@@ -87,8 +87,8 @@ def test_written_files_are_intact(data: st.DataObject, case: KeyedCase, old: int
         with store.snapshot(parallelism=parallelism) as checkpoint:
             entry = case.write(checkpoint, "u", "n")
         with store.snapshot(parallelism=old) as checkpoint:
-            checkpoint.split("u", "s", data.draw(element_lists(old)))
-            checkpoint.broadcast("u", "b", data.draw(element_lists(1))[0])
+            checkpoint.write_split("u", "s", data.draw(element_lists(old)))
+            checkpoint.write_broadcast("u", "b", data.draw(element_lists(1))[0])
             checkpoint.drop("u", "n")
         for deep in (False, True):
             report = store.maintenance.verify("all", deep)
@@ -193,7 +193,9 @@ def test_swapped_files_of_equal_length_are_found(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = pa.table({"k": list(range(100, 164)), "v": list(range(200, 264))})
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("u", "n", rows, key="k", max_parallelism=128, layout="partitioned")
+        entry = checkpoint.write_keyed(
+            "u", "n", rows, key="k", max_parallelism=128, layout="partitioned"
+        )
     alike = [
         handle
         for handle in entry.handles
@@ -213,7 +215,7 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
     before = {name: files_of(store, name) for name in SORTS}
     with store.snapshot(parallelism=2) as checkpoint:
         values = pa.table({"user": ["user-1", "user-2"], "x": [0.5, 0.25]})
-        checkpoint.keyed("job", "value", values, key="user")
+        checkpoint.write_keyed("job", "value", values, key="user")
         checkpoint.carry_rest()
     file, *_ = files_of(store, "value")
     shutil.copy(before["value"][0], file)
@@ -225,7 +227,7 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
 def test_an_orphan_file_is_not_damage(store: StateStore) -> None:
     """I5: files of a crashed writer are listed, and files of another checkpoint are not."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.split("source", "split", [[{"s": "d"}], []])
+        checkpoint.write_split("source", "split", [[{"s": "d"}], []])
         checkpoint.carry_rest()
     (named,) = files_of(store, "split")
     stray = named.parent / "0000000009-0123456789abcdef.parquet"
@@ -247,7 +249,7 @@ def test_a_damaged_manifest_is_reported_with_the_others(store: StateStore) -> No
         for state in [entry.state for entry in first.keyed] + [e.state for e in first.operator]:
             if state.name != "split":
                 checkpoint.drop(state.uid, state.name)
-        checkpoint.split("source", "split", [[{"s": "d"}], []])
+        checkpoint.write_split("source", "split", [[{"s": "d"}], []])
     manifest = Path(store.url, manifest_path(1))
     manifest.write_bytes(manifest.read_bytes()[:-1])
     report = store.maintenance.verify("all")
@@ -316,8 +318,8 @@ def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None
     change_unread_byte(file)
     restored, verified = store.restore(), store.restore(verify=True)
     if name in ("split", "union", "broadcast"):
-        assert restored.operator("source", name).subtask(0)
-        fails(lambda: verified.operator("source", name).subtask(0), file)
+        assert restored.operator_state("source", name).subtask(0)
+        fails(lambda: verified.operator_state("source", name).subtask(0), file)
         return
     state = restored.keyed("job", name)
     (user, *_) = state.to_arrow(0).read_all().column("user").to_pylist()
@@ -399,9 +401,9 @@ def test_a_delete_of_a_key_without_an_entry_is_valid(tmp_path: Path, kind: str) 
     for changed in (False, True):
         with store.snapshot(parallelism=1) as checkpoint:
             if not changed:
-                checkpoint.keyed("u", "s", rows, **options)
+                checkpoint.write_keyed("u", "s", rows, **options)
             else:
-                checkpoint.changes("u", "s", rows.slice(2), cleared=[{"k": "a"}])
+                checkpoint.write_changes("u", "s", rows.slice(2), cleared=[{"k": "a"}])
     assert state_of(store).changed_rows == 2
     assert store.maintenance.verify("all", deep=True).is_intact
 

@@ -40,7 +40,7 @@ def keyed(storage: LocalStorage) -> KeyedEntry:
     rows = [{"k": key, "m": m, "v": 0} for key in range(40) for m in range(2)]
     with store.snapshot(parallelism=1) as checkpoint:
         entry: KeyedEntry
-        entry = checkpoint.map("u", "n", rows, key="k", map_key="m", max_parallelism=4)
+        entry = checkpoint.write_map("u", "n", rows, key="k", map_key="m", max_parallelism=4)
     return entry
 
 
@@ -49,7 +49,7 @@ def elements(storage: LocalStorage) -> OperatorEntry:
     """Two elements of subtask 0, none of subtask 1, and one of subtask 2."""
     store = StateStore.open(storage.url, table_format="parquet", layout="partitioned")
     with store.snapshot(parallelism=3) as checkpoint:
-        return checkpoint.split("u", "s", [[{"x": 1}, {"x": 2}], [], [{"x": 3}]])
+        return checkpoint.write_split("u", "s", [[{"x": 1}, {"x": 2}], [], [{"x": 3}]])
 
 
 def write(storage: LocalStorage, folder: str, schema: pa.Schema, rows: Rows) -> dict[str, Any]:

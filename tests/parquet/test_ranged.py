@@ -33,7 +33,7 @@ def store_in(path: Path, layout: str = "ranged", **options: int) -> StateStore:
 
 def take(store: StateStore, max_parallelism: int = 64, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=1) as checkpoint:
-        entry: KeyedEntry = checkpoint.keyed(
+        entry: KeyedEntry = checkpoint.write_keyed(
             "users", "totals", ROWS, key="user", max_parallelism=max_parallelism, **options
         )
     return entry
@@ -103,7 +103,7 @@ def test_a_subtask_reads_only_its_row_groups(tmp_path: Path) -> None:
     """I8: it opens the file once, and reads approximately its share of the bytes."""
     rows = [row | {"text": hashlib.sha512(str(row).encode()).hexdigest()} for row in ROWS]
     with store_in(tmp_path).snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=64)
+        entry = checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=64)
     storage = CountingStorage(str(tmp_path))
     keyed = StateStore.from_storage(storage).restore(parallelism=16).keyed("users", "totals")
     assert keyed.to_arrow(5).read_all().num_rows > 0
@@ -142,13 +142,13 @@ def test_duplicates_and_other_wrong_rows_are_refused(tmp_path: Path) -> None:
         pytest.raises(DuplicateKeyError),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("users", "totals", [*ROWS, ROWS[5]], key="user", max_parallelism=64)
+        checkpoint.write_keyed("users", "totals", [*ROWS, ROWS[5]], key="user", max_parallelism=64)
     assert list(tmp_path.rglob("*.parquet")) == []
     with (
         pytest.raises(InvalidArgumentError, match="'striped'"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("users", "totals", ROWS, key="user", layout="striped")
+        checkpoint.write_keyed("users", "totals", ROWS, key="user", layout="striped")
 
 
 def test_an_index_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_auto_layout_depends_on_the_rows_of_a_key_group(
     store = store_in(tmp_path, layout="auto")
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.Table.from_pylist(ROWS).slice(0, count)
-        entry = checkpoint.keyed(
+        entry = checkpoint.write_keyed(
             "users", "totals", rows, key="user", max_parallelism=max_parallelism
         )
     assert entry.state.layout == layout
@@ -189,7 +189,7 @@ def test_auto_layout_depends_on_the_rows_of_a_key_group(
 def test_row_groups_may_be_tiny(tmp_path: Path, options: dict[str, Any]) -> None:
     store = store_in(tmp_path, **options)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", ROWS[:50], key="user", max_parallelism=8)
+        checkpoint.write_keyed("users", "totals", ROWS[:50], key="user", max_parallelism=8)
     assert sum(map(len, rows(store, 3))) == 50
 
 
@@ -205,7 +205,7 @@ def test_a_subtask_without_rows_opens_nothing(tmp_path: Path) -> None:
     """I8."""
     store = store_in(tmp_path)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", ROWS[:2], key="user", max_parallelism=1000)
+        checkpoint.write_keyed("users", "totals", ROWS[:2], key="user", max_parallelism=1000)
     plan = store.plan(parallelism=1000)
     assert plan.files == 2
     assert sum(map(len, rows(store, 1000))) == 2
@@ -220,7 +220,9 @@ def test_auto_parallelism_depends_on_the_rows_of_each_key_group(
     many = [{"user": "one", "position": i, "text": f"{i:030x}"} for i in range(20_000)]
     few = [{"user": f"u{i}", "position": 0, "text": "x"} for i in range(300)]
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.list("users", "texts", [*many, *few], key="user", max_parallelism=128)
+        entry = checkpoint.write_list(
+            "users", "texts", [*many, *few], key="user", max_parallelism=128
+        )
     plan = store.plan(parallelism="auto", bytes_per_task=per_task)
     (choice,) = plan.choices
     (subtasks,) = (of.subtasks for of in plan.operators)

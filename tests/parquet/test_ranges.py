@@ -50,7 +50,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             str(folders[layout]), table_format="parquet", layout=layout, parquet=options
         )
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("uid", "name", rows, key="user", max_parallelism=64)
+            checkpoint.write_keyed("uid", "name", rows, key="user", max_parallelism=64)
     return folders
 
 

@@ -134,14 +134,14 @@ def test_the_checker_finds_orphan_files(tmp_path: Path) -> None:
 def test_the_checker_finds_a_checkpoint_of_a_fenced_writer(tmp_path: Path) -> None:
     """I6: an older generation above a newer one."""
     old = StateStore.open(str(tmp_path), table_format="parquet")
-    old.snapshot(parallelism=2).give_up()
+    old.snapshot(parallelism=2).abandon()
     new = replace(RACE.parts[0], ids=(5,))
     tries = taken(str(tmp_path), RACE, new)
     old.parts.fence.check = lambda: None  # type: ignore[method-assign]
     checkpoint = old.snapshot(parallelism=2)
     number, _ = checkpoint.planned
     with pytest.raises(LateCommitError), checkpoint:
-        entry = checkpoint.keyed(
+        entry = checkpoint.write_keyed(
             "races", "rows", rows_of(RACE.number, 1, 0), key="k", max_parallelism=2
         )
     late = replace(tries[0], writer=1, id=number, digest=entry.digest, generation=1)

@@ -111,7 +111,7 @@ def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -
         with checkpoint:
             _stall(part, "write", first=first)
             rows = rows_of(task.race, part.writer, number)
-            entry = checkpoint.keyed(UID, STATE, rows, key="k", max_parallelism=2)
+            entry = checkpoint.write_keyed(UID, STATE, rows, key="k", max_parallelism=2)
             _stall(part, "commit", first=first)
     except LateCommitError as error:
         return outcome(

@@ -73,7 +73,7 @@ def offsets(job: Job) -> str:
 
 def _union() -> str:
     """The offsets of the source that each new subtask receives, and the part that it keeps."""
-    state = StateStore.open(STORE).restore().operator("orders", "offsets")
+    state = StateStore.open(STORE).restore().operator_state("orders", "offsets")
     lists = state.per_old_subtask()
     dealt = redistribute([{"offsets": ("union", tuple(old))} for old in lists], NEW)
     elements = sorted((e for old in lists for e in old), key=lambda e: e["partition"])
@@ -89,7 +89,7 @@ def _union() -> str:
 
 def _split() -> str:
     """The concatenated lists of held-back records, divided again."""
-    lists = StateStore.open(STORE).restore().operator("clean", "held_back").per_old_subtask()
+    lists = StateStore.open(STORE).restore().operator_state("clean", "held_back").per_old_subtask()
     dealt = redistribute([{"held": ("split", tuple(old))} for old in lists], NEW)
     blocks = [states["held"] for states in dealt]
     joined = [element["record"] for old in lists for element in old]

@@ -92,7 +92,7 @@ def kept_by_hint(job: Job) -> str:
     (hint,) = matching.hints
     nodes = [hint.applied_to(node) if node.name == hint.node else node for node in graph.nodes]
     restored = store.restore(graph=replace(graph, nodes=tuple(nodes)))
-    found = restored.operator("clean", "held_back")
+    found = restored.operator_state("clean", "held_back")
     return str(sum(len(found.subtask(subtask)) for subtask in range(NEW)))
 
 

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, **options: Any) -> None:
     given: Row = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, **given)
+        checkpoint.write_keyed("u", "s", rows, **given)
 
 
 def change_of(one: object, other: object) -> str:
@@ -88,10 +88,10 @@ def test_lists_timers_and_namespaces(store: StateStore) -> None:
         rows = [{"k": f"k{i}", "n": n, "v": i + shift * (n == 1)} for i in range(6) for n in (0, 1)]
         with store.snapshot(parallelism=2) as checkpoint:
             options: Row = {"key": "k", "max_parallelism": 8}
-            checkpoint.list("u", "list", rows, position="n", **options)
-            checkpoint.keyed("u", "ns", rows, namespace="n", **options)
+            checkpoint.write_list("u", "list", rows, position="n", **options)
+            checkpoint.write_keyed("u", "ns", rows, namespace="n", **options)
             times = [{"k": f"k{i}", "n": i + shift} for i in range(6)]
-            checkpoint.timers("u", "t", times, timestamp="n", time_domain="event", **options)
+            checkpoint.write_timers("u", "t", times, timestamp="n", time_domain="event", **options)
     for name in ("list", "ns"):
         found = store.inspect.as_of(1, 2, "u", name).read_all().to_pylist()
         assert {(r["k"], r["n"]): r["change"] for r in found} == {
@@ -124,7 +124,7 @@ def test_rows_expired_by_now_are_hidden_without_now_ms(
     for value in (1, 2):
         with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
             rows = pa.table({"k": ["a"], "v": [value], "at": [0]})
-            checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(100, "at"))
+            checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive(100, "at"))
     assert store.restore().keyed("u", "s").get("a") == []
     assert store.inspect.as_of(1, 2, "u", "s").read_all().num_rows == 0
     assert [one.rows for one in store.inspect.history("a", "u", "s")] == [(), ()]
@@ -202,7 +202,7 @@ def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
     put(store, [{"k": i, "v": i} for i in range(50)])
     for _ in range(3):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "s", [], key="k")
+            checkpoint.write_changes("u", "s", [], key="k")
     storage.opened.clear()
     history = store.inspect.history(7, "u", "s")
     assert [one.is_changed for one in history] == [True, False, False, False]

@@ -16,9 +16,9 @@ def store(tmp_path: Path) -> StateStore:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="partitioned")
     rows = [{"user": f"u{i}", "text": f"{i:x}" * (1 + i % 7)} for i in range(5000)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "texts", rows, key="user", max_parallelism=64)
-        checkpoint.keyed("few", "texts", rows[:10], key="user", max_parallelism=16)
-        checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
+        checkpoint.write_keyed("users", "texts", rows, key="user", max_parallelism=64)
+        checkpoint.write_keyed("few", "texts", rows[:10], key="user", max_parallelism=16)
+        checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
     return store
 
 
@@ -43,7 +43,7 @@ def test_it_follows_from_the_bytes_of_the_key_groups(store: StateStore, tasks: i
     users = restored.keyed("users", "texts")
     rows = sum(users.to_arrow(i).read_all().num_rows for i in range(restored.parallelism))
     assert rows == 5000
-    assert len(restored.operator("source", "offsets").subtask(0)) == 2
+    assert len(restored.operator_state("source", "offsets").subtask(0)) == 2
 
 
 def test_it_never_exceeds_an_operators_max_parallelism(store: StateStore) -> None:
@@ -59,5 +59,5 @@ def test_by_default_a_subtask_gets_16_mib(store: StateStore) -> None:
 def test_without_keyed_state_it_is_the_stored_parallelism(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "other"), table_format="parquet")
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.union("source", "offsets", [[{"p": 0}], [], []])
+        checkpoint.write_union("source", "offsets", [[{"p": 0}], [], []])
     assert store.restore(parallelism="auto").parallelism == 3

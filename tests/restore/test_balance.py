@@ -38,7 +38,9 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StateStore:
 
 def take(store: StateStore, parallelism: int, ranges: Any = None, **more: Any) -> None:
     with store.snapshot(parallelism=parallelism, ranges=ranges) as checkpoint:
-        checkpoint.keyed("u", "s", ROWS, key="k", namespace="n", max_parallelism=GROUPS, **more)
+        checkpoint.write_keyed(
+            "u", "s", ROWS, key="k", namespace="n", max_parallelism=GROUPS, **more
+        )
 
 
 def loads(restored: Any) -> list[int]:
@@ -169,7 +171,7 @@ def test_changed_rows_count_in_the_balance(store: StateStore) -> None:
     hot = ROWS[0]["k"]
     with store.snapshot(parallelism=3) as checkpoint:
         rows = [{"k": hot, "n": 10_000 + i, "v": i} for i in range(3000)]
-        checkpoint.changes("u", "s", rows, key="k", namespace="n")
+        checkpoint.write_changes("u", "s", rows, key="k", namespace="n")
     restored = store.restore(parallelism=4, balance="rows")
     planned = [subtask.rows for subtask in restored.plan.operators[0].subtasks]
     assert sum(planned) == len(ROWS) + 3000
@@ -200,7 +202,7 @@ def test_subtasks_write_with_the_ranges_of_the_checkpoint(
     with store.snapshot(
         parallelism=len(owned), ranges={"u": ranges}, checkpoint_id=1
     ) as checkpoint:
-        writer = checkpoint.declare("u", "s", schema, key="k", max_parallelism=GROUPS)
+        writer = checkpoint.declare_keyed("u", "s", schema, key="k", max_parallelism=GROUPS)
         if len(owned) > 1 and owned[1]:
             with pytest.raises(InvalidArgumentError, match="belongs to subtask 1"):
                 writer.subtask(0).write(owned[1])
@@ -219,7 +221,7 @@ def test_subtasks_write_with_the_ranges_of_the_checkpoint(
     assert resolve(options).per_subtask == restored.plan.of_all()
     # Repeat it as a retry that finds the checkpoint committed.
     with store.snapshot(parallelism=len(owned), checkpoint_id=1) as again:
-        declared = again.declare("u", "s", schema, key="k")
+        declared = again.declare_keyed("u", "s", schema, key="k")
         assert declared.assignment == restored.assignment
 
 
@@ -254,5 +256,5 @@ def test_spark_uses_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     assert all(row.key_group in ranges.range_of(row.p) for row in found)
     rows = store.restore().keyed("u", "s").to_spark().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", namespace="n", co_located=True)
+        checkpoint.write_keyed("u", "s", rows, key="k", namespace="n", co_located=True)
     assert store.inspect.diff(1, 2).states[0].differs is False

@@ -58,7 +58,7 @@ class Made:
                 more |= {"kind": self.kind, "entry": "e"}
             if self.kind == "ttl":
                 more["ttl"] = TimeToLive(60_000, "v")
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=groups, **more)
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=groups, **more)
         return int(checkpoint.id)
 
     def change(self) -> None:
@@ -68,7 +68,7 @@ class Made:
         self.rows = {i: v for i, v in self.rows.items() if i[0] not in gone} | upserts
         rows = [{"k": k, "e": e, "v": v} for (k, e), v in upserts.items()]
         with self.store.snapshot(parallelism=3) as checkpoint:
-            checkpoint.changes("u", "s", rows, [{"k": k} for k in gone])
+            checkpoint.write_changes("u", "s", rows, [{"k": k} for k in gone])
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
         """Restore all subtasks: each has its own rows, and together they have each row once."""
@@ -172,9 +172,11 @@ def test_without_regroup_the_stored_max_parallelism_is_required(tmp_path: Path) 
 def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with made.store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
+        checkpoint.write_keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
         with pytest.raises(ParallelismError) as caught:
-            checkpoint.keyed("u", "t", made.table(), key="k", max_parallelism=12, regroup=True)
+            checkpoint.write_keyed(
+                "u", "t", made.table(), key="k", max_parallelism=12, regroup=True
+            )
     assert "for state 't' of operator 'u'" in caught.value.__notes__
     assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]
 
@@ -186,7 +188,7 @@ def test_changes_have_the_max_parallelism_of_their_base(tmp_path: Path) -> None:
         pytest.raises(SchemaMismatchError, match=r"max parallelism 12 .* take a full snapshot"),
         made.store.snapshot(parallelism=3) as checkpoint,
     ):
-        checkpoint.changes("u", "s", [{"k": "k1", "e": 0, "v": 1}], base=1)
+        checkpoint.write_changes("u", "s", [{"k": "k1", "e": 0, "v": 1}], base=1)
 
 
 @pytest.mark.parametrize("groups", [18, 5, 100])

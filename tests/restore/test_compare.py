@@ -18,8 +18,8 @@ def made(folder: Path, cache: Path | None = None) -> StateStore:
     )
     rows = [{"k": f"k{i % 90}", "n": i} for i in range(600)]
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.list("u", "s", rows, key="k", position="n", max_parallelism=32)
-        checkpoint.union("source", "offsets", [[{"o": i}] for i in range(4)])
+        checkpoint.write_list("u", "s", rows, key="k", position="n", max_parallelism=32)
+        checkpoint.write_union("source", "offsets", [[{"o": i}] for i in range(4)])
     return store
 
 

@@ -105,10 +105,10 @@ def test_a_query_and_an_edit_have_the_rows_of_a_restore(
         store = StateStore.open(folder, table_format="parquet")
         options: dict[str, Any] = {"key": "k", "max_parallelism": 4, "layout": layout.value}
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", rows, **options)
+            checkpoint.write_keyed("u", "n", rows, **options)
         with store.snapshot(parallelism=2) as checkpoint:
             changed = rows.slice(data.draw(st.integers(1, len(rows))))
-            checkpoint.changes(
+            checkpoint.write_changes(
                 "u", "n", changed, pa.table({"k": pa.array([0], pa.int64())}), **options
             )
         expected = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()

@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> StateStore:
     with store.snapshot(parallelism=1) as checkpoint:
         for uid in ("u", "v"):
             rows = [{"k": i, "n": i} for i in range(9)]
-            checkpoint.keyed(uid, "s", rows, key="k", max_parallelism=2)
+            checkpoint.write_keyed(uid, "s", rows, key="k", max_parallelism=2)
     return store
 
 

@@ -33,8 +33,8 @@ def manifest(tmp_path: Path) -> Manifest:
     store = StateStore.open(str(tmp_path), table_format="parquet", layout="partitioned")
     rows = [{"user": f"u{i}", "n": i} for i in range(400)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8)
-        checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
+        checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=8)
+        checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
     stored = store.manifest()
     (entry,) = stored.keyed
     handles = tuple(

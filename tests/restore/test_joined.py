@@ -20,7 +20,9 @@ def store(tmp_path: Path) -> StateStore:
     for first in (0, 100):
         rows = [{"k": i, "v": i % 7 if first else i % 6} for i in range(first, 400 + first)]
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST, layout="partitioned")
+            checkpoint.write_keyed(
+                "u", "s", rows, key="k", max_parallelism=MOST, layout="partitioned"
+            )
     return store
 
 
@@ -52,7 +54,7 @@ def test_sides_without_a_common_key_group(tmp_path: Path) -> None:
     for keys in (low, high):
         with store.snapshot(parallelism=1) as checkpoint:
             rows = [{"k": k, "v": k} for k in keys]
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=MOST)
     found = store.inspect.as_of(1, 2, "u", "s").read_all().to_pylist()
     assert {row["k"] for row in found if row[CHANGE] == "removed"} == set(low)
     assert {row["k"] for row in found if row[CHANGE] == "added"} == set(high)

@@ -25,11 +25,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     for factor in (1, 2):
         n = [factor * i for i in range(200)]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("users", "totals", rows(user=names, n=n), key="user", **options)
+            checkpoint.write_keyed("users", "totals", rows(user=names, n=n), key="user", **options)
             shops = rows(name=names * 2, shop=["x"] * 200 + ["y"] * 200, n=n * 2)
-            checkpoint.map("shops", "totals", shops, key="name", map_key="shop", **options)
-            checkpoint.keyed("cards", "owners", rows(card=n, user=names), key="card", **options)
-            checkpoint.union("source", "offsets", [[{"p": 1}], []])
+            checkpoint.write_map("shops", "totals", shops, key="name", map_key="shop", **options)
+            checkpoint.write_keyed(
+                "cards", "owners", rows(card=n, user=names), key="card", **options
+            )
+            checkpoint.write_union("source", "offsets", [[{"p": 1}], []])
     return tmp_path / "store"
 
 

@@ -32,12 +32,12 @@ class Counted:
         self.rows = dict(ROWS)
         with self.store.snapshot(parallelism=2) as checkpoint:
             rows = [{"k": k, "v": v} for k, v in ROWS.items()]
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=MOST)
 
     def change(self) -> None:
         with self.store.snapshot(parallelism=2) as checkpoint:
             new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-            checkpoint.changes("u", "s", new, [{"k": "k2"}], key="k")
+            checkpoint.write_changes("u", "s", new, [{"k": "k2"}], key="k")
         self.rows |= {"k1": -1, "new": 7}
         del self.rows["k2"]
 
@@ -180,6 +180,6 @@ def test_expired_rows_are_not_found(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = [{"k": "a", "at": 0}, {"k": "b", "at": 100}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4, ttl=TimeToLive(50, "at"))
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4, ttl=TimeToLive(50, "at"))
     lazy = store.restore(parallelism=1, now_ms=120).keyed("u", "s").lazy(0)
     assert (lazy.get("a"), lazy.get("b")) == ([], [rows[1]])

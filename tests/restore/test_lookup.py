@@ -29,7 +29,7 @@ def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKe
     options.setdefault("key", "k")
     options.setdefault("max_parallelism", 2)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", rows, **options)
+        checkpoint.write_keyed("u", "n", rows, **options)
     return store.restore().keyed("u", "n")
 
 
@@ -231,9 +231,9 @@ def test_keys_of_changes_are_distinguished_as_in_a_full_state(tmp_path: Path) ->
     options: dict[str, Any] = {"key": "k", "namespace": "n", "max_parallelism": 8}
     with store.snapshot(parallelism=1) as checkpoint:
         full = rows((0.0, "x", 1), (-0.0, "x", 2), (NAN, "x", 3), (1.0, None, 4), (1.0, "x", 5))
-        checkpoint.keyed("u", "s", full, **options)
+        checkpoint.write_keyed("u", "s", full, **options)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             rows((-0.0, "x", 20), (NAN, "x", 30)),

@@ -57,11 +57,17 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     options: dict[str, Any] = {"key": "k", "max_parallelism": 16, "layout": request.param}
     for rows in (ROWS.slice(0, 3), ROWS):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("by user", "totals", rows, **options)
-            checkpoint.map("by user", "pairs", rows.select(["k", "n"]), map_key="n", **options)
-            checkpoint.keyed("by shop", "pairs", rows.slice(0, 0).select(["k", "n"]), **options)
-            checkpoint.split("source", "files", [[{"file": "a"}, {"file": "b"}], [{"file": "c"}]])
-            checkpoint.union("source", "none", [[], []])
+            checkpoint.write_keyed("by user", "totals", rows, **options)
+            checkpoint.write_map(
+                "by user", "pairs", rows.select(["k", "n"]), map_key="n", **options
+            )
+            checkpoint.write_keyed(
+                "by shop", "pairs", rows.slice(0, 0).select(["k", "n"]), **options
+            )
+            checkpoint.write_split(
+                "source", "files", [[{"file": "a"}, {"file": "b"}], [{"file": "c"}]]
+            )
+            checkpoint.write_union("source", "none", [[], []])
     return path
 
 
@@ -235,7 +241,7 @@ def test_a_scan_of_a_state_stops_at_its_next_batch(tmp_path: Path) -> None:
         Cancelling(str(tmp_path / "store")), table_format="parquet", layout="partitioned"
     )
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=64)
+        entry = checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=64)
     files.clear()
     cancelled.clear()
     with pytest.raises(QueryStoppedError, match="cancelled"):
@@ -270,8 +276,8 @@ def test_a_damaged_file_is_named_and_the_next_query_succeeds(
     store = StateStore.open(path, table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
-        entry = checkpoint.keyed("u", "n", ROWS, **options)
-        checkpoint.keyed("u", "intact", ROWS, **options)
+        entry = checkpoint.write_keyed("u", "n", ROWS, **options)
+        checkpoint.write_keyed("u", "intact", ROWS, **options)
     name = entry.handles[0].path
     damage(Path(path, entry.table.path, name))
     if streams:
@@ -289,10 +295,10 @@ def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("u", "n", ROWS, **options)
+        entry = checkpoint.write_keyed("u", "n", ROWS, **options)
     if changed:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.changes("u", "n", ROWS.slice(0, 9), **options)
+            checkpoint.write_changes("u", "n", ROWS.slice(0, 9), **options)
     sql = "SELECT count(*) AS c, sum(n) AS s FROM n"
     expected = [{"c": COUNT, "s": sum(range(COUNT))}]
     assert ask(store, sql, verify=True) == expected
@@ -313,12 +319,12 @@ def test_names_that_duckdb_cannot_distinguish_get_a_number(
     with store.snapshot(parallelism=1) as checkpoint:
         for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
             for name in ("s", "S"):
-                checkpoint.union(uid, name, [[{"n": f"{number}{name}"}]])
+                checkpoint.write_union(uid, name, [[{"n": f"{number}{name}"}]])
     views = store.views()
     assert len({(view.schema.lower(), view.name.lower()) for view in views}) == len(views) == 10
     for view in views:
         [row] = ask(store, f"SELECT n FROM {view.sql}")
-        elements = store.restore().operator(view.entry.state.uid, view.entry.state.name)
+        elements = store.restore().operator_state(view.entry.state.uid, view.entry.state.name)
         assert elements.per_old_subtask() == [[row]]
 
 
@@ -347,15 +353,15 @@ def test_names_with_a_nul_are_neither_stored_nor_queried(
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(InvalidArgumentError, match="NUL"):
-            checkpoint.keyed("u", "s", rows, key="k")
+            checkpoint.write_keyed("u", "s", rows, key="k")
         with pytest.raises(InvalidArgumentError, match="NUL"):
-            checkpoint.broadcast("u", "s", rows.to_pylist())
+            checkpoint.write_broadcast("u", "s", rows.to_pylist())
         with pytest.raises(InvalidArgumentError, match="NUL"):
-            checkpoint.union("u", "s", rows)
+            checkpoint.write_union("u", "s", rows)
     monkeypatch.setattr("statestore.snapshot.state_request.names_with_nul", lambda schema: ())
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k")
-        checkpoint.keyed("u", "t", rows.select(["k"]), key="k")
+        checkpoint.write_keyed("u", "s", rows, key="k")
+        checkpoint.write_keyed("u", "t", rows.select(["k"]), key="k")
     assert store.restore().keyed("u", "s").get(1) == rows.to_pylist()
     assert store.query("SELECT k FROM t").read_all().to_pylist() == [{"k": 1}]
     with pytest.raises(InvalidArgumentError, match="NUL"):
@@ -452,12 +458,14 @@ def typed(first: int, stop: int, value: int = 0) -> pa.Table:
 def test_a_query_over_changes_equals_a_query_of_a_full_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
+        checkpoint.write_keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", typed(100, 120, 1000), typed(0, 20).select(["k"]), key="k")
+        checkpoint.write_changes(
+            "u", "s", typed(100, 120, 1000), typed(0, 20).select(["k"]), key="k"
+        )
     pieces = [typed(20, 100), typed(100, 120, 1000), typed(120, 130)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", pa.concat_tables(pieces), key="k", max_parallelism=16)
+        checkpoint.write_keyed("u", "s", pa.concat_tables(pieces), key="k", max_parallelism=16)
     for where in (
         "k > 10.5",
         "day = DATE '2026-01-05' OR small = 3",
@@ -489,10 +497,10 @@ def test_a_state_with_changes_reads_as_little_as_a_full_state(
         storage, table_format="parquet", layout=layout, parquet=parquet, compaction=None
     )
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", ROWS, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", ROWS, key="k", max_parallelism=4)
     coming = ROWS.slice(10, 20).set_column(1, "n", pa.array(range(-20, 0)))
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", coming, ROWS.slice(0, 10).select(["k"]), key="k")
+        checkpoint.write_changes("u", "s", coming, ROWS.slice(0, 10).select(["k"]), key="k")
 
     def read(sql: str, checkpoint: int) -> tuple[int, list[dict[str, Any]]]:
         before = storage.bytes_read

@@ -57,7 +57,7 @@ def take(
     store: StateStore, rows: pa.Table = ROWS, parallelism: int = 2, layout: str = "auto"
 ) -> None:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        checkpoint.keyed("u", "n", rows, key="k", layout=layout)
+        checkpoint.write_keyed("u", "n", rows, key="k", layout=layout)
 
 
 def multiset(rows: Iterable[Any]) -> Counter[Any]:
@@ -160,10 +160,10 @@ def test_operator_state_is_distributed_as_in_flink(data: st.DataObject, old: int
         store = StateStore.open(folder, table_format="parquet")
         with store.snapshot(parallelism=old) as c:
             written = [
-                c.split("u", "split", lists["split"]),
-                c.union("u", "union", lists["union"]),
-                c.broadcast("u", "rules", rules),
-                c.split("u", "other", lists["other"]),
+                c.write_split("u", "split", lists["split"]),
+                c.write_union("u", "union", lists["union"]),
+                c.write_broadcast("u", "rules", rules),
+                c.write_split("u", "other", lists["other"]),
             ]
         lists["rules"] = [rules]
         oracle = ReferenceCheckpoint(
@@ -177,7 +177,7 @@ def test_operator_state_is_distributed_as_in_flink(data: st.DataObject, old: int
         )
         restored = store.restore(parallelism=new)
         for name, given_lists in lists.items():
-            state = restored.operator("u", name)
+            state = restored.operator_state("u", name)
             assert state.per_old_subtask() == given_lists
             every = [list(oracle.elements("u", name, subtask, new)) for subtask in range(new)]
             assert [*state.subtasks()] == every
@@ -197,17 +197,17 @@ def test_an_empty_state_is_stored(store: StateStore, parallelism: int) -> None:
     """It has no file, keeps its columns and max parallelism, and can get rows later."""
     empty = pa.table({"k": pa.array([], pa.int64()), "v": pa.array([], pa.list_(pa.string()))})
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed("u", "n", empty, key="k")
-        checkpoint.union("u", "offsets", [[]])
+        entry = checkpoint.write_keyed("u", "n", empty, key="k")
+        checkpoint.write_union("u", "offsets", [[]])
     assert (entry.rows, entry.handles, entry.digest) == (0, (), 0)
     restored = store.restore(parallelism=parallelism)
     tables = every_subtask(restored.keyed("u", "n"))
     assert [table.num_rows for table in tables] == [0] * parallelism
     assert {tuple(table.schema.names) for table in tables} == {("key_group", "k", "v")}
     assert restored.keyed("u", "n").get(1) == []
-    assert restored.operator("u", "offsets").subtask(parallelism - 1) == []
+    assert restored.operator_state("u", "offsets").subtask(parallelism - 1) == []
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", [{"k": 1, "v": ["x"]}], key="k")
+        checkpoint.write_keyed("u", "n", [{"k": 1, "v": ["x"]}], key="k")
         checkpoint.carry_rest()
     assert store.restore().keyed("u", "n").get(1) == [{"k": 1, "v": ["x"]}]
 
@@ -255,7 +255,7 @@ def test_a_missing_name_lists_those_that_exist(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match=r"no state 'x' in operator 'u'.*it has 'n'"):
         restored.keyed("u", "x")
     with pytest.raises(StateNotFoundError, match=r"is keyed state; read it with \.keyed"):
-        restored.operator("u", "n")
+        restored.operator_state("u", "n")
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 129, 32_769, True, 2.0, "2"])
@@ -280,13 +280,13 @@ def test_a_max_parallelism_that_does_not_divide_is_refused(store: StateStore) ->
 def test_a_subtask_that_does_not_exist_is_refused(store: StateStore, subtask: Any) -> None:
     """For keyed state and operator state."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k")
-        checkpoint.union("u", "offsets", [[{"p": 1}], []])
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
+        checkpoint.write_union("u", "offsets", [[{"p": 1}], []])
     restored = store.restore()
     with pytest.raises(InvalidArgumentError, match="subtask"):
         restored.keyed("u", "n").to_arrow(subtask)
     with pytest.raises(InvalidArgumentError, match="subtask"):
-        restored.operator("u", "offsets").subtask(subtask)
+        restored.operator_state("u", "offsets").subtask(subtask)
 
 
 def test_rows_can_be_read_as_pandas_and_polars_frames(store: StateStore) -> None:
@@ -340,11 +340,11 @@ def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) ->
 def test_a_missing_file_of_elements_is_named_with_its_state(store: StateStore) -> None:
     """As with keyed state."""
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("u", "offsets", [[{"p": 1}]])
+        checkpoint.write_union("u", "offsets", [[{"p": 1}]])
     [path] = Path(store.url, "operators").rglob("*.parquet")
     path.unlink()
     with pytest.raises(MissingFileError, match=path.name) as caught:
-        store.restore().operator("u", "offsets").subtask(0)
+        store.restore().operator_state("u", "offsets").subtask(0)
     assert caught.value.__notes__ == ["while reading union state 'offsets' of operator 'u'"]
 
 
@@ -360,9 +360,9 @@ def test_restored_states_can_be_pickled(tmp_path: Path) -> None:
     """For example for another process, also after small layers of changes were read."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", pa.table({"k": ["a", "b"], "v": [1, 2]}), key="k")
+        checkpoint.write_keyed("u", "s", pa.table({"k": ["a", "b"], "v": [1, 2]}), key="k")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", pa.table({"k": ["b"], "v": [3]}))
+        checkpoint.write_changes("u", "s", pa.table({"k": ["b"], "v": [3]}))
     state = store.restore(parallelism=2).keyed("u", "s")
     read = [state.to_arrow(subtask).read_all() for subtask in range(2)]
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

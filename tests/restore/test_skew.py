@@ -31,10 +31,10 @@ def made(folder: Path, rows: list[dict[str, Any]], layout: str) -> tuple[StateSt
         storage, table_format="parquet", layout=layout, parquet=options, compaction=None
     )
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "m", rows, key="k", map_key="n", max_parallelism=GROUPS)
+        checkpoint.write_map("u", "m", rows, key="k", map_key="n", max_parallelism=GROUPS)
         flat = [{"k": f"k{i}", "v": i} for i in range(40)]
-        checkpoint.keyed("u", "v", flat, key="k")
-        checkpoint.union("src", "offsets", [[{"o": 1}], []])
+        checkpoint.write_keyed("u", "v", flat, key="k")
+        checkpoint.write_union("src", "offsets", [[{"o": 1}], []])
     return store, storage
 
 
@@ -92,8 +92,8 @@ def test_changes_are_merged_with_the_base(tmp_path: Path, layout: str) -> None:
     hottest = Counter(row["k"] for row in rows).most_common(1)[0][0]
     new = [{"k": "k7", "n": 5000 + i, "pad": ""} for i in range(900)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "m", new, [{"k": hottest}], kind="map", key="k", entry="n")
-        checkpoint.keyed("u", "v", [{"k": "a", "v": 1}], key="k")
+        checkpoint.write_changes("u", "m", new, [{"k": hottest}], kind="map", key="k", entry="n")
+        checkpoint.write_keyed("u", "v", [{"k": "a", "v": 1}], key="k")
         checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)
     (hot,) = store.inspect.skew("u", "m", keys=4, read_groups=GROUPS).operators[0].hot
@@ -131,8 +131,10 @@ def test_several_key_columns_and_an_empty_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     rows = [{"a": i % 3, "b": f"{i % 2}", "n": i} for i in range(25)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.list("u", "two", rows, key=["a", "b"], position="n", max_parallelism=4)
-        checkpoint.list("w", "none", rows[:0] or empty(), key="a", position="n", max_parallelism=4)
+        checkpoint.write_list("u", "two", rows, key=["a", "b"], position="n", max_parallelism=4)
+        checkpoint.write_list(
+            "w", "none", rows[:0] or empty(), key="a", position="n", max_parallelism=4
+        )
     report = store.inspect.skew(keys=2, read_groups=4)
     two, none = report.operators
     assert two.hot[0].keys[0].key == {"a": 0, "b": "0"}

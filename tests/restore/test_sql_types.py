@@ -44,7 +44,7 @@ ISO: dict[str, list[Any]] = {
 def store(tmp_path: Path) -> StateStore:
     made = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with made.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", pa.table({"k": ["a"]}), key="k")
+        checkpoint.write_keyed("u", "n", pa.table({"k": ["a"]}), key="k")
     return made
 
 

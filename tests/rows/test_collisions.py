@@ -49,7 +49,7 @@ def compared(path: Path) -> list[Any]:
     made = taken(path)
     rows = [{"k": k, "m": m, "v": v} for (k, m), v in (made.rows | {("u005", 1): -1}).items()]
     with made.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes_against("u", "s", rows[2:])
+        checkpoint.write_changes_against("u", "s", rows[2:])
     inspect = made.store.inspect
     history = inspect.history("u002", "u", "s")
     state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
@@ -96,7 +96,7 @@ def test_equal_elements_are_compared_as_a_multiset(
     for elements in ([["a", "a", "b"], ["c"]], [["c", "b", "a"], ["d"]]):
         with store.snapshot(parallelism=2) as checkpoint:
             lists = [[{"e": one} for one in part] for part in elements]
-            checkpoint.union("u", "o", lists)
+            checkpoint.write_union("u", "o", lists)
     (state,) = store.inspect.diff(1, 2).states
     assert (state.added, state.removed, state.changed) == (1, 1, 0)
 

@@ -27,11 +27,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
     for n in (1, 2):
         rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [n, None, 3]})
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
-            checkpoint.split("source", "split", OFFSETS)
-            checkpoint.union("source", "union", OFFSETS)
-            checkpoint.broadcast("source", "rules", [{"rule": "x"}])
-            checkpoint.union("source", "none", [[], []])
+            checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+            checkpoint.write_split("source", "split", OFFSETS)
+            checkpoint.write_union("source", "union", OFFSETS)
+            checkpoint.write_broadcast("source", "rules", [{"rule": "x"}])
+            checkpoint.write_union("source", "none", [[], []])
         if n == 1:
             file = folder / store.manifest().operator_entry("source", "rules").table.path
             (cut,) = file.rglob("*.parquet")
@@ -69,7 +69,7 @@ def test_a_result_becomes_a_dataframe_in_one_call(store: StateStore, ask: Any, r
 @pytest.mark.parametrize("name", ["split", "union", "rules", "none"])
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_elements_are_listed_by_subtask(store: StateStore, name: str, parallelism: int) -> None:
-    state = store.restore(parallelism=parallelism).operator("source", name)
+    state = store.restore(parallelism=parallelism).operator_state("source", name)
     for subtask in range(parallelism):
         elements = state.subtask(subtask)
         assert state.to_arrow(subtask).to_pylist() == elements
@@ -78,7 +78,7 @@ def test_elements_are_listed_by_subtask(store: StateStore, name: str, parallelis
 
 
 def test_a_damaged_file_of_elements_raises(store: StateStore) -> None:
-    state = store.restore(checkpoint=1, parallelism=1).operator("source", "rules")
+    state = store.restore(checkpoint=1, parallelism=1).operator_state("source", "rules")
     with pytest.raises(Exception, match="rules") as caught:
         state.to_arrow(0)
     assert type(caught.value).__name__ == "DamagedFileError"
@@ -104,7 +104,7 @@ def test_a_new_column_is_null_in_earlier_history(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     for row in ({"k": "a", "v": 1}, {"k": "a", "v": 1, "w": "x"}):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", [row], key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "s", [row], key="k", max_parallelism=4)
     history = store.inspect.history("a", "u", "s")
     assert history.to_polars().get_column("w").to_list() == [None, "x"]
 

@@ -54,8 +54,8 @@ def write(store: StateStore, typed: Typed) -> None:
     data_type, value = typed
     rows = pa.table({"k": ["a"], "v": pa.array([value], data_type)})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
-        checkpoint.split("u", "e", [[{"x": _plain(value)}]])
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
+        checkpoint.write_split("u", "e", [[{"x": _plain(value)}]])
 
 
 def _plain(value: Any) -> Any:
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 def read_by_all(store: StateStore, typed: Typed) -> None:
     _, value = typed
     assert store.restore().keyed("u", "s").get("a")[0]["v"] == value
-    assert store.restore().operator("u", "e").subtask(0) == [{"x": _plain(value)}]
+    assert store.restore().operator_state("u", "e").subtask(0) == [{"x": _plain(value)}]
     assert store.maintenance.verify(deep=True).is_intact
     assert store.query("SELECT v FROM s").read_all().num_rows == 1
     table = f"{store.url}/operators/u/keyed/s"
@@ -84,7 +84,7 @@ def read_by_all(store: StateStore, typed: Typed) -> None:
         (row,) = connection.execute("SELECT v FROM read_parquet(?)", [str(file)]).fetchall()
     assert row[0] is not None
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", pa.table({"k": ["b"], "v": pa.array([value], typed[0])}))
+        checkpoint.write_changes("u", "s", pa.table({"k": ["b"], "v": pa.array([value], typed[0])}))
         checkpoint.carry_rest()
     store.maintenance.compact(everything=True)
     assert store.restore().keyed("u", "s").get("b")[0]["v"] == value
@@ -118,7 +118,7 @@ def test_a_deeper_type_is_refused_before_anything_is_written(
     elements = pa.table({"subtask": [0], "position": [0], "x": pa.array([value], data_type)})
     with pytest.raises(UnsupportedTypeError, match=r"type of column 'x' of .* has \d+ levels"):  # noqa: SIM117
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.split("u", "e", elements)
+            checkpoint.write_split("u", "e", elements)
     assert store.checkpoints() == ()
     assert not list(Path(store.url).rglob("*.parquet"))
 

@@ -69,7 +69,7 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
     whole = chance.random() < 0.5  # delete whole keys or single entries
     goes = [{"k": k} for k in gone] if whole else [{"k": k, "m": m} for k, m in entries]
     with store.snapshot(parallelism=chance.randrange(1, 9)) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             [{"k": k, "m": m, "v": v} for (k, m), v in upserts.items()],
@@ -94,7 +94,9 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
     state = {(f"k{k}", m): k * m for k in range(60) for m in range(chance.randrange(4))}
     rows = [{"k": k, "m": m, "v": v} for (k, m), v in state.items()]
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS, layout=layout)
+        checkpoint.write_map(
+            "u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS, layout=layout
+        )
     for _ in range(seed % 5):
         state = change(store, chance, state)
     return store, state
@@ -131,7 +133,9 @@ def value_store(path: Path, keys: int = 200) -> StateStore:
     store = StateStore.open(str(path), table_format="parquet", compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": f"k{i}", "v": i} for i in range(keys)]
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="partitioned")
+        checkpoint.write_keyed(
+            "u", "s", rows, key="k", max_parallelism=GROUPS, layout="partitioned"
+        )
     return store
 
 
@@ -170,7 +174,7 @@ def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) ->
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     key = ["tenant", "number", "at"]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key=key, max_parallelism=GROUPS)
+        checkpoint.write_keyed("u", "s", rows, key=key, max_parallelism=GROUPS)
     (entry,) = store.manifest().keyed
     asked = [
         {"tenant": "a", "number": 4, "at": 0.0},
@@ -193,7 +197,7 @@ def test_only_the_requested_pairs_of_two_key_columns_are_kept(
     rows = pa.table({"a": np.repeat(range(30), 30), "b": np.tile(range(30), 30)})
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key=["a", "b"], max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows, key=["a", "b"], max_parallelism=1)
     (entry,) = store.manifest().keyed
     wanted = WantedKeys.of(pa.table({"a": range(30), "b": range(30)}), entry.state)
     held, match = list[int](), WantedKeys.match

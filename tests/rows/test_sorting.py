@@ -229,16 +229,18 @@ def snapshots(store: StateStore, layout: str) -> Iterator[Any]:
     new = pa.table({"k": ["k1"] * 50, "n": list(range(600, 650)), "v": ["new"] * 50})
     for rows in (ROWS, stream(), iter(ROWS.to_batches(20))):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", rows, layout=layout, **KEY)
+            checkpoint.write_keyed("u", "s", rows, layout=layout, **KEY)
         yield files_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", stream(new), deletes=[{"k": "k2"}], cleared=[{"k": "k1"}])
+        checkpoint.write_changes(
+            "u", "s", stream(new), deletes=[{"k": "k2"}], cleared=[{"k": "k1"}]
+        )
     yield files_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes_against("u", "s", stream(pa.concat_tables([changed, new])))
+        checkpoint.write_changes_against("u", "s", stream(pa.concat_tables([changed, new])))
     yield files_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes_against("u", "s", stream(changed.slice(0, 150)))
+        checkpoint.write_changes_against("u", "s", stream(changed.slice(0, 150)))
     yield files_of(store)
     store.maintenance.compact()
     yield files_of(store)
@@ -266,15 +268,15 @@ def test_an_upsert_and_delete_of_one_row_are_refused_across_pieces(
     """The delete of a key is the first of its changes, and its rows are in many pieces."""
     store = opened(tmp_path, memory_bytes)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", ROWS, **KEY)
+        checkpoint.write_keyed("u", "s", ROWS, **KEY)
     with (
         pytest.raises(DuplicateKeyError, match="is both upserted and deleted in one checkpoint"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.changes("u", "s", stream(), deletes=[{"k": "k1"}])
+        checkpoint.write_changes("u", "s", stream(), deletes=[{"k": "k1"}])
     with store.snapshot(parallelism=1) as checkpoint:
         deletes, cleared = [{"k": "k9"}] * 50, [{"k": "k1"}] * 50
-        checkpoint.changes("u", "s", stream(), deletes=deletes, cleared=cleared)
+        checkpoint.write_changes("u", "s", stream(), deletes=deletes, cleared=cleared)
     assert sorted(rows_of(store, 0, 1).column("n").to_pylist()) == [*range(200)]
 
 
@@ -286,7 +288,7 @@ def test_null_keys_of_a_stream_are_counted(tmp_path: Path, memory_bytes: int) ->
         pytest.raises(NullKeyError, match="40 rows of state 's'"),
         opened(tmp_path, memory_bytes).snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", stream(ROWS.set_column(0, "k", keys)), **KEY)
+        checkpoint.write_keyed("u", "s", stream(ROWS.set_column(0, "k", keys)), **KEY)
 
 
 @pytest.mark.parametrize("memory_bytes", [4000, IN_MEMORY])
@@ -294,10 +296,10 @@ def test_subtasks_write_streams(tmp_path: Path, memory_bytes: int) -> None:
     """A row that belongs to another subtask is refused in a stream, too."""
     store = opened(tmp_path, memory_bytes)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", ROWS, **KEY)
+        checkpoint.write_keyed("u", "s", ROWS, **KEY)
     parts = [rows_of(store, number, 2) for number in range(2)]
     with store.snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.declare("u", "s", ROWS.schema, **KEY)
+        writer = checkpoint.declare_keyed("u", "s", ROWS.schema, **KEY)
         with pytest.raises(InvalidArgumentError, match="belongs to subtask"):
             writer.subtask(0).write(iter(parts[1].to_batches(20)))
         for number, part in enumerate(parts):
@@ -313,11 +315,11 @@ from statestore.errors import StorageError
 from pathlib import Path
 store = opened(Path(sys.argv[1]), 6000)
 with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.keyed("u", "s", stream(), **KEY)
+    checkpoint.write_keyed("u", "s", stream(), **KEY)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", stream(), **KEY)
+        checkpoint.write_keyed("u", "s", stream(), **KEY)
 except StorageError as error:
     print(error)
 """
@@ -354,14 +356,14 @@ def test_spark_tasks_sort_on_disk(tmp_path: Path, spark: SparkSession, layout: s
         folder = str(tmp_path / str(memory_bytes))
         store = StateStore.open(folder, table_format="parquet", parquet=parquet, compaction=None)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", frame_of(spark, ROWS), layout=layout, **KEY)
+            checkpoint.write_keyed("u", "s", frame_of(spark, ROWS), layout=layout, **KEY)
         files = [files_of(store)]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "s", frame_of(spark, new), cleared=[{"k": "k1"}])
+            checkpoint.write_changes("u", "s", frame_of(spark, new), cleared=[{"k": "k1"}])
         files.append(files_of(store))
         with store.snapshot(parallelism=2) as checkpoint:
             every = frame_of(spark, pa.concat_tables([changed, new]))
-            checkpoint.changes_against("u", "s", every)
+            checkpoint.write_changes_against("u", "s", every)
         files.append(files_of(store))
         restored = pa.concat_tables([rows_of(store, number, 2) for number in range(2)])
         assert restored.num_rows == 249

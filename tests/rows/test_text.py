@@ -37,9 +37,9 @@ def store(tmp_path: Path) -> StateStore:
 def test_it_is_refused_at_any_depth(store: StateStore, values: pa.Array, as_changes: bool) -> None:
     rows = pa.table({"k": ["a", "b"], "v": values})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows.slice(0, 1), key="k")
+        checkpoint.write_keyed("u", "s", rows.slice(0, 1), key="k")
     checkpoint = store.snapshot(parallelism=1).__enter__()
-    write = checkpoint.changes if as_changes else checkpoint.keyed
+    write = checkpoint.write_changes if as_changes else checkpoint.write_keyed
     with pytest.raises(InvalidArgumentError, match=r"column 'v' of .* not UTF-8.* of k='b'"):
         write("u", "s", rows, key="k")
     checkpoint.__exit__(RuntimeError, RuntimeError(), None)
@@ -53,7 +53,7 @@ def test_a_key_is_refused(store: StateStore) -> None:
             pytest.raises(InvalidArgumentError, match="UTF-8"),
             store.snapshot(parallelism=1) as new,
         ):
-            new.keyed("u", "s", rows, key=key)
+            new.write_keyed("u", "s", rows, key=key)
 
 
 @pytest.mark.parametrize("mode", ["split", "union", "broadcast"])
@@ -62,7 +62,7 @@ def test_an_element_is_refused(store: StateStore, mode: str) -> None:
     elements = pa.table({**place, "x": BAD})
     with pytest.raises(InvalidArgumentError, match=r"column 'x' of .* not UTF-8: b'caf\\xe9'"):  # noqa: SIM117
         with store.snapshot(parallelism=1) as checkpoint:
-            getattr(checkpoint, mode)("u", "e", elements)
+            getattr(checkpoint, f"write_{mode}")("u", "e", elements)
 
 
 @examples(100)

@@ -77,7 +77,7 @@ def _load_classes(spark: SparkSession, folder: Path) -> None:
     rows = spark.range(100, numPartitions=2).selectExpr("id", "uuid() AS text")
     store = StateStore.open(str(folder / "store"), spark=spark)
     with store.snapshot(parallelism=2) as checkpoint:
-        entry = checkpoint.keyed("u", "s", rows, key="id", max_parallelism=4)
+        entry = checkpoint.write_keyed("u", "s", rows, key="id", max_parallelism=4)
     store.restore().keyed("u", "s").to_spark().toArrow()
     spark.read.format("delta").load(f"{store.url}/{entry.table.path}").count()
     rows.write.parquet(str(folder / "rows"))

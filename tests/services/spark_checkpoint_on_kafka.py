@@ -53,7 +53,7 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
             (corrected,) = store.restore().keyed(UID, "default").get(step["user"])
             return [row["sum"], corrected["sum"]]
         case "offsets":
-            return store.restore(parallelism=1).operator("query", "offsets").subtask(0)
+            return store.restore(parallelism=1).operator_state("query", "offsets").subtask(0)
         case "export":
             done = export_checkpoint(
                 spark,

@@ -42,8 +42,8 @@ def main() -> None:
     users = spark.range(0, 150, 1, 2).select(user, (F.col("id") * 10).alias("total"))
     for rows in (users, users.where("total >= 1000")):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=3)
-            checkpoint.union("source", "offsets", OFFSETS[:2])
+            checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=3)
+            checkpoint.write_union("source", "offsets", OFFSETS[:2])
     found = _checked(spark, store, users) | {"dump": _dump(spark), "shown": _shown(store)}
     found["a query's location is in a bucket"] = _goes_on(spark, given["url"], given["options"])
     found["moved"] = _moved(spark, f"{given['url']}-query", given["options"], given["providers"])
@@ -87,7 +87,7 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
     delta = spark.read.format("delta")
     first, second = rows_of(users), rows_of(users.where("total >= 1000"))
     restored = store.restore(checkpoint=1, parallelism=3)
-    keyed, offsets = restored.keyed("totals", "total"), restored.operator("source", "offsets")
+    keyed, offsets = restored.keyed("totals", "total"), restored.operator_state("source", "offsets")
     spark.sparkContext.setLogLevel("DEBUG")
     newest = spark_rows(delta.load(url))
     spark.sparkContext.setLogLevel("ERROR")

@@ -231,7 +231,7 @@ def digest_without_spark(ledger: Ledger, here: Path) -> int:
     store = StateStore.open(str(here / "reference"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.Table.from_pylist(expected_rows(ledger))
-        checkpoint.keyed(UID, "totals", rows, key="customer", max_parallelism=128)
+        checkpoint.write_keyed(UID, "totals", rows, key="customer", max_parallelism=128)
     return store.manifest().keyed[0].digest
 
 
@@ -244,7 +244,7 @@ def check_read(ledger: Ledger, store: StateStore) -> None:
         for row in totals.to_arrow(subtask).read_all().drop_columns(["key_group"]).to_pylist()
     ]
     check_rows(ledger, rows)
-    offsets = restored.operator(SOURCE, "offsets")
+    offsets = restored.operator_state(SOURCE, "offsets")
     dealt = [each for subtask in range(NEW_PARALLELISM) for each in offsets.subtask(subtask)]
     check_offsets(dealt)
 

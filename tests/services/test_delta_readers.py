@@ -45,11 +45,11 @@ class Place:
 
     def take(self, rows: pa.Table, **options: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed(UID, NAME, rows, key="user", **options)
+            checkpoint.write_keyed(UID, NAME, rows, key="user", **options)
 
     def change(self, **changes: Any) -> None:
         with self.store().snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes(UID, NAME, **changes)
+            checkpoint.write_changes(UID, NAME, **changes)
 
     def restored(self, checkpoint: int | str = "latest") -> Rows:
         state = self.store().restore(checkpoint=checkpoint, parallelism=3).keyed(UID, NAME)
@@ -139,7 +139,9 @@ def test_subtasks_and_salvage(place: Place) -> None:
     rows = users(range(60), n=int)
     keys = rows["user"].to_pylist()
     with place.store().snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.declare(UID, NAME, rows.schema, key="user", max_parallelism=GROUPS)
+        writer = checkpoint.declare_keyed(
+            UID, NAME, rows.schema, key="user", max_parallelism=GROUPS
+        )
         for subtask in range(2):
             own = [
                 key_group_of(user, max_parallelism=GROUPS) // (GROUPS // 2) == subtask

@@ -73,10 +73,10 @@ class Job:
         seen = sum((Counter(subtask["seen"]) for subtask in subtasks), self._seen)
         rows = [{"id": number, "times": times} for number, times in sorted(seen.items())]
         with self.store.snapshot(parallelism=len(subtasks)) as checkpoint:
-            offsets = checkpoint.union if self.mode == "union" else checkpoint.split
+            offsets = checkpoint.write_union if self.mode == "union" else checkpoint.write_split
             offsets(UID, "offsets", [subtask["offsets"] for subtask in subtasks])
             if rows:
-                checkpoint.keyed(UID, "seen", rows, key="id", max_parallelism=16)
+                checkpoint.write_keyed(UID, "seen", rows, key="id", max_parallelism=16)
 
     def counted(self) -> Counter[str]:
         """Return how often each record counts in the newest checkpoint."""
@@ -141,7 +141,7 @@ def test_three_consumers_then_five_then_two(topics: Topics, tmp_path: Path, mode
     assert job.counted() == Counter(dict.fromkeys(ids, 1))
     live = topics.live(topic)
     assert live is not None
-    stored = job.store.restore().operator(UID, "offsets").per_old_subtask()
+    stored = job.store.restore().operator_state(UID, "offsets").per_old_subtask()
     assert {each["partition"]: each["offset"] for mine in stored for each in mine} == {
         number: known.high for number, known in live.partitions.items()
     }

@@ -64,7 +64,7 @@ def name(topics: Topics, tmp_path: Path) -> str:
 def take(folder: Path, elements: list[list[dict[str, Any]]]) -> None:
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     with store.snapshot(parallelism=len(elements)) as checkpoint:
-        checkpoint.split("orders-source", "offsets", elements)
+        checkpoint.write_split("orders-source", "offsets", elements)
 
 
 def written(folder: Path) -> list[str]:

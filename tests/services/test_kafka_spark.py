@@ -20,7 +20,7 @@ def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> No
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
         elements = topics.elements(topic, [4, 10, 2])
-        checkpoint.union("source", "offsets", [elements[:1], elements[1:]])
+        checkpoint.write_union("source", "offsets", [elements[:1], elements[1:]])
     topics.extend(topic, 4)
     topics.fill(topic, {3: "ab"})
     topics.cut(topic, 2, 7)

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 def take(store: StateStore, value: int) -> None:
     rows = pa.table({"user": [f"u{i}" for i in range(200)], "n": [value, *range(1, 200)]})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8)
+        checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=8)
 
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])

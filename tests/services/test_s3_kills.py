@@ -91,9 +91,9 @@ class Killing:
                 written = self.rows if self.rounds == first else changed
                 rows = [{"k": key, "n": number} for key, number in written.items()]
                 if self.rounds == first:
-                    checkpoint.keyed("u", "s", rows, key="k", max_parallelism=16)
+                    checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=16)
                 else:
-                    checkpoint.changes("u", "s", rows)
+                    checkpoint.write_changes("u", "s", rows)
             if self.rounds == first + 1:
                 self.kept = dict(self.rows)
         if store.maintenance.savepoints():

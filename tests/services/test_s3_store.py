@@ -32,9 +32,9 @@ def store(s3: S3Server, url: str) -> StateStore:
 
 def take(store: StateStore, rows: pa.Table = USERS) -> int:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=16)
-        checkpoint.split("source", "offsets", OFFSETS)
-        checkpoint.union("source", "seen", OFFSETS)
+        checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=16)
+        checkpoint.write_split("source", "offsets", OFFSETS)
+        checkpoint.write_union("source", "seen", OFFSETS)
     return checkpoint.id
 
 
@@ -47,8 +47,8 @@ def test_a_snapshot_is_restored_at_every_parallelism(store: StateStore, parallel
     """I7."""
     assert take(store) == 1
     restored = store.restore(parallelism=parallelism)
-    keyed, split = restored.keyed("totals", "total"), restored.operator("source", "offsets")
-    union = restored.operator("source", "seen")
+    keyed, split = restored.keyed("totals", "total"), restored.operator_state("source", "offsets")
+    union = restored.operator_state("source", "seen")
     subtasks = range(parallelism)
     found = pa.concat_tables([keyed.to_arrow(subtask).read_all() for subtask in subtasks])
     assert rows_of(found) == rows_of(USERS)
@@ -79,7 +79,7 @@ def test_one_of_two_writers_gets_a_conflict_and_leaves_no_files(
     """I4: the loser's files are deleted, and the next attempt gets the next id."""
     take(store)
     late = store.snapshot(parallelism=2).__enter__()
-    late.keyed("totals", "total", USERS, key="user", max_parallelism=16)
+    late.write_keyed("totals", "total", USERS, key="user", max_parallelism=16)
     late.carry_rest()
     assert take(store) == 2
     before = storage.list("operators")

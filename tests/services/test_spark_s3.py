@@ -54,12 +54,12 @@ def test_what_spark_wrote_is_read_without_it(
     keyed = store.restore(checkpoint=1, parallelism=2).keyed("totals", "total")
     rows = pa.concat_tables([keyed.to_arrow(subtask).read_all() for subtask in range(2)])
     assert sorted(rows["user"].to_pylist()) == found["rows"]
-    offsets = store.restore(parallelism=3).operator("source", "offsets")
+    offsets = store.restore(parallelism=3).operator_state("source", "offsets")
     assert [element["partition"] for element in offsets.subtask(2)] == [0, 1]
     # Arrow hashes and writes the same rows and gets the same digest.
     other = StateStore.open(f"{url}-arrow", table_format="parquet", storage_options=s3.options)
     with other.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "totals", "total", rows.select(["user", "total"]), key="user", max_parallelism=3
         )
     assert other.manifest().keyed[0].digest == found["digests"][0]
@@ -97,7 +97,7 @@ def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
     for number in (1, 2):
         with store.snapshot(parallelism=1) as checkpoint:
             rows = [{"k": k, "n": number} for k in range(5)]
-            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
     table = store.manifest().keyed_entry("u", "s").table
     assert (table.format, table.version) == ("delta", 1)
     options = delta_settings(s3.options)

@@ -127,14 +127,16 @@ def put(
             seen.meant[token] = rows
             if newest is None or how == "full":
                 groups = 2 if newest is None else None
-                checkpoint.keyed(label, NAME, [*rows.values()], key=KEY, max_parallelism=groups)
+                checkpoint.write_keyed(
+                    label, NAME, [*rows.values()], key=KEY, max_parallelism=groups
+                )
             else:
                 if how == "against":
-                    checkpoint.changes_against(
+                    checkpoint.write_changes_against(
                         label, NAME, [*rows.values()], base=newest.number, key=KEY
                     )
                 else:
-                    checkpoint.changes(
+                    checkpoint.write_changes(
                         label, NAME, [row(key) for key in keys], base=newest.number, key=KEY
                     )
             if rest and newest is not None:

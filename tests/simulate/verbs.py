@@ -92,7 +92,7 @@ def twice(run: Run, actor: Actor) -> None:
     finally:
         run.writing -= 1
         for made, _ in begun.values():
-            made.give_up()
+            made.abandon()
 
 
 def restored(run: Run, actor: Actor) -> None:

@@ -43,21 +43,21 @@ def test_accepted_names_can_be_read(
     key = wanted[0]["k"]
     try:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed(uid, name, rows, key="k", max_parallelism=2)
-            checkpoint.union(uid, f"{name}2", [[{column: 7}]])
+            checkpoint.write_keyed(uid, name, rows, key="k", max_parallelism=2)
+            checkpoint.write_union(uid, f"{name}2", [[{column: 7}]])
         store.maintenance.savepoint(saved, 1)
     except StateStoreError:
         return
     read(store, uid, name, key, wanted)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes(uid, name, rows.slice(1), key="k")
+        checkpoint.write_changes(uid, name, rows.slice(1), key="k")
         checkpoint.carry_rest()
     store.maintenance.compact(everything=True)
     store.maintenance.expire(retain=1)
     store.maintenance.gc()
     read(StateStore.open(str(folder / "store")), uid, name, key, wanted)
     assert store.restore(checkpoint=saved).keyed(uid, name).get(key) == wanted
-    assert store.restore().operator(uid, f"{name}2").subtask(0) == [{column: 7}]
+    assert store.restore().operator_state(uid, f"{name}2").subtask(0) == [{column: 7}]
     outside = [path.name for path in folder.iterdir() if path.name != "store"]
     assert outside == []
 

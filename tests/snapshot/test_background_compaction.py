@@ -43,12 +43,12 @@ def opened(path: Path, rule: CompactionRule | None = FOLD_SOON) -> StateStore:
 
 def full(store: StateStore, rows: dict[str, int] = ROWS, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
+        checkpoint.write_keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
 
 
 def change(store: StateStore, rows: dict[str, int]) -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", table(rows))
+        checkpoint.write_changes("u", "s", table(rows))
     (entry,) = checkpoint.manifest.keyed
     return entry
 
@@ -190,7 +190,7 @@ def test_an_outdated_result_is_deleted(tmp_path: Path, how: str) -> None:
         change(store, {"u2": 200})
     else:
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "s", table({"u2": 200}), base=1)
+            checkpoint.write_changes("u", "s", table({"u2": 200}), base=1)
         expected = ROWS | {"u2": 200}
     assert content(store) == expected
     first = {
@@ -380,9 +380,9 @@ store = StateStore.open(sys.argv[1], table_format="parquet", compaction=Compacti
 def rows(first, stop, value):
     return pa.table({"k": range(first, stop), "v": [value] * (stop - first)})
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.keyed("u", "s", rows(0, 400_000, 0), key="k", layout="partitioned")
+    checkpoint.write_keyed("u", "s", rows(0, 400_000, 0), key="k", layout="partitioned")
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.changes("u", "s", rows(0, 1000, 1))
+    checkpoint.write_changes("u", "s", rows(0, 1000, 1))
 """
 
 

@@ -30,7 +30,7 @@ def url(tmp_path: Path) -> str:
 def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
     """Write one row as a change, for the batch in ``options``."""
     with store.snapshot(parallelism=1, **options) as checkpoint:
-        checkpoint.changes("u", "s", pa.table({"k": [key], "v": [1]}), key="k")
+        checkpoint.write_changes("u", "s", pa.table({"k": [key], "v": [1]}), key="k")
         checkpoint.carry_rest()
     return checkpoint
 
@@ -138,7 +138,7 @@ def test_an_overtaken_attempt_is_already_committed(url: str) -> None:
     slow = store.snapshot(parallelism=1, batch=("job", 1))
     keep(store, "b", batch=("job", 1))
     with pytest.raises(CommitConflictError), slow:
-        slow.changes("u", "s", pa.table({"k": ["b"], "v": [2]}), key="k")
+        slow.write_changes("u", "s", pa.table({"k": ["b"], "v": [2]}), key="k")
     assert keep(store, "b", batch=("job", 1)).already_committed
 
 

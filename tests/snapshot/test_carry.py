@@ -49,12 +49,12 @@ def write(checkpoint: CheckpointWriter, state: tuple[str, str], n: int, parallel
     uid, name = state
     if name.startswith("k"):
         rows = [{"k": f"key {i}", "n": n} for i in range(6)]
-        checkpoint.keyed(uid, name, rows, key="k", max_parallelism=GROUPS)
+        checkpoint.write_keyed(uid, name, rows, key="k", max_parallelism=GROUPS)
     elif name == "same":
-        checkpoint.broadcast(uid, name, [{"n": n}])
+        checkpoint.write_broadcast(uid, name, [{"n": n}])
     else:
         lists = [[{"n": n, "i": i}] for i in range(parallelism)]
-        getattr(checkpoint, name)(uid, name, lists)
+        getattr(checkpoint, f"write_{name}")(uid, name, lists)
 
 
 def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[str, str], Any]:
@@ -68,7 +68,7 @@ def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[s
             rows = [state.to_arrow(i).read_all() for i in range(restored.parallelism)]
             found[uid, name] = sorted((r["k"], r["n"]) for t in rows for r in t.to_pylist())
         else:
-            lists = restored.operator(uid, name).per_old_subtask()
+            lists = restored.operator_state(uid, name).per_old_subtask()
             found[uid, name] = sorted((e["n"], e.get("i")) for one in lists for e in one)
     return found
 
@@ -157,9 +157,9 @@ def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:
         pytest.raises(LeftOutStateError, match="state 'union' of operator 'a'"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.changes("a", "k1", [{"k": "new", "n": 1}], key="k")
+        checkpoint.write_changes("a", "k1", [{"k": "new", "n": 1}], key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("a", "k1", [{"k": "new", "n": 1}], key="k")
+        checkpoint.write_changes("a", "k1", [{"k": "new", "n": 1}], key="k")
         checkpoint.carry_rest()
     assert names(checkpoint) == {("a", "k1"), ("a", "union")}
 
@@ -327,19 +327,19 @@ def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
         store.snapshot(parallelism=2)
     checkpoint = store.snapshot(parallelism=2)
     with pytest.raises(InvalidArgumentError, match=r"write 'with store\.snapshot"):
-        checkpoint.keyed("a", "k1", [{"k": "x"}], key="k")
-    checkpoint.give_up()
+        checkpoint.write_keyed("a", "k1", [{"k": "x"}], key="k")
+    checkpoint.abandon()
     with pytest.raises(InvalidArgumentError, match="has already begun"), checkpoint:
         raise AssertionError
     with pytest.raises(InvalidArgumentError, match="is aborted by an exception"):  # noqa: SIM117
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.give_up()
+            checkpoint.abandon()
     assert store.checkpoints() == (1,)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_snapshot_that_was_given_up_or_used_does_not_warn(store: StateStore) -> None:
-    store.snapshot(parallelism=2).give_up()
+    store.snapshot(parallelism=2).abandon()
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         checkpoint.carry_rest()
     store.snapshot(parallelism=2, batch=("job", 1))  # it is committed: there is nothing to write
@@ -381,7 +381,7 @@ def test_the_state_of_a_renamed_operator_does_not_block_a_new_one(tmp_path: Path
     )
     with store.snapshot(graph=before) as checkpoint:
         write(checkpoint, ("x", "k1"), 3, 2)
-    in_full = r"the state of 'y', write it in full .*checkpoint\.keyed\('y', 'k1'"
+    in_full = r"the state of 'y', write it in full .*checkpoint\.write_keyed\('y', 'k1'"
     with store.snapshot(graph=after) as checkpoint:
         checkpoint.carry("y", "k1")
         with pytest.raises(InvalidArgumentError, match=in_full):

@@ -56,12 +56,12 @@ def opened(tmp_path: Path, rule: CompactionRule | None = None) -> StateStore:
 
 def full(store: StateStore, rows: dict[str, Any] = ROWS, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
+        checkpoint.write_keyed("u", "s", table(rows), key="k", max_parallelism=16, **options)
 
 
 def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
-        entry: KeyedEntry = checkpoint.changes("u", "s", *given, key="k", **options)
+        entry: KeyedEntry = checkpoint.write_changes("u", "s", *given, key="k", **options)
         checkpoint.carry_rest()
     return entry
 
@@ -133,16 +133,16 @@ def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
     rows = [{"k": "a", "m": m, "v": 1} for m in ("x", None)]
     told: dict[str, Any] = {"key": "k", "map_key": "m"}
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.map("u", "s", rows, max_parallelism=4, **told)
+        checkpoint.write_map("u", "s", rows, max_parallelism=4, **told)
     nulls = {"m": None, "v": None}
     for upserts, deletes in (([], [{"k": "a", "m": None}]), ([{"k": "b", **nulls}], [])):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.changes("u", "s", upserts, deletes)
+            checkpoint.write_changes("u", "s", upserts, deletes)
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == ["x"]
     assert [(row["m"], row["v"]) for row in found.get("b")] == [(None, None)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes_against("u", "s", [])
+        checkpoint.write_changes_against("u", "s", [])
     assert store.restore(parallelism=1).keyed("u", "s").digest == 0
 
 
@@ -151,10 +151,10 @@ def test_a_cleared_key_can_get_new_entries(tmp_path: Path) -> None:
     store = opened(tmp_path)
     rows = [{"k": k, "m": m, "v": 0} for k in ("a", "b") for m in (1, 2)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     for _ in range(2):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.changes(
+            checkpoint.write_changes(
                 "u",
                 "s",
                 [{"k": "a", "m": 3, "v": 9}],
@@ -189,9 +189,9 @@ def test_deletes_by_key_by_namespace_and_by_entry(
     domain = {"time_domain": "event"} if kind == "timers" else {}
     state: dict[str, Any] = {"key": "k", "namespace": "n", "kind": kind, "entry": "e", **domain}
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, max_parallelism=4, **state)
+        checkpoint.write_keyed("u", "s", rows, max_parallelism=4, **state)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "s", deletes=deletes, **state)
+        checkpoint.write_changes("u", "s", deletes=deletes, **state)
     found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().to_pylist()
     assert {(row["k"], row["n"], row["e"]) for row in found} == left
 
@@ -208,15 +208,15 @@ def test_changes_after_a_restore_of_an_older_checkpoint(store: StateStore) -> No
 
 def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: Path) -> None:
     with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:
-        checkpoint.changes("u", "s", table({"u1": 100}), key="k")
+        checkpoint.write_changes("u", "s", table({"u1": 100}), key="k")
     before = files(tmp_path)
     for compared in (False, True):
         with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:
             assert checkpoint.already_committed
             if compared:
-                entry = checkpoint.changes_against("u", "s", table({"u1": 5}), key="k")
+                entry = checkpoint.write_changes_against("u", "s", table({"u1": 5}), key="k")
             else:
-                entry = checkpoint.changes("u", "s", table({"u1": 5}), keys("u9"), key="k")
+                entry = checkpoint.write_changes("u", "s", table({"u1": 5}), keys("u9"), key="k")
         assert entry == store.manifest(2).keyed[0]
     assert files(tmp_path) == before
     assert content(store) == ROWS | {"u1": 100}
@@ -258,7 +258,7 @@ def test_changes_with_other_key_groups_than_the_base_are_refused(
         pytest.raises((SchemaMismatchError, ParallelismError)),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.changes("u", "s", table({"a": 1}), key="k", **options)
+        checkpoint.write_changes("u", "s", table({"a": 1}), key="k", **options)
     assert store.checkpoints() == (1,)
 
 
@@ -272,7 +272,7 @@ def test_changes_of_an_expired_base_are_refused(store: StateStore) -> None:
 
 def test_changes_of_a_state_that_the_base_lacks_are_refused(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError), store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "other", table({"a": 1}), base=1, key="k")
+        checkpoint.write_changes("u", "other", table({"a": 1}), base=1, key="k")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -286,9 +286,9 @@ def test_changes_of_a_damaged_checkpoint_are_refused(store: StateStore, tmp_path
 
 def test_a_state_can_be_changed_only_once_per_checkpoint(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", table({"a": 1}), key="k")
+        checkpoint.write_changes("u", "s", table({"a": 1}), key="k")
         with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
-            checkpoint.changes_against("u", "s", table({"a": 1}), key="k")
+            checkpoint.write_changes_against("u", "s", table({"a": 1}), key="k")
     assert store.checkpoints() == (1, 2)
 
 
@@ -300,14 +300,14 @@ def test_properties_of_a_state_need_not_be_repeated(tmp_path: Path) -> None:
     store = opened(tmp_path)
     rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [1, 2, 3]})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+        checkpoint.write_map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", rows.slice(2), [{"k": "a", "m": 1}])
+        checkpoint.write_changes("u", "s", rows.slice(2), [{"k": "a", "m": 1}])
     with store.snapshot(parallelism=2) as checkpoint:
-        entry = checkpoint.changes_against("u", "s", rows.slice(1))
+        entry = checkpoint.write_changes_against("u", "s", rows.slice(1))
     assert [layer.checkpoint_id for layer in entry.layers] == [2]  # no other property has changed
     assert [row["m"] for row in store.restore().keyed("u", "s").get("a")] == [2]
-    for write in ("changes", "changes_against"):
+    for write in ("write_changes", "write_changes_against"):
         with (
             pytest.raises(
                 InvalidArgumentError,
@@ -326,12 +326,12 @@ def test_rows_and_schemas_are_separate_arguments(store: StateStore) -> None:
             pytest.raises(InvalidArgumentError, match=r"has no rows.*changes.*declare"),
             store.snapshot(parallelism=2) as checkpoint,
         ):
-            checkpoint.keyed("u", "s", given, key="k")
+            checkpoint.write_keyed("u", "s", given, key="k")
     with (
         pytest.raises(InvalidArgumentError, match=r"declared with a pyarrow.Schema, not Table"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.declare("u", "s", rows, key="k")
+        checkpoint.declare_keyed("u", "s", rows, key="k")
     assert store.checkpoints() == (1,)
 
 
@@ -415,16 +415,16 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
         all_rows = spark.createDataFrame([*rows.items()], "k string, v long")
         layers = len(store.manifest().keyed[0].layers)
         with store.snapshot(parallelism=3) as checkpoint:
-            entry = checkpoint.changes_against("u", "s", all_rows, key="k")
+            entry = checkpoint.write_changes_against("u", "s", all_rows, key="k")
         assert content(store) == rows
         assert len(entry.layers) == layers + 1
     layers, before = len(entry.layers), files(tmp_path)
     with store.snapshot(parallelism=3) as checkpoint:
-        entry = checkpoint.changes_against("u", "s", all_rows, key="k")
+        entry = checkpoint.write_changes_against("u", "s", all_rows, key="k")
     assert (len(entry.layers), files(tmp_path)) == (layers, before)
     twice = spark.createDataFrame([("x", 1), ("x", 2)], "k string, v long")
     with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.changes_against("u", "s", twice, key="k")
+        checkpoint.write_changes_against("u", "s", twice, key="k")
     assert files(tmp_path) == before
     store.maintenance.compact(everything=True)
     entry = store.manifest().keyed[0]
@@ -447,9 +447,9 @@ def without_uids(*names: str) -> JobGraph:
 def test_changes_build_on_the_state_of_a_renamed_operator(tmp_path: Path, base: int | str) -> None:
     store = opened(tmp_path)
     with store.snapshot(graph=without_uids("old")) as checkpoint:
-        checkpoint.keyed("old", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
+        checkpoint.write_keyed("old", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
     with store.snapshot(graph=without_uids("new")) as checkpoint:
-        checkpoint.changes("new", "s", table({"b": 3}), base=base)
+        checkpoint.write_changes("new", "s", table({"b": 3}), base=base)
     (entry,) = store.manifest().keyed
     assert (entry.state.uid, len(entry.layers)) == ("new", 1)
     rows = store.restore(parallelism=1).keyed("new", "s").to_arrow(0).read_all()
@@ -463,10 +463,10 @@ def test_changes_never_build_on_the_state_of_another_operator(
     """Operator x was renamed y, and a new x was added: the stored x is not its state."""
     store = opened(tmp_path)
     with store.snapshot(graph=without_uids("x")) as checkpoint:
-        checkpoint.keyed("x", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
+        checkpoint.write_keyed("x", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
     other = r"belongs to another operator.*Write the state in full"
     with store.snapshot(graph=without_uids("y", "x")) as checkpoint:
-        write = checkpoint.changes_against if compares else checkpoint.changes
+        write = checkpoint.write_changes_against if compares else checkpoint.write_changes
         with pytest.raises(StateNotFoundError, match=other):
             write("x", "s", table({"c": 3}), base=1, key="k")
         checkpoint.carry("y", "s")

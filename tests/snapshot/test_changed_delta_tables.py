@@ -23,8 +23,8 @@ USERS = ["a", "zz", "user-1", "user-2"]
 def take(store: StateStore, spark: SparkSession, users: list[str]) -> None:
     rows = spark.createDataFrame([(user, n) for n, user in enumerate(users)], "user string, n long")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
-        checkpoint.keyed("other", "totals", rows.where("user <> 'a'"), key="user")
+        checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=4)
+        checkpoint.write_keyed("other", "totals", rows.where("user <> 'a'"), key="user")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_an_edit_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
     layered = StateStore.open(str(url), spark=spark, compaction=None)
     with layered.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("users", "totals", deletes=[{"user": "x"}])
+        checkpoint.write_changes("users", "totals", deletes=[{"user": "x"}])
         checkpoint.carry_rest()
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
     assert label_in_spark(spark, url) == 4

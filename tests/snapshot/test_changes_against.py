@@ -31,7 +31,7 @@ from tests.snapshot.test_change_writer import ROWS, change, content, files, full
 
 def against(store: StateStore, rows: Any, previous: int | str = "latest") -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
-        entry: KeyedEntry = checkpoint.changes_against("u", "s", rows, base=previous, key="k")
+        entry: KeyedEntry = checkpoint.write_changes_against("u", "s", rows, base=previous, key="k")
     return entry
 
 

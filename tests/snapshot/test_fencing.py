@@ -62,9 +62,9 @@ def test_a_command_announces_which_writer_it_replaces(
     """I6: not if that writer is known to have ended, nor if there is nothing to do."""
     with opened(url).snapshot(parallelism=1) as checkpoint:
         rows = [{"k": f"k{i}", "v": i} for i in range(50)]
-        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
     with opened(url).snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes("u", "n", [{"k": "k1", "v": 7}], key="k")
+        checkpoint.write_changes("u", "n", [{"k": "k1", "v": 7}], key="k")
     ended = subprocess.Popen(["true"])
     ended.wait()
     here = socket.gethostname()
@@ -113,7 +113,7 @@ def test_a_restored_backup_of_a_store_has_one_writer(url: str, tmp_path: Path) -
         with pytest.raises(CommitConflictError, match=r"generation 2, .* has taken over"):
             take(store)
     with pytest.raises(CommitConflictError, match=r"generation 2, .* has taken over"), begun:
-        begun.keyed("u", "n", ROWS, key="k")
+        begun.write_keyed("u", "n", ROWS, key="k")
     assert opened(url).checkpoints() == (1, 2, 3)
     assert take(new).manifest.writer.generation == 2
 
@@ -162,7 +162,7 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
     assert len(claims(url)) == 1
     assert {checkpoint._attempt.writer.generation for checkpoint in begun} == {1}
     for checkpoint in begun:
-        checkpoint.give_up()
+        checkpoint.abandon()
 
 
 def test_a_thread_that_announces_an_id_is_not_mistaken_for_a_successor(
@@ -187,8 +187,8 @@ def test_a_thread_that_announces_an_id_is_not_mistaken_for_a_successor(
         assert is_put.wait(300)
         Timer(0.2, goes_on.set).start()
         with begun:
-            begun.keyed("u", "n", ROWS, key="k")
-        announced.result().give_up()
+            begun.write_keyed("u", "n", ROWS, key="k")
+        announced.result().abandon()
     assert store.checkpoints() == (1, 2)
 
 
@@ -295,7 +295,7 @@ def test_a_stalled_writer_cannot_commit_its_checkpoint(url: str) -> None:
     stalled, successor = opened(url), opened(url)
     take(stalled)
     with pytest.raises(CommitConflictError) as caught, stalled.snapshot(parallelism=2) as late:  # noqa: PT012
-        late.keyed("u", "n", ROWS, key="k")
+        late.write_keyed("u", "n", ROWS, key="k")
         take(successor)
         take(successor)
         before = stored_files(url)
@@ -327,10 +327,10 @@ def test_a_successor_fences_as_soon_as_it_has_begun(url: str) -> None:
     begun = stalled.snapshot(parallelism=2)
     fresh = successor.snapshot(parallelism=2)
     with pytest.raises(CommitConflictError, match="generation 2"), begun:
-        begun.keyed("u", "n", ROWS, key="k")
+        begun.write_keyed("u", "n", ROWS, key="k")
     assert successor.checkpoints() == ()
     with fresh:
-        fresh.keyed("u", "n", ROWS, key="k")
+        fresh.write_keyed("u", "n", ROWS, key="k")
     assert successor.checkpoints() == (1,)
 
 
@@ -345,8 +345,8 @@ def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(ParquetTable, "publish", publish)
     stalled = opened(url)
     with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
-        late.keyed("u", "n", ROWS, key="k")
-        opened(url).snapshot(parallelism=2).give_up()
+        late.write_keyed("u", "n", ROWS, key="k")
+        opened(url).snapshot(parallelism=2).abandon()
     assert published == []
 
 
@@ -357,7 +357,7 @@ def test_a_replaced_writer_that_still_publishes_does_not_block_others(
     take(StateStore.open(url))
     stalled = StateStore.open(url)
     with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
-        entry = late.keyed("u", "n", ROWS, key="k", max_parallelism=4)
+        entry = late.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
         newest, loads = StateStore.open(url), list[str]()
 
         def loaded(storage: LocalStorage, path: str, table: DeltaTable) -> None:
@@ -382,7 +382,7 @@ def test_the_fence_is_checked_again_right_before_the_manifest_is_put(
     """I6: publishing tables takes long enough for another writer to start."""
 
     def publish(self: ParquetTable, entry: Any, checkpoint_id: int, left_out: Any) -> Any:
-        opened(url).snapshot(parallelism=2).give_up()
+        opened(url).snapshot(parallelism=2).abandon()
         return entry.table
 
     monkeypatch.setattr(ParquetTable, "publish", publish)
@@ -419,7 +419,7 @@ def test_a_late_put_does_not_hide_other_checkpoints(
     monkeypatch.setattr(LocalStorage, "put_if_absent", late)
     number, writer = checkpoint.planned
     with pytest.raises(CommitConflictError, match=r"generation \d") as told, checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
     ids = store.checkpoints()
     is_there = number in ids and store.manifest(number).writer == writer
     assert isinstance(told.value, LateCommitError) == is_there
@@ -433,7 +433,7 @@ def test_an_announced_id_is_passed_on(url: str) -> None:
     """I6: no later writer uses a smaller one; otherwise the late one would hide its checkpoint."""
     store = opened(url)
     take(store)
-    store.snapshot(parallelism=2, checkpoint_id=40).give_up()
+    store.snapshot(parallelism=2, checkpoint_id=40).abandon()
     assert [claim.announced_id for claim in claims(url)] == [0, 40]
     with pytest.raises(InvalidArgumentError, match="the next one is 40"):
         take(opened(url), 2)
@@ -451,7 +451,7 @@ def test_a_replaced_writer_cannot_return_by_announcing_an_id(
     announce = Fence.announce
 
     def replaced_just_before(self: Fence, checkpoint_id: int) -> Claim:
-        opened(url).snapshot(parallelism=2).give_up()
+        opened(url).snapshot(parallelism=2).abandon()
         return announce(self, checkpoint_id)
 
     monkeypatch.setattr(Fence, "announce", replaced_just_before)
@@ -490,7 +490,7 @@ def test_a_checkpoint_that_expired_during_its_commit_keeps_its_files(url: str) -
     def succeed_and_expire() -> None:
         successor = opened(url)
         with successor.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "n", [{"k": "c", "v": 3}], key="k")
+            checkpoint.write_changes("u", "n", [{"k": "c", "v": 3}], key="k")
         assert successor.maintenance.expire(retain=1).expired == (1,)
 
     stalled = StateStore.from_storage(

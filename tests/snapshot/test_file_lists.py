@@ -37,7 +37,9 @@ def write(store: StateStore, n: int, *uids: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         for uid in uids:
             rows = [{"k": f"key {i}", "n": n + i} for i in range(20)]
-            checkpoint.keyed(uid, "counts", rows, key="k", max_parallelism=8, layout="partitioned")
+            checkpoint.write_keyed(
+                uid, "counts", rows, key="k", max_parallelism=8, layout="partitioned"
+            )
         checkpoint.carry_rest()
 
 
@@ -95,7 +97,7 @@ def test_the_previous_checkpoint_is_read_once(store: StateStore) -> None:
     """By its number and as the newest one, whichever states are used."""
     storage = CountingReads(store.url)
     with over(storage).snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)
+        checkpoint.write_changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)
         checkpoint.carry_rest()
     assert [n for n in storage.names if n == manifest_path(2)] == [manifest_path(2)]
 
@@ -124,7 +126,7 @@ def test_a_short_list_stays_in_the_manifest(tmp_path: Path) -> None:
 def test_changes_have_a_separate_list(store: StateStore) -> None:
     """The base's list is referenced again, whichever layers are added."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], [{"k": "key 5"}])
+        checkpoint.write_changes("a", "counts", [{"k": "key 3", "n": 77}], [{"k": "key 5"}])
         checkpoint.carry_rest()
     base, layer, b = lists_of(store)
     assert [base, b] == lists_of(store, 2)
@@ -256,7 +258,7 @@ def test_a_state_with_a_lost_list_can_be_written_again(store: StateStore) -> Non
     lose(store, lists_of(store)[1])
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": f"key {i}", "n": i} for i in range(5)]
-        checkpoint.changes_against("b", "counts", rows, base=1, key="k")
+        checkpoint.write_changes_against("b", "counts", rows, base=1, key="k")
         checkpoint.carry_rest()
     assert rows_of(store, "b") == [*range(5)]
     lose(store, lists_of(store)[1])
@@ -283,7 +285,7 @@ def test_a_recently_expired_checkpoint_protects_its_files_whichever_list_is_lost
         os.utime(path, (old, old))
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry("a", "counts", base=1)
-        checkpoint.keyed("b", "counts", [{"k": "x", "n": 1}], key="k", max_parallelism=8)
+        checkpoint.write_keyed("b", "counts", [{"k": "x", "n": 1}], key="k", max_parallelism=8)
         store.maintenance.expire(retain=1)
         assert store.maintenance.gc(minimum_age_s=24 * 3600).removed.files == 0
     assert rows_of(store, "a") == [*range(20)]

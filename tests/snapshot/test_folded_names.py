@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, *names: tuple[str, str]) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         for uid, name in names:
-            checkpoint.keyed(uid, name, ROWS, **OPTIONS)
+            checkpoint.write_keyed(uid, name, ROWS, **OPTIONS)
         checkpoint.carry_rest()
 
 
@@ -40,7 +40,7 @@ def test_a_second_name_is_refused_before_any_write(
         put(store, name)
     assert stored_files(store.url) == before
     with pytest.raises(InvalidArgumentError, match="differ only in case or Unicode"):
-        store.snapshot(parallelism=2).__enter__().split(*name, [[{"p": 1}], []])
+        store.snapshot(parallelism=2).__enter__().write_split(*name, [[{"p": 1}], []])
     put(store, ("u", "n"), ("v", "N"))  # another operator has another folder
 
 

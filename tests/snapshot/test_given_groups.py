@@ -40,9 +40,11 @@ def rows_of(store: StateStore, parallelism: int = 3) -> pa.Table:
 def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         if call == "keyed":
-            checkpoint.keyed("u", "s", form(rows), key="k", max_parallelism=GROUPS)
+            checkpoint.write_keyed("u", "s", form(rows), key="k", max_parallelism=GROUPS)
         elif call == "subtasks":
-            writer = checkpoint.declare("u", "s", rows.schema, key="k", max_parallelism=GROUPS)
+            writer = checkpoint.declare_keyed(
+                "u", "s", rows.schema, key="k", max_parallelism=GROUPS
+            )
             owners = KeyGroupAssignment(max_parallelism=GROUPS, parallelism=2)
             for i in range(2):
                 own = [
@@ -55,11 +57,11 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
                 )
         else:
             if call == "changes":
-                checkpoint.changes("u", "s", form(rows), key="k")
+                checkpoint.write_changes("u", "s", form(rows), key="k")
             elif call == "deletes":
-                checkpoint.changes("u", "s", deletes=form(rows), key="k")
+                checkpoint.write_changes("u", "s", deletes=form(rows), key="k")
             else:
-                checkpoint.changes_against("u", "s", form(rows), key="k")
+                checkpoint.write_changes_against("u", "s", form(rows), key="k")
 
 
 @examples(60)
@@ -78,7 +80,7 @@ def test_restored_rows_can_be_written_again(
         store = opened(folder)
         first = pa.table({"k": [*content], "v": pa.array(content.values(), pa.int64())})
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", first, key="k", max_parallelism=GROUPS)
+            checkpoint.write_keyed("u", "s", first, key="k", max_parallelism=GROUPS)
         rows = rows_of(store)
         assert "key_group" in rows.column_names
         if wrong:
@@ -104,7 +106,7 @@ def test_some_of_the_changes_can_have_a_key_group(tmp_path: Path) -> None:
     put(store, "keyed", pa.table({"k": ["a", "b"], "v": [1, 2]}), FORMS["table"])
     kept = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             pa.table({"k": ["c"], "v": [3]}),
@@ -122,14 +124,14 @@ def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
     put(store, "keyed", pa.table({"k": [*"abcdef"], "v": range(6)}), FORMS["table"])
     rows = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=64, regroup=True)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=64, regroup=True)
     assert store.manifest().keyed[0].state.max_parallelism == 64
     elsewhere = opened(tmp_path / "other")
     with (
         pytest.raises(InvalidArgumentError, match="from another max parallelism"),
         elsewhere.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=8)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
 
 
 @pytest.mark.parametrize(

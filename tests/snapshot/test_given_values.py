@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Any, **options: Any) -> None:
     asked: dict[str, Any] = {"key": "k", "max_parallelism": 8} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", rows, **asked)
+        checkpoint.write_keyed("u", "n", rows, **asked)
 
 
 def change(store: StateStore, **changes: Any) -> None:
@@ -44,7 +44,7 @@ def change(store: StateStore, **changes: Any) -> None:
     if state.entry:
         options = {"kind": state.kind, "entry": state.entry, "namespace": state.namespace}
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "n", key="k", **changes, **options)
+        checkpoint.write_changes("u", "n", key="k", **changes, **options)
 
 
 def rows_of(store: StateStore) -> list[dict[str, Any]]:
@@ -184,20 +184,20 @@ def test_every_call_refuses_a_lossy_cast(store: StateStore, name: str, value: An
     put(store, pa.Table.from_pylist([GOOD], TYPED))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.carry("u", "n")
-        checkpoint.union("source", "offsets", [[GOOD]])
+        checkpoint.write_union("source", "offsets", [[GOOD]])
     rows = [GOOD, GOOD | {"k": "b", name: value}]
 
     def compared() -> None:
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes_against("u", "n", rows, key="k")
+            checkpoint.write_changes_against("u", "n", rows, key="k")
 
     def by_subtask() -> None:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.declare("u", "new", TYPED, key="k").subtask(0).write(rows)
+            checkpoint.declare_keyed("u", "new", TYPED, key="k").subtask(0).write(rows)
 
     def elements() -> None:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.union("source", "offsets", [rows])
+            checkpoint.write_union("source", "offsets", [rows])
 
     for ask in (
         lambda: change(store, upserts=rows),
@@ -218,8 +218,8 @@ def test_every_call_refuses_a_lossy_cast(store: StateStore, name: str, value: An
 def test_a_condition_matches_no_different_value(store: StateStore) -> None:
     """1.5 does not match any partition; 1.0 matches partition 1."""
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("source", "offsets", [[{"p": 1}, {"p": 2}]])
-    offsets = store.restore(parallelism=1).operator("source", "offsets")
+        checkpoint.write_union("source", "offsets", [[{"p": 1}, {"p": 2}]])
+    offsets = store.restore(parallelism=1).operator_state("source", "offsets")
     assert offsets.subtask(0, where={"p": [1.0]}) == [{"p": 1}]
     with pytest.raises(InvalidArgumentError, match=r"where=.*'p'.* has 1\.5"):
         offsets.subtask(0, where={"p": [1.5]})
@@ -331,20 +331,20 @@ def test_elements_in_a_frame_keep_their_types(store: StateStore) -> None:
     far = pa.array([FAR], pa.int64()).view(pa.timestamp("us"))
     frame = pa.table({"n": pa.array([1], pa.int32()), "at": far})
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.split("u", "e", frame)
+        entry = checkpoint.write_split("u", "e", frame)
         nanos = pd.DataFrame({"at": [pd.Timestamp(2000)]})
-        checkpoint.split("u", "whole", nanos)
+        checkpoint.write_split("u", "whole", nanos)
     assert str(entry.state.schema) == "n integer, at timestamp_ntz"
     restored = store.restore(parallelism=1)
     at = datetime(1970, 1, 1, 0, 0, 0, 2)
-    assert restored.operator("u", "whole").subtask(0) == [{"at": at}]
+    assert restored.operator_state("u", "whole").subtask(0) == [{"at": at}]
     with pytest.raises(InvalidArgumentError, match=r"split state 'e' .* timestamp in 'at'"):
-        restored.operator("u", "e").subtask(0)
+        restored.operator_state("u", "e").subtask(0)
     with (
         pytest.raises(InvalidArgumentError, match=r"row 0 of split state 'f' .* 1 ns"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.split("u", "f", pd.DataFrame({"at": [pd.Timestamp(2001)]}))
+        checkpoint.write_split("u", "f", pd.DataFrame({"at": [pd.Timestamp(2001)]}))
 
 
 placed = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=8)
@@ -362,11 +362,11 @@ def test_elements_in_a_frame_have_the_given_positions(
         [*numbers, pa.array(range(len(places)), pa.int64())], ["subtask", "position", "v"]
     )
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.split("u", "e", rows)
+        checkpoint.write_split("u", "e", rows)
     wanted: list[list[dict[str, Any]]] = [[], [], []]
     for number, (subtask, _) in sorted(enumerate(places), key=lambda one: (*one[1], one[0])):
         wanted[subtask].append({"v": number})
-    assert store.restore(parallelism=3).operator("u", "e").per_old_subtask() == wanted
+    assert store.restore(parallelism=3).operator_state("u", "e").per_old_subtask() == wanted
 
 
 # --- Times that Python cannot represent -----------------------------------------------------------

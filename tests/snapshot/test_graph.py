@@ -55,9 +55,9 @@ def store(tmp_path: Path) -> StateStore:
 
 def take(store: StateStore, graph: JobGraph) -> None:
     with store.snapshot(graph=graph) as checkpoint:
-        checkpoint.keyed("totals", "sums", ROWS, key="user")
-        checkpoint.union("source", "offsets", [[{"p": 0, "o": 5}], [{"p": 1, "o": 6}]])
-        checkpoint.split("clean", "pending", [[{"x": 1}, {"x": 2}], [{"x": 3}]])
+        checkpoint.write_keyed("totals", "sums", ROWS, key="user")
+        checkpoint.write_union("source", "offsets", [[{"p": 0, "o": 5}], [{"p": 1, "o": 6}]])
+        checkpoint.write_split("clean", "pending", [[{"x": 1}, {"x": 2}], [{"x": 3}]])
 
 
 def test_a_checkpoint_keeps_the_graph_of_its_job(store: StateStore) -> None:
@@ -79,7 +79,7 @@ def test_without_a_graph_each_operator_is_unchanged(store: StateStore) -> None:
     restored = store.restore()
     assert restored.parallelism_of("source") == 2
     assert restored.parallelism_of("totals") == 4
-    assert restored.operator("clean", "pending").subtask(1) == [{"x": 3}]
+    assert restored.operator_state("clean", "pending").subtask(1) == [{"x": 3}]
     at_seven = store.restore(parallelism=7)
     assert len(at_seven.plan.operators[0].subtasks) == 7
 
@@ -94,8 +94,11 @@ def test_the_new_job_finds_its_state_by_operator_id(store: StateStore) -> None:
     totals = restored.keyed("totals", "sums")
     rows = [row for i in range(7) for row in totals.to_arrow(i).read_all().to_pylist()]
     assert sorted(row["n"] for row in rows) == list(range(50))
-    assert restored.operator("source", "offsets").subtask(1) == [{"p": 0, "o": 5}, {"p": 1, "o": 6}]
-    assert restored.operator("clean", "pending").subtask(0) == [{"x": 1}, {"x": 2}]
+    assert restored.operator_state("source", "offsets").subtask(1) == [
+        {"p": 0, "o": 5},
+        {"p": 1, "o": 6},
+    ]
+    assert restored.operator_state("clean", "pending").subtask(0) == [{"x": 1}, {"x": 2}]
     assert restored.matching is not None
     assert {node.outcome for node in restored.matching.nodes} == {"found"}
 
@@ -136,7 +139,7 @@ def test_a_generated_id_depends_on_the_position_unless_its_hash_is_set(store: St
         store.restore(graph=job(moved))
     kept = moved.replace('name = "clean"', f'name = "clean"\nuid_hash = "{hint.uid_hash}"')
     restored = store.restore(graph=job(kept))
-    assert restored.operator("clean", "pending").subtask(1) == [{"x": 3}]
+    assert restored.operator_state("clean", "pending").subtask(1) == [{"x": 3}]
 
 
 def test_state_is_written_only_for_operators_of_the_graph(store: StateStore) -> None:
@@ -144,7 +147,7 @@ def test_state_is_written_only_for_operators_of_the_graph(store: StateStore) -> 
         pytest.raises(InvalidArgumentError, match="has no operator 'total': did you mean 'totals'"),
         store.snapshot(graph=job()) as checkpoint,
     ):
-        checkpoint.keyed("total", "sums", ROWS, key="user")
+        checkpoint.write_keyed("total", "sums", ROWS, key="user")
     assert store.checkpoints() == ()
 
 
@@ -160,7 +163,7 @@ def test_a_max_parallelism_that_contradicts_the_graph_is_refused(store: StateSto
         pytest.raises(ParallelismError, match="has max parallelism 8 in the job graph"),
         store.snapshot(graph=job()) as checkpoint,
     ):
-        checkpoint.keyed("totals", "sums", ROWS, key="user", max_parallelism=16)
+        checkpoint.write_keyed("totals", "sums", ROWS, key="user", max_parallelism=16)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_invalid_combinations_are_refused(store: StateStore, given: dict[str, An
 def test_a_retry_with_the_same_id_keeps_the_graph(store: StateStore) -> None:
     for _ in range(2):
         with store.snapshot(graph=job(), checkpoint_id=3) as checkpoint:
-            checkpoint.split("clean", "pending", [[{"x": 1}], []])
+            checkpoint.write_split("clean", "pending", [[{"x": 1}], []])
     assert checkpoint.already_committed
     assert checkpoint.manifest.graph == job()
 
@@ -230,7 +233,7 @@ def test_states_are_written_and_planned_under_the_new_names(
     """Two operators have been swapped, and one has a new uid."""
     with store.snapshot(parallelism=2) as checkpoint:
         for number, uid in enumerate(("a", "b", "c", "d"), start=1):
-            checkpoint.keyed(uid, "s", ROWS[: 10 * number], key="user", max_parallelism=4)
+            checkpoint.write_keyed(uid, "s", ROWS[: 10 * number], key="user", max_parallelism=4)
     ids = {uid: operator_id(uid) for uid in ("a", "b", "c")}
     graph = JobGraph.from_toml(SWAPPED.format(**ids))
     given: dict[str, Any] = {"graph": graph, "allow_non_restored_state": True}
@@ -258,26 +261,26 @@ def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) 
     """I3: it keeps the max parallelism and the key type that were stored under the old uid."""
     old = JobGraph.from_toml("[[operator]]\nname = 'tot'")
     with store.snapshot(graph=old) as checkpoint:
-        checkpoint.keyed("tot", "s", ROWS, key="n", max_parallelism=64)
+        checkpoint.write_keyed("tot", "s", ROWS, key="n", max_parallelism=64)
     known = operator_ids(old)["tot"]
     new = JobGraph.from_toml(f"[[operator]]\nname = 'tot'\nuid = 'totals'\nuid_hash = '{known}'")
     with store.snapshot(graph=new) as checkpoint:
-        entry = checkpoint.keyed("totals", "s", ROWS, key="n")
+        entry = checkpoint.write_keyed("totals", "s", ROWS, key="n")
     assert (entry.state.uid, entry.state.max_parallelism) == ("totals", 64)
     restored = store.restore(graph=new).keyed("totals", "s")
     assert restored.to_arrow(0).read_all().num_rows == len(ROWS)
     texts = [{"n": str(row["n"]), "user": row["user"]} for row in ROWS]
     with pytest.raises(SchemaMismatchError), store.snapshot(graph=new) as checkpoint:
-        checkpoint.keyed("totals", "s", texts, key="n")
+        checkpoint.write_keyed("totals", "s", texts, key="n")
 
 
 def test_another_operator_with_the_same_name_is_different(store: StateStore) -> None:
     old = JobGraph.from_toml("[[operator]]\nname = 'x'")
     with store.snapshot(graph=old) as checkpoint:
-        checkpoint.keyed("x", "s", ROWS, key="n", max_parallelism=4)
+        checkpoint.write_keyed("x", "s", ROWS, key="n", max_parallelism=4)
     other = JobGraph.from_toml("[[operator]]\nname = 'other'\nuid = 'x'\nparallelism = 8")
     with store.snapshot(graph=other) as checkpoint:
-        entry = checkpoint.keyed("x", "s", ROWS, key="n")
+        entry = checkpoint.write_keyed("x", "s", ROWS, key="n")
         checkpoint.drop("x", "s")  # the operator that had the name
     assert entry.state.max_parallelism == 128
 
@@ -289,7 +292,7 @@ def test_the_data_source_reads_an_operator_under_its_stored_name(store: StateSto
     wide = job(**{"lelism = 4": "lelism = 2", "max_parallelism = 8": "max_parallelism = 2"})
     other = StateStore.open(f"{store.url}-other", table_format="parquet")
     with other.snapshot(graph=wide, parallelism=7) as checkpoint:
-        checkpoint.keyed("totals", "sums", ROWS, key="user")
+        checkpoint.write_keyed("totals", "sums", ROWS, key="user")
     assert len(resolve(options | {"store": other.url}).per_subtask) == 2
 
 

@@ -105,7 +105,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     store = opened(tmp_path, layout, table_format="parquet")
     rows = some(1, 1)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "s", rows_of(rows), **OPTIONS)
+        checkpoint.write_map("u", "s", rows_of(rows), **OPTIONS)
     check(store, rows)
 
     gone = [one for one in IDENTITIES[::7] if one[0] != [["a", "b"]]]
@@ -113,7 +113,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     came = without({i: row for i, row in some(3, 2).items() if i not in of_gone}, [["a", "b"]])
     deletes = [dict(zip("kne", one, strict=True)) for one in gone]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", rows_of(came), [*deletes, {"k": [["a", "b"]]}])
+        checkpoint.write_changes("u", "s", rows_of(came), [*deletes, {"k": [["a", "b"]]}])
     left = without({i: row for i, row in rows.items() if i not in of_gone}, [["a", "b"]]) | came
     check(store, left)
 
@@ -131,7 +131,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     store.maintenance.compact(rule=FOLD_ALL, everything=True)
     check(store, left)
     with store.snapshot(parallelism=2) as checkpoint:
-        entry = checkpoint.changes_against("u", "s", rows_of(left))
+        entry = checkpoint.write_changes_against("u", "s", rows_of(left))
     assert entry.layers == ()
     put = dict(zip(SCHEMA.names, (*IDENTITIES[-1], 7), strict=True))
     store.maintenance.edit("u", "s", delete=[[[""]]], put=[put])
@@ -150,7 +150,7 @@ def test_rows_are_sorted_by_lists(tmp_path: Path) -> None:
     lists = [[2], None, [1, 2], [], [1], [None], [-1], [1, None]]
     rows = pa.table({"k": ["a"] * len(lists), "n": pa.array(lists, pa.list_(pa.int64()))})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", namespace="n", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows, key="k", namespace="n", max_parallelism=1)
     found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
     ordered = [None, [], [None], [-1], [1], [1, None], [1, 2], [2]]
     assert found.column("n").to_pylist() == ordered
@@ -162,17 +162,17 @@ def test_invalid_keys_are_refused(tmp_path: Path) -> None:
     lists = pa.list_(pa.float64())
     options: dict[str, Any] = {"key": "k", "max_parallelism": 1}
     with pytest.raises(NullKeyError), store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", pa.table({"k": pa.array([[1], None], lists)}), **options)
+        checkpoint.write_keyed("u", "s", pa.table({"k": pa.array([[1], None], lists)}), **options)
     twice = pa.table({"k": pa.array([[NAN, None], [0.0], [NAN, None]], lists)})
     with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", twice, **options)
+        checkpoint.write_keyed("u", "s", twice, **options)
     maps = pa.table({"k": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})
     why = "'k' has type map<string, long>.*entries of a map have no order"
     with (
         pytest.raises(UnsupportedTypeError, match=why),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", maps, **options)
+        checkpoint.write_keyed("u", "s", maps, **options)
     assert [*store.checkpoints()] == []
 
 
@@ -182,7 +182,7 @@ def test_a_key_must_have_all_fields_in_its_lists(tmp_path: Path) -> None:
     found: dict[str, Any] = {"x": None, "names": []}
     rows = pa.table({"k": pa.array([[found, None], []], pa.list_(POINT))})
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
     state = store.restore(parallelism=1).keyed("u", "s")
     assert [state.get(key) for key in ([found, None], [])] == [[{"k": [found, None]}], [{"k": []}]]
     with pytest.raises(InvalidArgumentError, match="name every key field"):
@@ -198,7 +198,7 @@ def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, lay
     store = opened(tmp_path, layout, spark=spark)
     rows, came = some(1, 1), without(some(3, 2), [[None]])
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "s", spark.createDataFrame(rows_of(rows)), **OPTIONS)
+        checkpoint.write_map("u", "s", spark.createDataFrame(rows_of(rows)), **OPTIONS)
     path = f"{store.url}/{store.manifest(1).keyed_entry('u', 's').table.path}"
     for read in (spark.read.format("delta").load(path), spark.sql(f"SELECT * FROM delta.`{path}`")):
         assert taken(read.toArrow().to_pylist()) == wanted(rows)
@@ -207,7 +207,7 @@ def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, lay
 
     with store.snapshot(parallelism=2) as checkpoint:
         deleted = spark.createDataFrame([([[None]],)], "k array<array<string>>")
-        checkpoint.changes("u", "s", spark.createDataFrame(rows_of(came)), deleted)
+        checkpoint.write_changes("u", "s", spark.createDataFrame(rows_of(came)), deleted)
     left = without(rows, [[None]]) | came
     check(store, left)
     restored = store.restore(parallelism=2).keyed("u", "s")

@@ -69,9 +69,9 @@ def test_a_local_time_is_stored_unchanged_by_any_writer(
             str(tmp_path / name), spark=berlin, table_format="parquet", parquet=parquet
         )
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", full, key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "n", full, key="k", max_parallelism=4)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes("u", "n", upserts=upserts, deletes=deletes, key="k")
+            checkpoint.write_changes("u", "n", upserts=upserts, deletes=deletes, key="k")
         found = store.restore(parallelism=2).keyed("u", "n")
         stored = [tuple(row) for row in found.to_spark().collect()]
         answers[name] = sorted(stored, key=lambda row: row[1])
@@ -97,12 +97,12 @@ def test_a_delta_table_of_local_times_in_maps_is_refused(
         ),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
     assert store.checkpoints() == ()
     seen = rows.append_column("t", pa.nulls(1, pa.timestamp("us")))
     plain = StateStore.open(str(tmp_path / "parquet"), table_format="parquet")
     for one, given in ((store, seen), (plain, rows)):
         with one.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", given, key="k", max_parallelism=1)
+            checkpoint.write_keyed("u", "s", given, key="k", max_parallelism=1)
         (found,) = one.restore().keyed("u", "s").get(1)
         assert found["v"] is None

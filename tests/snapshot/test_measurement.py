@@ -86,8 +86,8 @@ def state_of(metrics: CheckpointMetrics, name: str) -> StateMetrics:
 
 def fill(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", KEYS, key="k", max_parallelism=16)
-        checkpoint.split("o", "files", [[{"f": "a"}, {"f": "b"}], []])
+        checkpoint.write_keyed("u", "s", KEYS, key="k", max_parallelism=16)
+        checkpoint.write_split("o", "files", [[{"f": "a"}, {"f": "b"}], []])
 
 
 def test_a_full_checkpoint_has_written_everything_it_references(
@@ -113,7 +113,7 @@ def test_a_full_checkpoint_has_written_everything_it_references(
 def test_written_changes_are_measured_separately_from_carried_files(store: StateStore) -> None:
     fill(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "s",
             [{"k": "k1", "v": 5}, {"k": "new", "v": 5}],
@@ -170,7 +170,7 @@ def test_an_edit_reports_the_rewritten_key_group(store: StateStore) -> None:
 
 def test_a_state_written_by_subtasks_is_measured_from_acknowledgements(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.declare("u", "s", KEYS.schema, key="k", max_parallelism=16)
+        writer = checkpoint.declare_keyed("u", "s", KEYS.schema, key="k", max_parallelism=16)
         groups = [key_group_of(key, max_parallelism=16) for key in KEYS["k"].to_pylist()]
         for subtask in (writer.subtask(0), writer.subtask(1)):
             own = pa.array([group in subtask.key_groups for group in groups])
@@ -200,7 +200,7 @@ def test_an_error_in_the_block_is_reported_with_the_metrics_so_far(
 ) -> None:
     def write() -> None:
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", KEYS, key="k", max_parallelism=16)
+            checkpoint.write_keyed("u", "s", KEYS, key="k", max_parallelism=16)
             raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
@@ -218,7 +218,7 @@ def test_a_replaced_writer_is_reported_once(tmp_path: Path, ears: Ears) -> None:
     def write() -> None:
         with first.snapshot(parallelism=2) as checkpoint:
             take(opened(str(tmp_path)))
-            checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=4)
+            checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
 
     with pytest.raises(CommitConflictError):
         write()

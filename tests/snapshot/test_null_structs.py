@@ -81,7 +81,7 @@ def test_histories_distinguish_them(
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet", compaction=None)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.map("u", "s", _table(first), **_options())
+            checkpoint.write_map("u", "s", _table(first), **_options())
         rows = dict(first)
         for upserts, deleted in steps:
             before = dict(rows)
@@ -89,10 +89,10 @@ def test_histories_distinguish_them(
             with store.snapshot(parallelism=2) as checkpoint:
                 if data.draw(st.booleans(), label="against"):
                     rows = dict(upserts)
-                    checkpoint.changes_against("u", "s", _table(upserts))
+                    checkpoint.write_changes_against("u", "s", _table(upserts))
                 else:
                     rows = {at: row for at, row in rows.items() if at not in kept} | upserts
-                    checkpoint.changes("u", "s", _table(upserts), _table(kept))
+                    checkpoint.write_changes("u", "s", _table(upserts), _table(kept))
             last = checkpoint.id
             joined = store.inspect.as_of(last - 1, last, "u", "s").read_all()["change"].to_pylist()
             assert joined.count("added") == len(rows.keys() - before.keys())
@@ -119,7 +119,7 @@ def test_one_of_them_twice_is_a_duplicate(tmp_path: Path) -> None:
     for twice in (None, {"x": None, "y": None}):
         rows = _table({number: ((1, None, twice), number) for number in range(2)})
         with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.map("u", "s", rows, **_options())
+            checkpoint.write_map("u", "s", rows, **_options())
 
 
 def test_spark_distinguishes_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_spark_distinguishes_them(spark: SparkSession, tmp_path: Path) -> None:
     changed = {at: (identity, 2) for at, (identity, _) in list(first.items())[::2]}
     store = StateStore.open(str(tmp_path), spark=spark, table_format="parquet", compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "s", spark.createDataFrame(_table(first)), **_options())
+        checkpoint.write_map("u", "s", spark.createDataFrame(_table(first)), **_options())
     _check(store, first)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", spark.createDataFrame(_table(changed)))
+        checkpoint.write_changes("u", "s", spark.createDataFrame(_table(changed)))
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes_against("u", "s", spark.createDataFrame(_table(first | changed)))
+        checkpoint.write_changes_against("u", "s", spark.createDataFrame(_table(first | changed)))
     frame = store.restore(parallelism=2).keyed("u", "s").to_spark()
     assert _taken([row.asDict(recursive=True) for row in frame.collect()]) == _wanted(
         first | changed

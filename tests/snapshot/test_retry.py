@@ -26,20 +26,20 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
     """I4: neither files nor a claim; its calls return the stored entries for any rows."""
     store = opened(url)
     with store.snapshot(parallelism=2, checkpoint_id=1) as first:
-        first.keyed("u", "n", ROWS, key="k", max_parallelism=4)
-        first.map("u", "m", ROWS, key="k", map_key="v")
-        first.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
+        first.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
+        first.write_map("u", "m", ROWS, key="k", map_key="v")
+        first.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
     assert not first.already_committed
     before = {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")}
     with opened(url).snapshot(parallelism=3, checkpoint_id=1) as again:
         assert again.already_committed
         assert again.id == 1
-        keyed = again.keyed("u", "n", object(), key="k")
+        keyed = again.write_keyed("u", "n", object(), key="k")
         assert keyed == store.manifest().keyed_entry("u", "n")
-        assert again.map("u", "m", object(), map_key="v", key="k").state.name == "m"
-        assert again.union("source", "offsets", object()).counts == (1, 1)
+        assert again.write_map("u", "m", object(), map_key="v", key="k").state.name == "m"
+        assert again.write_union("source", "offsets", object()).counts == (1, 1)
         with pytest.raises(StateNotFoundError, match="no state 'other'"):
-            again.keyed("u", "other", ROWS, key="k")
+            again.write_keyed("u", "other", ROWS, key="k")
     assert again.manifest == store.manifest() == first.manifest
     assert {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")} == before
     with pytest.raises(InvalidArgumentError, match="take another snapshot"), again:
@@ -106,7 +106,7 @@ def test_two_attempts_with_one_id_commit_once(url: str) -> None:
     take(store, 1)
     with pytest.raises(CommitConflictError, match=r"committed by writer \S+ \(.*generation 1\)"):  # noqa: SIM117
         with first:
-            first.keyed("u", "n", ROWS, key="k")
+            first.write_keyed("u", "n", ROWS, key="k")
     assert take(store, 1).already_committed
 
 
@@ -116,7 +116,7 @@ def test_an_attempt_below_a_newer_checkpoint_does_not_commit(url: str) -> None:
     slow = store.snapshot(parallelism=2)
     take(store, 5)
     with pytest.raises(CommitConflictError, match=r"checkpoint 5 .* was committed"), slow:
-        slow.keyed("u", "n", ROWS, key="k")
+        slow.write_keyed("u", "n", ROWS, key="k")
     assert store.checkpoints() == (5,)
 
 
@@ -128,11 +128,11 @@ def test_one_of_two_concurrent_snapshots_commits(url: str, greater: bool) -> Non
     first = store.snapshot(parallelism=2)
     second = store.snapshot(parallelism=2, checkpoint_id=10 if greater else None)
     with first:
-        first.changes("u", "n", pa.table({"k": ["c"], "v": [3]}))
-        first.keyed("new", "state", ROWS, key="k")
+        first.write_changes("u", "n", pa.table({"k": ["c"], "v": [3]}))
+        first.write_keyed("new", "state", ROWS, key="k")
     with pytest.raises(CommitConflictError, match=r"checkpoint 2 .* was committed by"):  # noqa: PT012, SIM117
         with second:
-            second.changes("u", "n", pa.table({"k": ["d"], "v": [4]}))
+            second.write_changes("u", "n", pa.table({"k": ["d"], "v": [4]}))
             second.carry_rest()
     assert store.checkpoints() == (1, 2)
     assert take(store).id == (10 if greater else 3)  # an announced id is never skipped
@@ -151,7 +151,7 @@ def test_concurrent_snapshots_of_many_threads_lose_nothing(url: str) -> None:
             while not is_committed:
                 with suppress(CommitConflictError):
                     with store.snapshot(parallelism=2) as checkpoint:
-                        checkpoint.changes("u", "n", row)
+                        checkpoint.write_changes("u", "n", row)
                     is_committed = True
 
     with ThreadPoolExecutor(threads) as pool:
@@ -165,7 +165,7 @@ def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:
     """I4, I6: the manifest's name is free, but the checkpoint would never be visible."""
     store = opened(url)
     checkpoint = store.snapshot(parallelism=2).__enter__()
-    checkpoint.keyed("u", "n", ROWS, key="k")
+    checkpoint.write_keyed("u", "n", ROWS, key="k")
     store.parts.storage.put_if_absent(tombstone_path(1), b"")
     with pytest.raises(CommitConflictError, match="has a tombstone"):
         checkpoint.__exit__(None, None, None)

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> StateStore:
 def take(store: StateStore, columns: dict[str, Any], **options: Any) -> Any:
     rows = pa.table({"k": ["a", "b"]} | columns)
     with store.snapshot(parallelism=2) as checkpoint:
-        return checkpoint.keyed("u", "n", rows, key="k", max_parallelism=4, **options)
+        return checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=4, **options)
 
 
 def read(store: StateStore, checkpoint: int | str = "latest") -> pa.Table:
@@ -123,7 +123,7 @@ def test_subtasks_write_the_changed_columns(store: StateStore) -> None:
     take(store, {"v": pa.array([1, 2], pa.int32())})
     schema = pa.schema([("w", pa.string()), ("k", pa.string()), ("v", pa.int64())])
     with store.snapshot(parallelism=1) as checkpoint:
-        writer = checkpoint.declare("u", "n", schema, key="k")
+        writer = checkpoint.declare_keyed("u", "n", schema, key="k")
         rows = [{"k": "a", "v": 2**40, "w": "x"}, {"k": "b", "v": None, "w": None}]
         checkpoint.acknowledge(writer.subtask(0).write(rows))
     assert read(store).to_pylist() == [
@@ -144,10 +144,10 @@ def test_entry_columns_cannot_change(store: StateStore) -> None:
     for name, options in states.items():
         rows = pa.table({"k": ["a", "b"]} | base)
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", name, rows, key="k", max_parallelism=4, **options)
+            checkpoint.write_keyed("u", name, rows, key="k", max_parallelism=4, **options)
             checkpoint.carry_rest()
         with store.snapshot(parallelism=1) as checkpoint:
             with pytest.raises(SchemaMismatchError, match="the type of 'm' cannot change"):
-                checkpoint.keyed("u", name, rows.set_column(1, "m", wide), key="k", **options)
-            checkpoint.keyed("u", name, rows.set_column(2, "v", wide), key="k", **options)
+                checkpoint.write_keyed("u", name, rows.set_column(1, "m", wide), key="k", **options)
+            checkpoint.write_keyed("u", name, rows.set_column(2, "v", wide), key="k", **options)
             checkpoint.carry_rest()

@@ -36,7 +36,7 @@ def files(store: StateStore) -> list[str]:
 
 def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        return checkpoint.keyed("u", "n", rows, **({"key": "k"} | options))
+        return checkpoint.write_keyed("u", "n", rows, **({"key": "k"} | options))
 
 
 # --- One commit -----------------------------------------------------------------------------------
@@ -45,8 +45,8 @@ def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: A
 def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
     """I4: none of them before the block ends, all of them after it."""
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k")
-        checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
+        checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
         assert store.checkpoints() == ()
         for known in ("id", "manifest"):
             with pytest.raises(InvalidArgumentError, match="when its 'with' block ends"):
@@ -67,8 +67,8 @@ def test_a_file_with_the_wrong_size_stops_the_commit(
 
     def commit() -> None:
         with writer as checkpoint:
-            checkpoint.keyed("u", "n", ROWS, key="k")
-            checkpoint.union("u", "offsets", [[{"p": 0}]])
+            checkpoint.write_keyed("u", "n", ROWS, key="k")
+            checkpoint.write_union("u", "offsets", [[{"p": 0}]])
             file = sorted(Path(store.url, "operators/u", sort).rglob("*.parquet"))[-1]
             raw = file.read_bytes()
             file.unlink()
@@ -98,8 +98,8 @@ def test_a_job_that_raises_leaves_no_files(store: StateStore, error: BaseExcepti
     take(store)
     before = files(store)
     with pytest.raises(type(error)) as caught, store.snapshot(parallelism=2) as checkpoint:  # noqa: PT012
-        checkpoint.keyed("u", "n", ROWS, key="k")
-        checkpoint.broadcast("u", "rules", [{"r": 1}])
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
+        checkpoint.write_broadcast("u", "rules", [{"r": 1}])
         assert len(files(store)) > len(before)
         raise error
     assert caught.value is error
@@ -114,8 +114,8 @@ def test_a_refused_state_can_be_omitted(store: StateStore) -> None:
     """The job can catch the error and continue with the other states."""
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(DuplicateKeyError):
-            checkpoint.keyed("u", "twice", [{"k": 1}, {"k": 1}], key="k")
-        checkpoint.keyed("u", "n", ROWS, key="k")
+            checkpoint.write_keyed("u", "twice", [{"k": 1}, {"k": 1}], key="k")
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
     assert [entry.state.name for entry in store.manifest().entries] == ["n"]
 
 
@@ -124,9 +124,9 @@ def test_one_of_two_concurrent_writers_commits(store: StateStore) -> None:
     first, second = store.snapshot(parallelism=1), store.snapshot(parallelism=1)
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .*Take the snapshot again"):  # noqa: PT012, SIM117
         with second:
-            second.keyed("u", "n", ROWS, key="k")
+            second.write_keyed("u", "n", ROWS, key="k")
             with first:
-                first.keyed("u", "n", ROWS, key="k")
+                first.write_keyed("u", "n", ROWS, key="k")
     assert len(files(store)) == len(store.manifest().keyed[0].handles)
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
     take(store)
@@ -146,7 +146,7 @@ def test_files_of_a_possibly_successful_commit_are_kept(
     with store.snapshot(parallelism=1) as checkpoint:
         pass
     with pytest.raises(StorageError), store.snapshot(parallelism=1) as checkpoint:  # noqa: PT012
-        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
         monkeypatch.setattr(LocalStorage, "put_if_absent", lost)
     assert store.checkpoints() == (1, 2)
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
@@ -161,7 +161,7 @@ def test_an_error_during_the_clean_up_does_not_hide_the_jobs_error(
         raise StorageError(f"cannot delete {name}")
 
     with pytest.raises(RuntimeError, match="job") as caught, store.snapshot(parallelism=1) as c:  # noqa: PT012
-        entry = c.keyed("u", "n", ROWS, key="k")
+        entry = c.write_keyed("u", "n", ROWS, key="k")
         monkeypatch.setattr(LocalStorage, "delete", failing)
         raise RuntimeError("job")
     assert len(caught.value.__notes__) == len(entry.handles)
@@ -170,11 +170,11 @@ def test_an_error_during_the_clean_up_does_not_hide_the_jobs_error(
 def test_a_writer_can_be_used_once(store: StateStore) -> None:
     """Its block and its methods cannot be used again, and its commit stays."""
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
     with pytest.raises(InvalidArgumentError, match="take another snapshot"):
-        checkpoint.keyed("u", "other", ROWS, key="k")
+        checkpoint.write_keyed("u", "other", ROWS, key="k")
     with pytest.raises(InvalidArgumentError, match="take another snapshot"):
-        checkpoint.union("u", "other", [[]])
+        checkpoint.write_union("u", "other", [[]])
     with pytest.raises(InvalidArgumentError, match="take another snapshot"), checkpoint:
         raise AssertionError
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_nothing(store: StateStore) -> None:
 
 def take_other(store: StateStore, rows: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "other", rows, key="k")
+        checkpoint.write_keyed("u", "other", rows, key="k")
 
 
 # --- the store ------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def test_a_column_can_have_a_dot_in_its_name(
     )
     rows = rows.toDF(*NAMES)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", rows, key="k.x")
+        checkpoint.write_keyed("u", "n", rows, key="k.x")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u", "n", deletes=spark.createDataFrame([("y",)], "`k.x` string"), key="k.x"
         )
     found = store.restore(parallelism=2).keyed("u", "n")
@@ -57,7 +57,7 @@ def test_a_delete_of_a_narrower_type_is_refused(
     )
     with store.snapshot(parallelism=1) as checkpoint:
         rows = spark.sql("SELECT DATE'2026-01-31' AS k, 1L AS v")
-        checkpoint.keyed("u", "n", rows, key="k")
+        checkpoint.write_keyed("u", "n", rows, key="k")
     gone = spark.sql("SELECT TIMESTAMP_NTZ'2026-01-31 12:00:00' AS k")
     with (
         pytest.raises(
@@ -65,5 +65,5 @@ def test_a_delete_of_a_narrower_type_is_refused(
         ),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.changes("u", "n", deletes=gone, key="k")
+        checkpoint.write_changes("u", "n", deletes=gone, key="k")
     assert store.checkpoints() == (1,)

@@ -40,7 +40,7 @@ def files(store: StateStore) -> list[str]:
 
 def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
     with store.snapshot(parallelism=parallelism) as checkpoint:
-        return checkpoint.keyed("u", "n", rows, **({"key": "k"} | options))
+        return checkpoint.write_keyed("u", "n", rows, **({"key": "k"} | options))
 
 
 # --- parallelism ----------------------------------------------------------------------------------
@@ -84,10 +84,10 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
     with pytest.raises(ParallelismError, match="101 is above the stored max parallelism 100"):
         take(store, parallelism=101)
     with store.snapshot(parallelism=1) as checkpoint:
-        assert checkpoint.keyed("u", "new", ROWS, key="k").state.max_parallelism == 100
+        assert checkpoint.write_keyed("u", "new", ROWS, key="k").state.max_parallelism == 100
         with pytest.raises(ParallelismError):
-            checkpoint.keyed("u", "newer", ROWS, key="k", max_parallelism=50)
-        other = checkpoint.keyed("v", "n", ROWS, key="k", max_parallelism=50)
+            checkpoint.write_keyed("u", "newer", ROWS, key="k", max_parallelism=50)
+        other = checkpoint.write_keyed("v", "n", ROWS, key="k", max_parallelism=50)
         assert other.state.max_parallelism == 50
         checkpoint.carry_rest()
 
@@ -178,7 +178,7 @@ def test_each_kind_refuses_a_duplicate_entry(
     options |= {"map_key": "m"} if method == "map" else {}
     options |= {"time_domain": "event"} if method == "timers" else {}
     with store.snapshot(parallelism=1) as checkpoint:
-        write = getattr(checkpoint, method)
+        write = getattr(checkpoint, f"write_{method}")
         with pytest.raises(DuplicateKeyError, match=f"'{column}': {values[0]!r}"):
             write("u", "n", pa.table({"k": [1, 1], column: values}), **options)
         entry = write("u", "n", pa.table({"k": [1, 2], column: values}), **options)
@@ -194,7 +194,7 @@ def test_keys_of_any_length_and_script_are_stored(store: StateStore) -> None:
     assert sorted(restored.to_arrow(0).read_all().column("k").to_pylist()) == sorted(keys)
     assert entry.rows == len(keys)
     with store.snapshot(parallelism=1) as checkpoint:
-        assert checkpoint.keyed("u", "zeros", pa.table({"k": [0.0, -0.0]}), key="k").rows == 2
+        assert checkpoint.write_keyed("u", "zeros", pa.table({"k": [0.0, -0.0]}), key="k").rows == 2
         checkpoint.carry("u", "n")
 
 
@@ -247,15 +247,15 @@ def test_columns_can_have_another_order(store: StateStore) -> None:
 def test_a_state_can_be_written_once_per_checkpoint(store: StateStore) -> None:
     """For keyed and operator state."""
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.write_keyed("u", "n", ROWS, key="k")
         for again in (
-            lambda: checkpoint.keyed("u", "n", ROWS, key="k"),
-            lambda: checkpoint.union("u", "n", [[]]),
+            lambda: checkpoint.write_keyed("u", "n", ROWS, key="k"),
+            lambda: checkpoint.write_union("u", "n", [[]]),
         ):
             with pytest.raises(InvalidArgumentError, match="is already in this checkpoint"):
                 again()
-        checkpoint.keyed("u", "other", ROWS, key="k")
-        checkpoint.keyed("v", "n", ROWS, key="k")
+        checkpoint.write_keyed("u", "other", ROWS, key="k")
+        checkpoint.write_keyed("v", "n", ROWS, key="k")
     assert len(store.manifest().entries) == 3
 
 
@@ -264,9 +264,9 @@ def test_a_name_that_is_not_a_valid_path_is_refused(store: StateStore, uid: str,
     """For keyed and operator state."""
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(InvalidArgumentError, match=r"name|uid must not be empty"):
-            checkpoint.keyed(uid, name, ROWS, key="k")
+            checkpoint.write_keyed(uid, name, ROWS, key="k")
         with pytest.raises(InvalidArgumentError, match=r"name|uid must not be empty"):
-            checkpoint.union(uid, name, [[{"a": 1}]])
+            checkpoint.write_union(uid, name, [[{"a": 1}]])
 
 
 # --- operator state -------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_name_that_is_not_a_valid_path_is_refused(store: StateStore, uid: str,
 def test_elements_are_one_list_per_subtask(store: StateStore, mode: str, lists: Any) -> None:
     """The message has the number of lists and the expected number."""
     with store.snapshot(parallelism=2) as checkpoint, pytest.raises(InvalidArgumentError):
-        getattr(checkpoint, mode)("u", "n", lists)
+        getattr(checkpoint, f"write_{mode}")("u", "n", lists)
     assert files(store) == []
 
 
@@ -312,7 +312,7 @@ def test_elements_that_were_all_empty_can_get_columns_later(store: StateStore) -
     ]
     for lists in snapshots:
         assert elements(store, "union", lists).counts == tuple(map(len, lists))
-    assert store.restore().operator("u", "n").per_old_subtask() == [[], [{"p": 2}]]
+    assert store.restore().operator_state("u", "n").per_old_subtask() == [[], [{"p": 2}]]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_elements_can_be_a_table(
 ) -> None:
     """With a subtask and position for each, or distributed in blocks."""
     elements(store, "split", pa.table(columns))
-    stored = store.restore().operator("u", "n").per_old_subtask()
+    stored = store.restore().operator_state("u", "n").per_old_subtask()
     assert [[element["p"] for element in one] for one in stored] == lists
 
 
@@ -366,38 +366,38 @@ def test_elements_that_cannot_be_stored_are_refused(
 
 def elements(store: StateStore, mode: str, given: Any) -> Any:
     with store.snapshot(parallelism=2) as checkpoint:
-        return getattr(checkpoint, mode)("u", "n", given)
+        return getattr(checkpoint, f"write_{mode}")("u", "n", given)
 
 
 def test_a_dropped_state_keeps_its_key_groups(store: StateStore) -> None:
     """I3: a state that the newest checkpoint lacks still has its properties from an older one."""
     rows = pa.table({"user": ["a", "b"], "n": [1, 2]})
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("op", "state", rows, key="user", max_parallelism=16)
+        checkpoint.write_keyed("op", "state", rows, key="user", max_parallelism=16)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.union("source", "offsets", [[{"n": 1}], []])
+        checkpoint.write_union("source", "offsets", [[{"n": 1}], []])
         checkpoint.drop("op", "state")
     with store.snapshot(parallelism=2) as checkpoint:
-        again = checkpoint.keyed("op", "state", rows, key="user")
+        again = checkpoint.write_keyed("op", "state", rows, key="user")
         checkpoint.carry_rest()
     assert again.state.max_parallelism == 16
     with (
         pytest.raises(ParallelismError),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.keyed("op", "state", rows, key="user", max_parallelism=32)
+        checkpoint.write_keyed("op", "state", rows, key="user", max_parallelism=32)
 
 
 def test_a_time_domain_can_be_text_and_requires_timers(store: StateStore) -> None:
     rows = [{"k": "a", "at": 5}]
     with store.snapshot(parallelism=1) as checkpoint:
-        entry = checkpoint.keyed(
+        entry = checkpoint.write_keyed(
             "u", "t", rows, key="k", kind="timers", entry="at", time_domain="event"
         )
         assert entry.state.time_domain is TimeDomain.EVENT
         for kind, domain in (("timers", None), ("value", "event"), ("timers", "lunar")):
             with pytest.raises(InvalidArgumentError, match="time domain"):
-                checkpoint.keyed(
+                checkpoint.write_keyed(
                     "u",
                     "x",
                     rows,

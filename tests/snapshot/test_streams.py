@@ -100,21 +100,21 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
         return
     with store.snapshot(parallelism=PARALLELISM, now_ms=NOW) as checkpoint:
         if call == "full":
-            checkpoint.keyed("u", "s", given_rows[0], **options)
+            checkpoint.write_keyed("u", "s", given_rows[0], **options)
         elif call == "changes":
             upserts, deletes, cleared = given_rows
-            checkpoint.changes("u", "s", upserts, deletes, cleared=cleared, **options)
+            checkpoint.write_changes("u", "s", upserts, deletes, cleared=cleared, **options)
         elif call == "against":
-            checkpoint.changes_against("u", "s", given_rows[0], **options)
+            checkpoint.write_changes_against("u", "s", given_rows[0], **options)
         elif call == "subtasks":
             _write_subtasks(checkpoint, given_rows, options)
         else:
-            checkpoint.union("u", "e", given_rows[0])
+            checkpoint.write_union("u", "e", given_rows[0])
         checkpoint.carry_rest()
 
 
 def _write_subtasks(checkpoint: CheckpointWriter, parts: list[Any], options: Any) -> None:
-    writer = checkpoint.declare("u", "s", SCHEMA, **options)
+    writer = checkpoint.declare_keyed("u", "s", SCHEMA, **options)
     assert isinstance(writer, KeyedWriter)
     for subtask, part in enumerate(parts):
         checkpoint.acknowledge(writer.subtask(subtask).write(part))
@@ -170,22 +170,22 @@ def test_a_stream_that_was_already_read_is_refused(tmp_path: Path, form: str) ->
     store = StateStore.open(str(tmp_path), table_format="parquet")
     rows = FORMS[form](_table({1: ("a", 0), 2: ("b", 0)}))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k")
+        checkpoint.write_keyed("u", "s", rows, key="k")
     with (
         pytest.raises(InvalidArgumentError, match="has already been read"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", rows, key="k")
+        checkpoint.write_keyed("u", "s", rows, key="k")
 
 
 def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
+        checkpoint.write_keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
     rows = store.restore().keyed("u", "s").to_arrow(0)
     bare = (batch.drop_columns(["key_group"]) for batch in rows)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.changes_against("u", "s", bare, key="k")
+        checkpoint.write_changes_against("u", "s", bare, key="k")
     assert store.restore().keyed("u", "s").get(1) == [{"k": 1, "v": "a", "t": 0}]
 
 
@@ -193,8 +193,8 @@ def test_values_for_a_filter_from_an_iterator_apply_to_every_batch(tmp_path: Pat
     store = StateStore.open(str(tmp_path), table_format="parquet")
     elements = [{"p": number % 3} for number in range(200_000)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("u", "e", [elements])
-    state = store.restore().operator("u", "e")
+        checkpoint.write_union("u", "e", [elements])
+    state = store.restore().operator_state("u", "e")
     assert len(state.subtask(0, where={"p": iter([1])})) == sum(
         element["p"] == 1 for element in elements
     )

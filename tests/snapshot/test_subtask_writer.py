@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> StateStore:
 
 
 def declare(checkpoint: CheckpointWriter) -> KeyedWriter:
-    writer = checkpoint.declare("u", "n", SCHEMA, key="user", max_parallelism=MAX_PARALLELISM)
+    writer = checkpoint.declare_keyed("u", "n", SCHEMA, key="user", max_parallelism=MAX_PARALLELISM)
     assert isinstance(writer, KeyedWriter)
     return writer
 
@@ -99,7 +99,9 @@ def test_processes_write_their_parts_and_one_commits(store: StateStore) -> None:
     assert not report.strays
     alone = opened(f"{store.url}-alone")
     with alone.snapshot(parallelism=PARALLELISM) as checkpoint:
-        one = checkpoint.keyed("u", "n", table(ROWS), key="user", max_parallelism=MAX_PARALLELISM)
+        one = checkpoint.write_keyed(
+            "u", "n", table(ROWS), key="user", max_parallelism=MAX_PARALLELISM
+        )
     (many,) = store.manifest().keyed
     assert many.state == one.state
     assert (many.rows, many.digest) == (one.rows, one.digest)
@@ -164,13 +166,13 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
     """They share the operator's max parallelism, and a state name is unique in a checkpoint."""
     with store.snapshot(parallelism=2) as checkpoint:
         writer = declare(checkpoint)
-        other = checkpoint.keyed("u", "other", [{"user": "a", "n": 1}], key="user")
+        other = checkpoint.write_keyed("u", "other", [{"user": "a", "n": 1}], key="user")
         assert other.state.max_parallelism == MAX_PARALLELISM
         with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
             declare(checkpoint)
         with pytest.raises(InvalidArgumentError, match="already in this checkpoint"):
-            checkpoint.keyed("u", "n", ROWS, key="user")
-        timers = checkpoint.declare(
+            checkpoint.write_keyed("u", "n", ROWS, key="user")
+        timers = checkpoint.declare_keyed(
             "u", "t", pa.schema([("user", "string"), ("timestamp", "int64")]),
             key="user", kind="timers", entry="timestamp", time_domain="event",
         )  # fmt: skip
@@ -193,7 +195,7 @@ def test_a_state_of_any_size_is_written_alike(
         for subtask in range(PARALLELISM):
             rows = table(rows_of(writer, subtask)[::-1])
             checkpoint.acknowledge(writer.subtask(subtask).write(rows))
-        checkpoint.keyed("u", "alone", table(ROWS), key="user")
+        checkpoint.write_keyed("u", "alone", table(ROWS), key="user")
     assert restored(store) == WANTED
     assert store.maintenance.verify(deep=True).is_intact
     many, alone = store.manifest().keyed_entry("u", "n"), store.manifest().keyed_entry("u", "alone")

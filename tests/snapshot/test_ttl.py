@@ -39,13 +39,13 @@ def store(tmp_path: Path) -> StateStore:
 
 def full(store: StateStore, rows: Any, now: int = 0, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        checkpoint.keyed("u", "n", rows, **KEYED, **options)
+        checkpoint.write_keyed("u", "n", rows, **KEYED, **options)
     return checkpoint.manifest.keyed[0]
 
 
 def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        checkpoint.changes("u", "n", **KEYED, ttl=ttl, **changes)
+        checkpoint.write_changes("u", "n", **KEYED, ttl=ttl, **changes)
     return checkpoint.manifest.keyed[0]
 
 
@@ -96,7 +96,7 @@ def test_the_default_clock_is_the_machines(store: StateStore) -> None:
     """One row is from 1970, and one is new."""
     full(store, [{"k": "a", "at": 0}], ttl=TimeToLive(3_600_000, "at"))
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "n", [{"k": "b"}])
+        checkpoint.write_changes("u", "n", [{"k": "b"}])
     restored = store.restore(parallelism=1)
     assert keys(restored.keyed("u", "n").to_arrow(0).read_all().to_pylist()) == ["b"]
     assert [len(state.rows) for key in "ab" for state in store.inspect.key(key).states] == [0, 1]
@@ -130,14 +130,14 @@ def test_list_elements_and_map_entries_expire_separately(store: StateStore) -> N
     elements = [{"k": "a", "position": n, "v": n, "at": 10 * n} for n in range(4)]
     entries = [{"k": "a", "m": f"m{n}", "v": n, "at": 10 * n} for n in range(4)]
     with store.snapshot(parallelism=2, now_ms=0) as checkpoint:
-        checkpoint.list("u", "list", elements, key="k", max_parallelism=8, ttl=TTL)
-        checkpoint.map("u", "map", entries, map_key="m", key="k", max_parallelism=8, ttl=TTL)
+        checkpoint.write_list("u", "list", elements, key="k", max_parallelism=8, ttl=TTL)
+        checkpoint.write_map("u", "map", entries, map_key="m", key="k", max_parallelism=8, ttl=TTL)
     with store.snapshot(parallelism=2, now_ms=115) as checkpoint:
         touched = [{"k": "a", "position": 1, "v": 7}]
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u", "list", touched, kind="list", key="k", max_parallelism=8, entry="position"
         )
-        checkpoint.changes(
+        checkpoint.write_changes(
             "u",
             "map",
             [{"k": "a", "m": "m0", "v": 8}],
@@ -197,7 +197,9 @@ def test_any_history_restores_the_rows_that_have_not_expired(
         with store.snapshot(parallelism=3, now_ms=now) as checkpoint:
             deletes = [{"k": name} for name in sorted(gone)] or None
             ttl = TTL if step == 0 else None
-            checkpoint.changes("u", "n", list(upserts.values()), deletes, **KEYED, ttl=ttl, **entry)
+            checkpoint.write_changes(
+                "u", "n", list(upserts.values()), deletes, **KEYED, ttl=ttl, **entry
+            )
         known = {name: row for name, row in known.items() if name[0] not in gone} | upserts
         for parallelism, later in ((1, 0), (3, rng.randrange(100))):
             left = [row for row in known.values() if row["at"] + 100 > now + later]
@@ -242,7 +244,7 @@ def test_full_rows_of_a_state_with_ttl_need_times(store: StateStore) -> None:
         pytest.raises(InvalidArgumentError, match="lifetime of all rows would restart"),
         store.snapshot(parallelism=2, now_ms=9) as checkpoint,
     ):
-        checkpoint.changes_against("u", "n", [{"k": "a", "v": 1}])
+        checkpoint.write_changes_against("u", "n", [{"k": "a", "v": 1}])
     change(store, now=70, upserts=[{"k": "a", "v": 9}])
     assert at(store, 160) == [{"k": "a", "v": 9, "at": 70}]
     assert len(store.checkpoints()) == 2
@@ -254,10 +256,10 @@ def test_changes_without_a_base_get_times_and_are_written_in_full(store: StateSt
     assert (entry.layers, entry.state.ttl) == ((), TTL)
     assert at(store, 6) == [{"k": "a", "at": 5}]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.split("u", "o", [[], []])
+        checkpoint.write_split("u", "o", [[], []])
         checkpoint.drop("u", "n")
     with store.snapshot(parallelism=2, now_ms=7) as checkpoint:
-        checkpoint.changes("u", "n", [{"k": "b"}])
+        checkpoint.write_changes("u", "n", [{"k": "b"}])
         checkpoint.carry_rest()
     assert at(store, 8) == [{"k": "b", "at": 7}]
 
@@ -313,7 +315,7 @@ def test_changes_of_an_older_base_have_its_ttl(store: StateStore) -> None:
     full(store, ROWS)
     full(store, ROWS, ttl=TTL)
     with store.snapshot(parallelism=2, now_ms=9) as checkpoint:
-        checkpoint.changes("u", "n", ROWS[:1], base=1)
+        checkpoint.write_changes("u", "n", ROWS[:1], base=1)
     assert checkpoint.manifest.keyed[0].state.ttl is None
     assert keys(at(store, LONG_MAX)) == ["a", "b", "c"]
 
@@ -332,10 +334,10 @@ def test_declared_rows_need_times(store: StateStore) -> None:
         pytest.raises(InvalidArgumentError, match="lack the TTL column 'at'"),
         store.snapshot(parallelism=1, now_ms=0) as checkpoint,
     ):
-        checkpoint.declare("u", "n", bare, **KEYED, ttl=TTL)
+        checkpoint.declare_keyed("u", "n", bare, **KEYED, ttl=TTL)
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
         timed = bare.append(pa.field("at", pa.int64()))
-        writer = checkpoint.declare("u", "n", timed, **KEYED, ttl=TTL)
+        writer = checkpoint.declare_keyed("u", "n", timed, **KEYED, ttl=TTL)
         checkpoint.acknowledge(writer.subtask(0).write(ROWS))
     assert keys(at(store, 100)) == ["b"]
 
@@ -362,8 +364,8 @@ def test_spark_sets_times_and_hides_the_same_rows(spark: SparkSession, tmp_path:
     change(store, now=50, upserts=spark.sql("SELECT 'b' AS k"))
     full_again = spark.sql("SELECT id AS k FROM range(9)")
     with store.snapshot(parallelism=2, now_ms=50) as checkpoint:
-        checkpoint.keyed("u", "longs", full_again, key="k", max_parallelism=8, ttl=TTL)
-        checkpoint.changes("u", "n", deletes=[{"k": "c"}])
+        checkpoint.write_keyed("u", "longs", full_again, key="k", max_parallelism=8, ttl=TTL)
+        checkpoint.write_changes("u", "n", deletes=[{"k": "c"}])
     for now, left in ((92, ["a", "b"]), (93, ["b"]), (150, [])):
         assert keys(at(store, now)) == left
     restored = store.restore(now_ms=149)
@@ -382,7 +384,7 @@ def test_compact_all_drops_expired_rows_of_key_groups_without_changes(tmp_path: 
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     rows = [{"k": number, "seen": number * 10} for number in range(100)]
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(500, "seen"))
+        checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive(500, "seen"))
     report = store.maintenance.compact(everything=True, now_ms=1000)
     assert report.new_checkpoint_id == 2
     assert store.manifest(2).keyed[0].rows == 49  # visible after 500

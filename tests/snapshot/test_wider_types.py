@@ -142,14 +142,14 @@ def test_rows_are_compared_by_value(
         store = StateStore.open(folder, table_format="parquet", compaction=None)
         with store.snapshot(parallelism=1) as checkpoint:
             rows = _table(before, old, False)
-            state = checkpoint.keyed("u", "s", rows.slice(0, 0), key="k", max_parallelism=4)
+            state = checkpoint.write_keyed("u", "s", rows.slice(0, 0), key="k", max_parallelism=4)
         with store.snapshot(parallelism=1) as checkpoint:
             if is_layered:
-                checkpoint.changes("u", "s", rows, key="k")
+                checkpoint.write_changes("u", "s", rows, key="k")
             else:
-                checkpoint.keyed("u", "s", rows, key="k")
+                checkpoint.write_keyed("u", "s", rows, key="k")
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", _table(after, new, has_new), key="k")
+            checkpoint.write_keyed("u", "s", _table(after, new, has_new), key="k")
         assert state.state.schema.names == ("k", "v")
         for a, b in ((2, 3), (3, 2)):
             (found,) = store.inspect.diff(a, b, keys=100).states
@@ -188,7 +188,7 @@ def test_elements_are_compared_by_value(
         ):
             store = StateStore.open(f"{folder}/{name}", table_format="parquet")
             with store.snapshot(parallelism=1) as checkpoint:
-                checkpoint.split("u", "e", _table(values, kind, False))
+                checkpoint.write_split("u", "e", _table(values, kind, False))
             stores.append(store)
         (found,) = stores[0].inspect.diff(1, 1, other=stores[1]).states
         assert (found.added, found.removed, found.changed) == (0, 0, wanted)
@@ -198,7 +198,7 @@ def test_minus_zero_is_a_change_for_every_reader(tmp_path: Any) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     for value in (0.0, -0.0, float("nan"), float("nan")):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "s", pa.table({"k": [1], "v": [value]}), key="k")
+            checkpoint.write_keyed("u", "s", pa.table({"k": [1], "v": [value]}), key="k")
     assert [one.is_changed for one in store.inspect.history(1, "u", "s")] == [
         True,
         True,

@@ -38,15 +38,15 @@ def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layou
     rows = pa.table({"k": ["x", "y"], **TYPES, "v": [1, 2]})
     with store.snapshot(parallelism=1) as checkpoint:
         for role, kind in (("namespace", "value"), ("entry", "map")):
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "u", role, rows, key="k", kind=kind, max_parallelism=2, layout=layout,
                 **{role: list(TYPES)},  # type: ignore[arg-type]
             )  # fmt: skip
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "v", "keys", rows, key=["boolean", "binary"], max_parallelism=2,
             hash_scheme="flink-sql", layout=layout,
         )  # fmt: skip
-        checkpoint.keyed("w", "flags", rows, key="boolean", max_parallelism=2, layout=layout)
+        checkpoint.write_keyed("w", "flags", rows, key="boolean", max_parallelism=2, layout=layout)
     for uid, name in (("u", "namespace"), ("u", "entry"), ("v", "keys"), ("w", "flags")):
         stored = spark.read.format("delta").load(f"{store.url}/operators/{uid}/keyed/{name}")
         assert sorted(row.v for row in stored.collect()) == [1, 2]

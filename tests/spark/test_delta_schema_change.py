@@ -59,7 +59,7 @@ def test_versions_and_checkpoints_keep_their_columns(
     for columns, rows, told in STEPS:
         df = frame(spark, columns, rows)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", df, **options, **told)
+            checkpoint.write_keyed("u", "n", df, **options, **told)
         arrow = df.toArrow()
         wanted.append((arrow.column_names, rows_of(arrow)))
         polars = pl.read_delta(table).to_arrow().drop_columns(["key_group"])
@@ -85,12 +85,12 @@ def test_a_refused_change_leaves_table_and_checkpoints(spark: SparkSession, tmp_
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     kept, refused = (frame(spark, columns, rows) for columns, rows, _ in (STEPS[1], STEPS[0]))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", kept, key="k", max_parallelism=2)
+        checkpoint.write_keyed("u", "n", kept, key="k", max_parallelism=2)
     change = pytest.raises(
         SchemaMismatchError, match="'v' was stored as long, which cannot be widened"
     )
     with change, store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", refused, key="k")
+        checkpoint.write_keyed("u", "n", refused, key="k")
     assert store.checkpoints() == (1,)
     log = Path(store.url, "operators/u/keyed/n/_delta_log")
     assert [path.name for path in log.glob("*.json")] == [f"{0:020}.json"]
@@ -104,13 +104,13 @@ def test_an_uncommitted_checkpoint_leaves_no_columns_behind(
     table = f"{store.url}/operators/u/keyed/n"
     kept, lost = (frame(spark, columns, rows) for columns, rows, _ in STEPS[:2])
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", kept, key="k", max_parallelism=2)
+        checkpoint.write_keyed("u", "n", kept, key="k", max_parallelism=2)
     crashed = store.snapshot(parallelism=1)
     crashed.__enter__()
-    crashed.keyed("u", "n", lost, key="k")
+    crashed.write_keyed("u", "n", lost, key="k")
     crashed._commit._manifest()
     assert "w" in spark.read.format("delta").load(table).columns
     with StateStore.open(store.url, spark=spark).snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", kept, key="k")
+        checkpoint.write_keyed("u", "n", kept, key="k")
     newest = spark.read.format("delta").load(table).drop("key_group").toArrow()
     assert rows_of(newest) == rows_of(kept.toArrow())

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one checkpoint, taken at parallelism 4 with a local cache."""
     folder = tmp_path_factory.mktemp("locality")
     with opened(folder, None).snapshot(parallelism=4) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "users", "n", ROWS, key="user", max_parallelism=MAX_PARALLELISM, layout="partitioned"
         )
     return folder
@@ -201,7 +201,7 @@ def test_without_hosts_or_cache_it_is_a_plain_range(
     if cache:
         folder = tmp_path
         with opened(folder, None, cache=False).snapshot(parallelism=4) as checkpoint:
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 "users",
                 "n",
                 ROWS,

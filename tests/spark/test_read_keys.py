@@ -39,10 +39,10 @@ def stored(spark: SparkSession, tmp_path: Path) -> RestoredKeyedState:
     store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
     rows = spark.range(100).select(*(F.expr(sql).alias(name) for name, sql in COLUMNS.items()))
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=16)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=16)
     with store.snapshot(parallelism=3) as checkpoint:
         changed = rows.where("n = 50").withColumn("n", F.lit(-1).cast("long"))
-        checkpoint.changes("u", "s", changed, key="k")
+        checkpoint.write_changes("u", "s", changed, key="k")
     return store.restore(parallelism=3).keyed("u", "s")
 
 

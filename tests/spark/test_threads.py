@@ -83,6 +83,8 @@ def take(store: StateStore, rows: DataFrame, *, full: bool) -> int:
     """Take a checkpoint of two states, as full rows or as changes of all rows."""
     with store.snapshot(parallelism=2) as checkpoint:
         for name in ("first", "second"):
-            write: Callable[..., object] = checkpoint.keyed if full else checkpoint.changes
+            write: Callable[..., object] = (
+                checkpoint.write_keyed if full else checkpoint.write_changes
+            )
             write("counts", name, rows, key="k", max_parallelism=8)
     return checkpoint.id

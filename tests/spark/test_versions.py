@@ -39,7 +39,7 @@ def store(spark: SparkSession, tmp_path: Path) -> StateStore:
         "CAST(id AS STRING) AS k", "id * 2 AS n", "timestamp_micros(id) AS at"
     )
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS)
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=GROUPS)
     return store
 
 
@@ -58,7 +58,7 @@ def test_changes(store: StateStore, spark: SparkSession) -> None:
     """Incremental checkpoints from DataFrames, and lookups."""
     changed = spark.sql("SELECT '7' AS k, -1L AS n, timestamp '2026-01-01' AS at")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("u", "s", upserts=changed, deletes=spark.sql("SELECT '8' AS k"))
+        checkpoint.write_changes("u", "s", upserts=changed, deletes=spark.sql("SELECT '8' AS k"))
     keyed = store.restore(parallelism=3).keyed("u", "s")
     assert [row["n"] for row in keyed.get("7")] == [-1]
     assert keyed.get("8") == []

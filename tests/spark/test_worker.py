@@ -29,7 +29,7 @@ spark = spark_session(
 store = StateStore.open("store", spark=spark, table_format="parquet")
 rows = spark.range(1_000, numPartitions=2).selectExpr("id", "uuid() AS text")
 with store.snapshot(parallelism=2) as checkpoint:
-    checkpoint.keyed("u", "s", rows, key="id", max_parallelism=2)
+    checkpoint.write_keyed("u", "s", rows, key="id", max_parallelism=2)
 frame = store.restore().keyed("u", "s").to_spark()
 assert frame.toArrow().num_rows == 1_000
 spark.stop()

@@ -30,7 +30,7 @@ def files(folder: Path) -> list[Path]:
 
 def snapshot(store: StateStore, rows: DataFrame, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("counts", "n", rows, key="k", max_parallelism=8, **options)
+        checkpoint.write_keyed("counts", "n", rows, key="k", max_parallelism=8, **options)
 
 
 def stored(store: StateStore) -> dict[int, int]:
@@ -120,7 +120,9 @@ def test_few_cached_rows_are_written_by_the_driver(
     assert len(files(tmp_path)) == 1
     assert stored(store) == dict.fromkeys(range(40), 1)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes("counts", "n", few.where("k < 3").withColumn("n", F.lit(2)), key="k")
+        checkpoint.write_changes(
+            "counts", "n", few.where("k < 3").withColumn("n", F.lit(2)), key="k"
+        )
     assert stored(store) == dict.fromkeys(range(3), 2) | dict.fromkeys(range(3, 40), 1)
 
 
@@ -222,6 +224,6 @@ def test_co_located_rows_are_verified(
         assert store.maintenance.verify(deep=True).is_intact
     everything = pa.table({"k": [k for k, _ in [*second, *first]], "n": [3] * 40})
     with store.snapshot(parallelism=2) as checkpoint:  # an Arrow table is split into subtasks
-        checkpoint.keyed("counts", "n", everything, key="k", co_located=True)
+        checkpoint.write_keyed("counts", "n", everything, key="k", co_located=True)
     assert stored(store) == dict.fromkeys(range(40), 3)
     assert store.maintenance.verify(deep=True).is_intact

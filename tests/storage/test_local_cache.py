@@ -41,16 +41,19 @@ def plain(tmp_path: Path) -> StateStore:
 
 def take(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed(
+        checkpoint.write_keyed(
             "users", "totals", ROWS, key="user", max_parallelism=4, layout="partitioned"
         )
-        checkpoint.union("source", "offsets", [[{"p": 0, "o": 7}], [{"p": 1, "o": 8}]])
+        checkpoint.write_union("source", "offsets", [[{"p": 0, "o": 7}], [{"p": 1, "o": 8}]])
 
 
 def rows(store: StateStore) -> list[dict[str, object]]:
     restored = store.restore(parallelism=3)
     keyed = restored.keyed("users", "totals")
-    assert restored.operator("source", "offsets").subtask(0) == [{"p": 0, "o": 7}, {"p": 1, "o": 8}]
+    assert restored.operator_state("source", "offsets").subtask(0) == [
+        {"p": 0, "o": 7},
+        {"p": 1, "o": 8},
+    ]
     found = [row for i in range(3) for row in keyed.to_arrow(i).read_all().to_pylist()]
     return sorted(({k: row[k] for k in ("user", "n")} for row in found), key=lambda row: row["n"])
 

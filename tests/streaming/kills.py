@@ -136,7 +136,7 @@ def newest(folder: Path) -> tuple[Totals, int]:
         return {}, 0
     rows = restored.keyed("totals", "by-key").to_arrow(0).read_all().to_pylist()
     totals = {r["key"]: (r["n"], r["amount"], r["ids"], r["squares"]) for r in rows}
-    ((position,),) = restored.operator("source", "positions").per_old_subtask()
+    ((position,),) = restored.operator_state("source", "positions").per_old_subtask()
     offset = json.loads(position["ends_at"])["logOffset"]
     return totals, offset + 1
 
@@ -155,7 +155,7 @@ def judge(folder: Path, found: Found, all_files: int | None) -> None:
         return
     store = StateStore.open(str(folder / "store"), table_format="parquet")
     found.checkpoints = len(store.checkpoints())
-    elements = store.restore().operator("source", "progress").per_old_subtask()[0]
+    elements = store.restore().operator_state("source", "progress").per_old_subtask()[0]
     batch = elements[-1]["batch"]
     found.unknown += batch > _last(folder / "progress" / "commits")
     found.begun += batch < _last(folder / "progress" / "offsets")

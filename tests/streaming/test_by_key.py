@@ -101,7 +101,7 @@ def of_pages(world: World, rows: pa.Table, function: Any, entry: str = "page") -
     """Store rows as a map state of users, and return a query that continues with it."""
     options: dict[str, Any] = {"kind": "map", "entry": entry, "max_parallelism": 8}
     with world.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("totals", "per-user", rows, key="user", **options)
+        checkpoint.write_keyed("totals", "per-user", rows, key="user", **options)
     state = QueryState(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), options)
     update = by_key("user", function, entry=entry)
     return replace(world.query(update=update, succeeds=True), states={"per-user": state})

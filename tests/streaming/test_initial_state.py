@@ -90,10 +90,10 @@ def test_it_is_available_with_the_first_events(
     store = StateStore.open(str(tmp_path / "store"), spark=spark, table_format="parquet")
     rows = [{"user": f"u{i}", "n": i, "total": 10 * i} for i in range(20)]
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.keyed("totals", "per-user", rows, key="user", max_parallelism=8)
+        checkpoint.write_keyed("totals", "per-user", rows, key="user", max_parallelism=8)
     with store.snapshot(parallelism=4) as checkpoint:
         changes = [{"user": "u1", "n": 100, "total": 1000}]
-        checkpoint.changes("totals", "per-user", changes, [{"user": "u2"}], key="user")
+        checkpoint.write_changes("totals", "per-user", changes, [{"user": "u2"}], key="user")
     restored = store.restore(parallelism=3).keyed("totals", "per-user")
 
     events: Iterable[list[tuple[str, int]]] = (

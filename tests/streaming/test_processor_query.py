@@ -263,7 +263,7 @@ def test_timers_fire_without_events_through_ticks(world: World) -> None:
         started.stop()
     assert sorted(given) == [("u0", 0), ("u0", 0), ("u7", -1), ("u7", 1)]
     assert world.store.checkpoints() == (1, 2)
-    (progress,) = world.store.restore().operator("source", "progress").per_old_subtask()
+    (progress,) = world.store.restore().operator_state("source", "progress").per_old_subtask()
     assert progress[0]["batch"] > 1
     assert rows(world) == rows(world, "timers") == []
 
@@ -274,7 +274,7 @@ def test_an_outdated_timer_index_is_rebuilt(world: World) -> None:
     query.process(world.frame("a"), at(0, 1000))
     with world.store.snapshot(parallelism=2) as checkpoint:
         new = [{"user": None, "expiration": 500}, {"user": "z", "expiration": 7_000_000}]
-        checkpoint.changes("totals", "timers", new)
+        checkpoint.write_changes("totals", "timers", new)
         checkpoint.carry_rest()
     given: list[tuple[str, int]] = []
     query = made(

@@ -23,7 +23,7 @@ def test_kafkas_end_offsets_are_stored_by_partition(world: World) -> None:
     batch = MicroBatch("q", 0, (kafka, '{"logOffset":4}'))
     world.query(parallelism=3).process(world.frame("a"), batch)
     restored = world.store.restore(parallelism=2)
-    elements = restored.operator("source", "offsets").subtask(1, where={"partition": [10]})
+    elements = restored.operator_state("source", "offsets").subtask(1, where={"partition": [10]})
     assert elements == [{"topic": "orders", "partition": 10, "offset": 3}]
     assert json.loads(starting_offsets(restored)) == json.loads(kafka)
 
@@ -32,7 +32,7 @@ def test_lost_offsets_are_an_error(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         lost = pa.table({"topic": ["t"], "partition": [0], "offset": [7]}).slice(1)
-        checkpoint.union("source", "offsets", lost)
+        checkpoint.write_union("source", "offsets", lost)
     with pytest.raises(StateNotFoundError, match="unknown where the query ended"):
         starting_offsets(store.restore())
 
@@ -128,9 +128,9 @@ def test_a_concurrent_snapshot_cannot_lose_the_progress(world: World) -> None:
         pytest.raises(LeftOutStateError, match="'progress' of operator 'source'"),
         world.store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.keyed("totals", "per-user", rows, key="user")
+        checkpoint.write_keyed("totals", "per-user", rows, key="user")
     with world.store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed("totals", "per-user", rows, key="user")
+        checkpoint.write_keyed("totals", "per-user", rows, key="user")
         checkpoint.carry_rest()
     world.query().process(world.frame("a"), MicroBatch("q", 1))
     assert world.state() == {"a": (2, 2)}

@@ -48,9 +48,9 @@ def test_totals_continue_at_any_parallelism(world: World) -> None:
     ids = tuple(manifest.checkpoint_id for manifest in committed)
     assert ids == tuple(range(1, 7)) == world.store.checkpoints()
     restored = world.store.restore()
-    (progress,) = restored.operator("source", "progress").per_old_subtask()
+    (progress,) = restored.operator_state("source", "progress").per_old_subtask()
     assert [element["batch"] for element in progress] == [5]
-    ((position,),) = restored.operator("source", "positions").per_old_subtask()
+    ((position,),) = restored.operator_state("source", "positions").per_old_subtask()
     assert position == {"source": 0, "ends_at": '{"logOffset":5}'}
 
 
@@ -359,16 +359,16 @@ def test_other_states_are_unchanged(world: World) -> None:
     rows = [{"user": f"u{i}", "n": i, "total": 2 * i} for i in range(30)]
     store = world.store
     with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed("totals", "other", rows, key="user", max_parallelism=8)
-        checkpoint.keyed("totals", "layered", rows, key="user", max_parallelism=8)
-        checkpoint.split("sink", "files", [[{"name": "a"}], [{"name": "b"}], [{"name": "c"}]])
-        checkpoint.union("sink", "seen", [[{"id": 1}], [], [{"id": 2}]])
-        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+        checkpoint.write_keyed("totals", "other", rows, key="user", max_parallelism=8)
+        checkpoint.write_keyed("totals", "layered", rows, key="user", max_parallelism=8)
+        checkpoint.write_split("sink", "files", [[{"name": "a"}], [{"name": "b"}], [{"name": "c"}]])
+        checkpoint.write_union("sink", "seen", [[{"id": 1}], [], [{"id": 2}]])
+        checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.carry_rest()
         changes = [{"user": "u3", "n": 7, "total": 7}]
-        checkpoint.changes("totals", "layered", changes, [{"user": "u4"}], key="user")
-        checkpoint.changes("totals", "other", changes, key="user")
+        checkpoint.write_changes("totals", "layered", changes, [{"user": "u4"}], key="user")
+        checkpoint.write_changes("totals", "other", changes, key="user")
     before = world.state("other"), world.state("layered")
     for number, parallelism in enumerate((2, 5)):
         query = world.query(parallelism=parallelism)
@@ -376,9 +376,12 @@ def test_other_states_are_unchanged(world: World) -> None:
     assert (world.state("other"), world.state("layered")) == before
     assert before[1]["u3"] == (7, 7)
     assert world.state() == {"u3": (2, 2)}
-    files = world.store.restore(parallelism=4).operator("sink", "files")
+    files = world.store.restore(parallelism=4).operator_state("sink", "files")
     assert [one["name"] for i in range(4) for one in files.subtask(i)] == ["a", "b", "c"]
-    rest = [world.store.restore(parallelism=4).operator("sink", name) for name in ("seen", "rules")]
+    rest = [
+        world.store.restore(parallelism=4).operator_state("sink", name)
+        for name in ("seen", "rules")
+    ]
     assert [state.subtask(3) for state in rest] == [[{"id": 1}, {"id": 2}], [{"id": 3}]]
     assert not world.store.maintenance.verify(deep=True).broken
 
@@ -390,7 +393,7 @@ def test_a_query_does_not_start_without_its_operators_state(
     """I16: an import left the state out, and the query would start with no rows."""
     record = LeftOutState(operator="totals", state=state, reason="not read", command="flink import")
     with world.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+        checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
         checkpoint.record_left_out([record])
     batch = MicroBatch("q", 0)
     with pytest.raises(LeftOutStateError, match=r"the query would start without it: totals"):
@@ -408,7 +411,7 @@ def test_lost_states_of_other_operators_do_not_stop_a_query(world: World) -> Non
         for operator, state in (("other", None), ("totals", "another"))
     ]
     with world.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+        checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
         checkpoint.record_left_out(others)
     world.query().process(world.frame("a"), MicroBatch("q", 0))
     assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]

@@ -29,14 +29,16 @@ def fill(path: Path, max_parallelism: int = 2) -> StateStore:
     with store.snapshot(parallelism=max_parallelism) as checkpoint:
         for part, kind in enumerate(("value", "reducing", "aggregating"), start=7):
             values = pa.table({"user": USERS, "x": [i / part for i in range(len(USERS))]})
-            checkpoint.keyed("job", kind, values, kind=kind, **options)
-        checkpoint.map("job", "map", rows, map_key="n", **options)
-        checkpoint.list("job", "list", more, position="n", **options)
-        checkpoint.timers("job", "timers", times, timestamp="n", time_domain="event", **options)
+            checkpoint.write_keyed("job", kind, values, kind=kind, **options)
+        checkpoint.write_map("job", "map", rows, map_key="n", **options)
+        checkpoint.write_list("job", "list", more, position="n", **options)
+        checkpoint.write_timers(
+            "job", "timers", times, timestamp="n", time_domain="event", **options
+        )
         lists: list[Any] = [[] for _ in range(max_parallelism - 1)]
-        checkpoint.split("source", "split", [[{"s": "a"}, {"s": "b"}], *lists])
-        checkpoint.union("source", "union", [[{"p": 0}, {"p": 1}], *lists])
-        checkpoint.broadcast("source", "broadcast", [{"rule": "x > 1"}])
+        checkpoint.write_split("source", "split", [[{"s": "a"}, {"s": "b"}], *lists])
+        checkpoint.write_union("source", "union", [[{"p": 0}, {"p": 1}], *lists])
+        checkpoint.write_broadcast("source", "broadcast", [{"rule": "x > 1"}])
     return store
 
 

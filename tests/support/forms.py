@@ -83,7 +83,9 @@ class Checkpoints:
         """Take a full checkpoint."""
         self.rows = dict(rows)
         with self.store.snapshot(parallelism=parallelism) as checkpoint:
-            checkpoint.map("u", "s", table(self.rows), key="k", map_key="m", max_parallelism=GROUPS)
+            checkpoint.write_map(
+                "u", "s", table(self.rows), key="k", map_key="m", max_parallelism=GROUPS
+            )
         return self._take(checkpoint.id)
 
     def change(
@@ -104,7 +106,7 @@ class Checkpoints:
             return self.full(self.rows)
         keys = pa.table({"k": pa.array(cleared, pa.string())})
         with self.store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.changes(
+            checkpoint.write_changes(
                 "u",
                 "s",
                 table(upserts),

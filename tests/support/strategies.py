@@ -49,7 +49,7 @@ class KeyedCase:
         self, checkpoint: CheckpointWriter, uid: str, name: str, rows: Any = None
     ) -> KeyedEntry:
         """Write the state, or other rows such as a Spark DataFrame instead."""
-        written: KeyedEntry = checkpoint.keyed(
+        written: KeyedEntry = checkpoint.write_keyed(
             uid,
             name,
             self.rows if rows is None else rows,

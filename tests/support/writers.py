@@ -22,7 +22,7 @@ def opened(url: str) -> StateStore:
 
 def take(store: StateStore, checkpoint_id: int | None = None, rows: Any = ROWS) -> CheckpointWriter:
     with store.snapshot(parallelism=2, checkpoint_id=checkpoint_id) as checkpoint:
-        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=4)
+        checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=4)
         checkpoint.carry_rest()
     return checkpoint
 

@@ -54,8 +54,8 @@ def take(store: StateStore, number: int) -> None:
         }
     )
     with store.snapshot(parallelism=3, graph=JobGraph.from_toml(GRAPH)) as checkpoint:
-        checkpoint.keyed("totals", "total", total, key="user", max_parallelism=128)
-        checkpoint.keyed(
+        checkpoint.write_keyed("totals", "total", total, key="user", max_parallelism=128)
+        checkpoint.write_keyed(
             "totals",
             SCRIPT,
             items,
@@ -64,8 +64,8 @@ def take(store: StateStore, number: int) -> None:
             entry="position",
             max_parallelism=128,
         )
-        checkpoint.union("source", "offsets", OFFSETS)
-        checkpoint.split("source", "splits", OFFSETS)
+        checkpoint.write_union("source", "offsets", OFFSETS)
+        checkpoint.write_split("source", "splits", OFFSETS)
 
 
 @pytest.fixture

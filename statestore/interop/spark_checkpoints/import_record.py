@@ -100,10 +100,10 @@ class QueryRecord:
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
         """Write the record into a checkpoint with this parallelism."""
         Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, QUERY, parallelism)
-        checkpoint.broadcast(QUERY, _ORIGIN, [{"location": self.location}])
-        checkpoint.broadcast(QUERY, _STORES, [store.to_element() for store in self.stores])
+        checkpoint.write_broadcast(QUERY, _ORIGIN, [{"location": self.location}])
+        checkpoint.write_broadcast(QUERY, _STORES, [store.to_element() for store in self.stores])
         logs = [{"name": name, "content": content} for name, content in self.logs]
-        checkpoint.broadcast(QUERY, _LOGS, logs)
+        checkpoint.write_broadcast(QUERY, _LOGS, logs)
 
     @property
     def imported_batch(self) -> int:
@@ -164,5 +164,5 @@ def _origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
 
 
 def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
-    (elements,) = restored.operator(QUERY, name).per_old_subtask()
+    (elements,) = restored.operator_state(QUERY, name).per_old_subtask()
     return elements

@@ -96,7 +96,7 @@ def import_checkpoint(
         UnsupportedTypeError: for an unsupported operator or state format.
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         SchemaMismatchError: if the query's state has other columns than the stored state.
-        StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
+        StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
     found = CheckpointLocation(open_storage(location, storage_options))
     number = found.batch(batch)
@@ -159,9 +159,9 @@ def _written(
     rows = columns.to_state(source.rows)
     uid, name = part.uid, part.state
     if is_known:
-        entry = checkpoint.changes_against(uid, name, rows)
+        entry = checkpoint.write_changes_against(uid, name, rows)
     else:
-        entry = checkpoint.keyed(
+        entry = checkpoint.write_keyed(
             uid,
             name,
             rows,

@@ -174,7 +174,7 @@ def write_golden_store(url: str, rows: Iterable[Row], *, max_parallelism: int = 
             window = _WINDOW if state.uid in ("sums", "lists") else []
             clock = [("used", pa.int64())] if state.lives else []
             fields = [*_KEYS[state.uid], *window, *state.entry, *state.values, *clock]
-            checkpoint.keyed(
+            checkpoint.write_keyed(
                 state.uid,
                 state.name,
                 pa.Table.from_pylist(state.rows(own), pa.schema(fields)),
@@ -202,7 +202,7 @@ def _write_timers(checkpoint: Any, uid: str, domain: str, rows: list[Row], most:
         base.rows([{**row, "value": row["time"]} for row in rows]),
         pa.schema([*_KEYS[uid], *window, *base.values]),
     )
-    checkpoint.timers(
+    checkpoint.write_timers(
         uid,
         f"{domain} timers",
         table,
@@ -219,14 +219,14 @@ def _write_parts(checkpoint: Any, rows: list[Row]) -> None:
         own = sorted(_of(rows, uid, name), key=lambda row: int(row["subtask"]))
         return [row["values"] for row in own]
 
-    checkpoint.split(
+    checkpoint.write_split(
         "kinds", "seen", [[{"value": one} for one in part] for part in lists("kinds", "seen")]
     )
-    checkpoint.split(
+    checkpoint.write_split(
         "parts", "split", [[{"value": one} for one in part] for part in lists("parts", "split")]
     )
     union = [{"small": small, "number": number} for small, number in lists("parts", "union")[0]]
     schema = pa.schema(_PARTS["union"])
-    checkpoint.union("parts", "union", pa.Table.from_pylist(union, schema))
+    checkpoint.write_union("parts", "union", pa.Table.from_pylist(union, schema))
     rules = [{"text": text, "value": value} for text, value in lists("parts", "rules")[0]]
-    checkpoint.broadcast("parts", "rules", rules)
+    checkpoint.write_broadcast("parts", "rules", rules)

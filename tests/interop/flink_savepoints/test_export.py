@@ -52,7 +52,7 @@ def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     store = StateStore.open(str(folder), layout="ranged", table_format="parquet")
     given: dict[str, Any] = {"key": "key", "max_parallelism": MOST} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "state", rows, **given)
+        checkpoint.write_keyed("uid", "state", rows, **given)
     return store
 
 
@@ -228,7 +228,7 @@ def test_changes_of_a_state_are_exported(tmp_path: Path) -> None:
     store = store_of(tmp_path / "store", rows)
     with store.snapshot(parallelism=2) as checkpoint:
         upserts = pa.table({"key": [1, 200], "value": [7, 8]})
-        checkpoint.changes("uid", "state", upserts=upserts, deletes=pa.table({"key": [2]}))
+        checkpoint.write_changes("uid", "state", upserts=upserts, deletes=pa.table({"key": [2]}))
     export_savepoint(store, str(tmp_path / "to"), max_parallelism=77)
     found: dict[int, int] = {}
     for one in rows_in(tmp_path / "to"):
@@ -373,11 +373,13 @@ def test_state_that_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None
 def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), layout="ranged")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "a", pa.table({"key": [1]}), key="key", max_parallelism=MOST)
-        checkpoint.keyed("uid", "b", pa.table({"key": ["x"]}), key="key", max_parallelism=MOST)
+        checkpoint.write_keyed("uid", "a", pa.table({"key": [1]}), key="key", max_parallelism=MOST)
+        checkpoint.write_keyed(
+            "uid", "b", pa.table({"key": ["x"]}), key="key", max_parallelism=MOST
+        )
         for name in ("c", "d"):
             rows = pa.table({"key": [1], "at": [5]})
-            checkpoint.timers(
+            checkpoint.write_timers(
                 "timers",
                 name,
                 rows,
@@ -387,7 +389,7 @@ def test_states_that_cannot_share_an_operator_are_refused(tmp_path: Path) -> Non
                 max_parallelism=MOST,
             )
         offsets = [{"topic": "t", "partition": 0, "offset": 1}]
-        checkpoint.split("source", "offsets", [offsets, []])
+        checkpoint.write_split("source", "offsets", [offsets, []])
     error = refused(store, tmp_path, operators=["uid"])
     assert "keys of type String" in str(error)
     assert "_timer_state/event_user-timers" in str(refused(store, tmp_path, operators=["timers"]))

@@ -114,7 +114,7 @@ def test_moved_kafka_offsets_are_in_the_splits(tmp_path: Path) -> None:
     rewound = [{"topic": "orders", "partition": 0, "offset": 7}]
     kept = [{"topic": "orders", "partition": 1, "offset": 30}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("kafka", "offsets", [rewound + kept])
+        checkpoint.write_union("kafka", "offsets", [rewound + kept])
         checkpoint.carry_rest()
     done = export_savepoint(store, str(tmp_path / "to"))
     (left,) = done.left_out
@@ -126,7 +126,7 @@ def test_moved_kafka_offsets_are_in_the_splits(tmp_path: Path) -> None:
     assert sorted((one.partition, one.offset) for one in splits) == [(0, 7), (1, 30), (2, -2)]
     unknown = [{"topic": "orders", "partition": 9, "offset": 1}]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("kafka", "offsets", [unknown])
+        checkpoint.write_union("kafka", "offsets", [unknown])
         checkpoint.carry_rest()
     with pytest.raises(InvalidArgumentError, match="no split for partition 9 of topic 'orders'"):
         export_savepoint(store, str(tmp_path / "other"))

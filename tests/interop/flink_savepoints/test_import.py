@@ -153,7 +153,7 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
         key = one.info.serializers.get("KEY_SERIALIZER")
         value = one.info.serializers["VALUE_SERIALIZER"].kind
         columns = element_columns(value, None if key is None else key.kind, dict(one.names))
-        state = restored.operator("parts", one.state)
+        state = restored.operator_state("parts", one.state)
         elements = state.per_old_subtask()
         at = {"broadcast": 0}.get(one.sort, row["subtask"])
         of = [element for some in elements for element in some]
@@ -220,8 +220,8 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
     store, done = imported(Golden("2.3_kafka"), tmp_path)
     (one,) = done.record.states
     restored = store.restore()
-    splits = restored.operator(one.operator, one.state).per_old_subtask()
-    offsets = restored.operator(one.operator, "offsets").subtask(0)
+    splits = restored.operator_state(one.operator, one.state).per_old_subtask()
+    offsets = restored.operator_state(one.operator, "offsets").subtask(0)
     assert sum(map(len, splits)) == 3
     found = {(offset["topic"], offset["partition"], offset["offset"]) for offset in offsets}
     # The third partition was not read yet, and its split contains "earliest".
@@ -382,7 +382,7 @@ def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
 def test_a_store_with_other_content_is_refused(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", [{"k": 1}], key="k")
+        checkpoint.write_keyed("u", "s", [{"k": 1}], key="k")
     with pytest.raises(InvalidArgumentError, match="was not imported from a Flink savepoint"):
         imported(CANONICAL, tmp_path, store)
     other = StateStore.open(str(tmp_path / "sql"), table_format="parquet")

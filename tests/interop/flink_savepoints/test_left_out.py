@@ -91,7 +91,7 @@ def test_derived_checkpoints_copies_and_forks_keep_the_record(
 ) -> None:
     left = partial.manifest().left_out
     with partial.snapshot(parallelism=1) as checkpoint:
-        checkpoint.broadcast("notes", "rules", [{"rule": 1}])
+        checkpoint.write_broadcast("notes", "rules", [{"rule": 1}])
         checkpoint.carry_rest()
     assert partial.manifest().left_out == left
     partial.maintenance.rekey("by_long", max_parallelism=256)
@@ -111,7 +111,7 @@ def test_derived_checkpoints_copies_and_forks_keep_the_record(
 
 def test_state_that_is_written_is_no_longer_missing(partial: StateStore) -> None:
     with partial.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("kinds", "value", [{"k": 1, "v": 2}], key="k")
+        checkpoint.write_keyed("kinds", "value", [{"k": 1, "v": 2}], key="k")
         checkpoint.carry_rest()
     assert partial.manifest().left_out == ()
 

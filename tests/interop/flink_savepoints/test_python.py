@@ -301,21 +301,23 @@ def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
         for name, (kind, of) in OWN_VALUES.items():
             values = pa.array([of(one[name]) for one in held_by.values()], kind)
             rows = pa.table({"key": list(held_by), "value": values})
-            checkpoint.keyed("by_long", name, rows, **options)
+            checkpoint.write_keyed("by_long", name, rows, **options)
         listed = [
             {"key": n, "at": at, "value": text}
             for n, one in held_by.items()
             for at, text in enumerate(one["list_string"])
         ]
         rows = pa.Table.from_pylist(listed)
-        checkpoint.keyed("by_long", "list_string", rows, kind="list", entry=["at"], **options)
+        checkpoint.write_keyed("by_long", "list_string", rows, kind="list", entry=["at"], **options)
         mapped = [
             {"key": n, "name": name, "value": value}
             for n, one in held_by.items()
             for name, value in one["map_string_long"]
         ]
         rows = pa.Table.from_pylist(mapped)
-        checkpoint.keyed("by_long", "map_string_long", rows, kind="map", entry=["name"], **options)
+        checkpoint.write_keyed(
+            "by_long", "map_string_long", rows, kind="map", entry=["name"], **options
+        )
     return store, held_by
 
 

@@ -63,10 +63,10 @@ def test_a_kafka_partition_is_read_again_from_its_rewound_offset(tmp_path: Path)
     """Partition 1 is rewound from 30 to 20. No record of another partition is read again."""
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(Golden("2.3_kafka").unpack(tmp_path / "from")), store)
-    offsets = store.restore().operator("kafka", "offsets").subtask(0)
+    offsets = store.restore().operator_state("kafka", "offsets").subtask(0)
     moved = [offset | {"offset": 20} if offset["partition"] == 1 else offset for offset in offsets]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.union("kafka", "offsets", [moved])
+        checkpoint.write_union("kafka", "offsets", [moved])
         checkpoint.carry_rest()
     done = export_savepoint(store, str(tmp_path / "to"))
     with kafka_broker(tmp_path / "broker") as broker:

@@ -71,8 +71,8 @@ def store_of(folder: Path) -> StateStore:
         "max_parallelism": 128,
     }
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("keyed", "total", pa.Table.from_pylist(totals, schema), **options)
-        checkpoint.keyed(
+        checkpoint.write_keyed("keyed", "total", pa.Table.from_pylist(totals, schema), **options)
+        checkpoint.write_keyed(
             "keyed",
             "texts",
             pa.Table.from_pylist(texts, listed),

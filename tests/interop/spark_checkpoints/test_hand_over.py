@@ -133,7 +133,10 @@ def test_an_aggregation_continues_here_and_returns(moves: Moves) -> None:
     assert list(later) == [4]
     assert moves.run("back") == later
     moves.take("back")
-    assert moves.store.restore().operator("query", "progress").per_old_subtask()[0][0]["batch"] == 4
+    assert (
+        moves.store.restore().operator_state("query", "progress").per_old_subtask()[0][0]["batch"]
+        == 4
+    )
 
 
 def test_a_planned_micro_batch_runs_here(moves: Moves) -> None:

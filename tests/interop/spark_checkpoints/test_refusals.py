@@ -337,7 +337,7 @@ def test_a_missing_checkpoint(kept: Kept, tmp_path: Path) -> None:
 def test_a_store_with_states_of_its_own(kept: Kept, tmp_path: Path) -> None:
     store = kept.new_store(tmp_path / "store")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("users", "totals", kept.spark.range(3), key="id", max_parallelism=2)
+        checkpoint.write_keyed("users", "totals", kept.spark.range(3), key="id", max_parallelism=2)
     for refused in (
         lambda: exports(kept, tmp_path / "target", store=tmp_path / "store"),
         lambda: import_checkpoint(kept.spark, str(kept.hdfs), store),
@@ -421,7 +421,7 @@ def test_state_that_is_kept_as_bytes_and_was_edited(kept: Kept, tmp_path: Path) 
     rows = before.to_spark().drop("key_group").limit(3)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
-        checkpoint.keyed("stateStoreSave-0", "default", rows, key=["key_bytes"])
+        checkpoint.write_keyed("stateStoreSave-0", "default", rows, key=["key_bytes"])
     for provider in ("hdfs", "rocksdb"):
         with pytest.raises(UnsupportedTypeError, match=r"stateStoreSave-0.*array<string>"):
             exports(kept, tmp_path / "edited", store=tmp_path / "store", provider=provider)
@@ -433,7 +433,7 @@ def test_states_outside_the_query_are_not_lost_silently(kept: Kept, tmp_path: Pa
     shutil.copytree(kept.store, tmp_path / "store")
     store = kept.new_store(tmp_path / "store")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("mine", "notes", [{"k": 1, "v": 2}], key="k")
+        checkpoint.write_keyed("mine", "notes", [{"k": 1, "v": 2}], key="k")
         checkpoint.carry_rest()
     arguments = (kept.spark, store, str(tmp_path / "to"))
     with pytest.raises(LeftOutStateError, match=r"mine/notes .*--leave-out 'mine/notes'"):

@@ -144,7 +144,7 @@ class Taken(NamedTuple):
         """Edit a row of a state, and return the error of an export."""
         store, there = self.moves.store, self.moves.folder / "refused"
         with store.snapshot(parallelism=4) as checkpoint:
-            checkpoint.changes(UID, state, upserts=[row])
+            checkpoint.write_changes(UID, state, upserts=[row])
             checkpoint.carry_rest()
         with pytest.raises(UnsupportedTypeError) as raised:
             self.moves.give(there.name, 7)
@@ -257,8 +257,8 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     timers = [row for row in state["timers"] if row["k"] == early]
     store.maintenance.purge(UID, purged)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.changes(UID, "seen", upserts=[more])
-        checkpoint.changes(
+        checkpoint.write_changes(UID, "seen", upserts=[more])
+        checkpoint.write_changes(
             UID,
             "timers",
             upserts=[{"k": early, "expiration": 1}],

@@ -200,7 +200,7 @@ def test_a_snapshot_survives_transient_faults(
     for fault in (Fault.BUSY, Fault.LOST):
         proxy.fail(fault, times=1)
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=2)
+            checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=2)
             proxy.fail(fault, times=1)
         proxy.fail(fault, times=1)
         found = store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()

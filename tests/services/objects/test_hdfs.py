@@ -204,7 +204,7 @@ def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -
     """Its argument is a URL without storage options."""
     store = StateStore.open(hdfs_url, table_format="parquet", storage_options=hdfs.options)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", pa.table({"k": [1, 2, 3]}), key="k")
+        checkpoint.write_keyed("u", "s", pa.table({"k": [1, 2, 3]}), key="k")
     variables = {f"FSSPEC_WEBHDFS_{name.upper()}": str(v) for name, v in hdfs.options.items()}
     done = subprocess.run(
         [sys.executable, "-m", "statestore", "list", "--store", hdfs_url, "--output", "json"],

@@ -31,7 +31,7 @@ def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 def take(store: StateStore, rows: pa.Table = USERS) -> int:
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=16)
+        checkpoint.write_keyed("totals", "total", rows, key="user", max_parallelism=16)
     return checkpoint.id
 
 
@@ -55,7 +55,7 @@ def test_a_snapshot_is_restored(url: str, options: dict[str, Any], table_format:
         found = [keyed.to_arrow(subtask).read_all() for subtask in range(parallelism)]
         assert rows_of(pa.concat_tables(found)) == rows_of(USERS)
     late = store.snapshot(parallelism=2).__enter__()
-    late.keyed("totals", "total", USERS, key="user", max_parallelism=16)
+    late.write_keyed("totals", "total", USERS, key="user", max_parallelism=16)
     assert take(store) == 3
     with pytest.raises(CommitConflictError):
         late.__exit__(None, None, None)

@@ -74,11 +74,11 @@ def lists_of(restored: RestoredCheckpoint, plan: OperatorExport) -> tuple[Subtas
     dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     offsets = None
     if plan.offsets is not None:
-        of_each = restored.operator(plan.uid, plan.offsets).per_old_subtask()
+        of_each = restored.operator_state(plan.uid, plan.offsets).per_old_subtask()
         offsets = [element for elements in of_each for element in elements]
     found = []
     for one in plan.operator:
-        state = restored.operator(plan.uid, one.state.name)
+        state = restored.operator_state(plan.uid, one.state.name)
         found.append(SubtaskLists(one, _dealt(state, one, dealt, plan, offsets)))
     return tuple(found)
 

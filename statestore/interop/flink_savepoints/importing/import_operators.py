@@ -159,11 +159,11 @@ def _write(
 ) -> OperatorEntry:
     match mode:
         case "split":
-            return checkpoint.split(uid, name, table)
+            return checkpoint.write_split(uid, name, table)
         case "union":
-            return checkpoint.union(uid, name, table)
+            return checkpoint.write_union(uid, name, table)
         case "broadcast":
-            return checkpoint.broadcast(uid, name, table)
+            return checkpoint.write_broadcast(uid, name, table)
 
 
 def _imported(
@@ -221,4 +221,4 @@ def _kafka(
     kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
     schema = pa.schema(kinds | {"subtask": pa.int64()})
     if rows:
-        checkpoint.union(uid, name, pa.Table.from_pylist(rows, schema))
+        checkpoint.write_union(uid, name, pa.Table.from_pylist(rows, schema))

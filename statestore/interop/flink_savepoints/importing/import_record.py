@@ -251,8 +251,8 @@ def _broadcast(
     schema: pa.Schema,
 ) -> None:
     rows = [{one: element[one] for one in schema.names} for element in elements]
-    checkpoint.broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
+    checkpoint.write_broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
 
 
 def _elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
-    return restored.operator(RECORD, name).subtask(0)
+    return restored.operator_state(RECORD, name).subtask(0)

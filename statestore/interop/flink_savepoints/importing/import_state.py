@@ -179,7 +179,7 @@ def import_savepoint(
         SchemaMismatchError: for a state that has other types in the store.
         LeftOutStateError: for an operator of the store that the import would leave out.
         DamagedFileError or MissingFileError: if a file of the savepoint is damaged or missing.
-        StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
+        StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
     told = refused_kinds(drop)
     _check_threads(threads)
@@ -448,8 +448,8 @@ def _written(
     if lives is not None and columns.last_access is not None:
         ttl = TimeToLive(lives, columns.last_access)
     if run.knows(planned.name, name):
-        return run.checkpoint.changes_against(planned.name, name, rows, ttl=ttl)
-    return run.checkpoint.keyed(
+        return run.checkpoint.write_changes_against(planned.name, name, rows, ttl=ttl)
+    return run.checkpoint.write_keyed(
         planned.name,
         name,
         rows,
