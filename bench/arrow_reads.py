@@ -49,7 +49,7 @@ before = peak()
 # Threads and allocators set room aside that they never touch.
 resource.setrlimit(resource.RLIMIT_DATA, (data() + 2 * most, data() + 2 * most))
 rows = 0
-for batch in reader.to_arrow(0):
+for batch in reader.to_batches(0):
     rows += batch.num_rows
 print(rows, peak() - before)
 """
@@ -106,13 +106,13 @@ def _plain(files: list[Path]) -> None:
 
 def _restore(keyed: RestoredKeyedState) -> None:
     for subtask in range(keyed.assignment.parallelism):
-        for _ in keyed.to_arrow(subtask):
+        for _ in keyed.to_batches(subtask):
             pass
 
 
 def _first_batch(keyed: RestoredKeyedState) -> float:
     start = time.perf_counter()
-    keyed.to_arrow(keyed.assignment.parallelism - 1).read_next_batch()
+    keyed.to_batches(keyed.assignment.parallelism - 1).read_next_batch()
     return time.perf_counter() - start
 
 

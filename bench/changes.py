@@ -230,7 +230,7 @@ def _amplification(entry: KeyedEntry) -> float:
 def _subtasks(store: StateStore, checkpoint: int | str = "latest") -> Iterator[pa.Table]:
     restored = store.restore(checkpoint=checkpoint, parallelism=PARALLELISM).keyed("bench", "state")
     for subtask in range(PARALLELISM):
-        yield restored.to_arrow(subtask).read_all()
+        yield restored.to_arrow(subtask)
 
 
 def _read(store: StateStore, checkpoint: int | str = "latest") -> int:

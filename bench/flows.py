@@ -50,7 +50,7 @@ def snapshot(store: StateStore) -> None:
 
 def restore(store: StateStore) -> None:
     """Read the rows of one subtask at another parallelism."""
-    store.restore(parallelism=3).keyed("u", "n").to_arrow(1)
+    store.restore(parallelism=3).keyed("u", "n").to_batches(1)
 
 
 def change(store: StateStore) -> None:

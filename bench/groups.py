@@ -82,7 +82,7 @@ def _snapshot(store: StateStore, rows: Any, groups: int) -> None:
 
 def _arrow(restored: RestoredKeyedState) -> None:
     for subtask in range(RESTORED_AT):
-        for _ in restored.to_arrow(subtask):
+        for _ in restored.to_batches(subtask):
             pass
 
 

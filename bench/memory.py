@@ -53,7 +53,7 @@ with store.snapshot(parallelism=1) as checkpoint:
 with store.snapshot(parallelism=1) as checkpoint:
     checkpoint.write_changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
     "restore": """
-for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
+for _ in store.restore(parallelism=1).keyed("u", "s").to_batches(0):
     pass""",
     "get": """store.restore(parallelism=1).keyed("u", "s").get(rows // 2)""",
     "lookup": """

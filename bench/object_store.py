@@ -85,7 +85,7 @@ def _restore(keyed: RestoredKeyedState) -> None:
 
 
 def _read(keyed: RestoredKeyedState, subtask: int) -> None:
-    for _ in keyed.to_arrow(subtask):
+    for _ in keyed.to_batches(subtask):
         pass
 
 

@@ -150,7 +150,7 @@ def _restore_arrow(store: StateStore, rows: int) -> None:
     restored = store.restore(parallelism=RESTORED_AT).keyed("bench", "state")
 
     def read(subtask: int) -> int:
-        return sum(batch.num_rows for batch in restored.to_arrow(subtask))
+        return sum(batch.num_rows for batch in restored.to_batches(subtask))
 
     with ThreadPoolExecutor(CORES) as pool:
         assert sum(pool.map(read, range(RESTORED_AT))) == rows

@@ -105,5 +105,5 @@ def _restore(folder: Path) -> None:
     restored = StateStore.open(str(folder)).restore(parallelism=AFTER)
     state = restored.keyed("stateStoreSave-0", "default")
     for subtask in range(AFTER):
-        for _ in state.to_arrow(subtask):
+        for _ in state.to_batches(subtask):
             pass

@@ -536,10 +536,10 @@ class StateStore:
             cancelled: another thread sets this event to stop the query.
 
         Returns:
-            The result, a ``pyarrow.RecordBatchReader`` with the methods ``to_pandas()``,
-            ``to_polars()`` and ``to_arrow()``. It is computed while it is read, and need not be
-            read to its end. Values that Arrow cannot represent exactly, such as TIMETZ and
-            INTERVAL, are text.
+            The result: ``to_arrow()`` is a table, ``to_pandas()`` and ``to_polars()`` are
+            DataFrames, and ``to_batches()`` is a ``pyarrow.RecordBatchReader``, whose methods the
+            result has, too. It is computed while it is read, and need not be read to its end.
+            Values that Arrow cannot represent exactly, such as TIMETZ and INTERVAL, are text.
 
         Raises:
             MissingDependencyError: without DuckDB.

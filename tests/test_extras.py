@@ -141,7 +141,7 @@ CORE = (
 with store.snapshot(parallelism=2) as checkpoint:
     checkpoint.write_changes("op", "state", upserts=pa.table({"k": [2, 3], "v": [5, 6]}))
 restored = store.restore(parallelism=3)
-batches = [restored.keyed("op", "state").to_arrow(subtask).read_all() for subtask in range(3)]
+batches = [restored.keyed("op", "state").to_arrow(subtask) for subtask in range(3)]
 assert sorted(pa.concat_tables(batches)["v"].to_pylist()) == [3, 5, 6]
 assert store.maintenance.verify(deep=True).is_intact
 assert restored.plan.to_arrow().num_rows > 0

@@ -34,7 +34,7 @@ def test_an_old_store_restores(store: StateStore, checkpoint: int, parallelism: 
     """I7: both table formats give the rows that were written, digests included."""
     restored = store.restore(checkpoint=checkpoint, parallelism=parallelism)
     state = restored.keyed("golden", "totals")
-    found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(parallelism)])
+    found = pa.concat_tables([state.to_arrow(i) for i in range(parallelism)])
     assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(totals()) == state.digest
     assert [row["n"] for row in restored.keyed("golden", "list").get("zoë")] == [0, 1]
     for user in USERS:
@@ -73,7 +73,7 @@ def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
     for checkpoint, rows in (("before upgrade", totals()), (2, evolved())):
         state = store.restore(checkpoint=checkpoint, parallelism=3).keyed("golden", "totals")
         assert state.entry.state.layout is Layout.RANGED
-        found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(3)])
+        found = pa.concat_tables([state.to_arrow(i) for i in range(3)])
         assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(rows) == state.digest
         assert state.entry.state.schema.names == tuple(rows.column_names)
     assert store.maintenance.verify("all", deep=True).is_intact
@@ -99,7 +99,7 @@ def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Pat
     last = {k: v for k, v in STATES[4].items() if k[0] != "u2"}
     for number, wanted in {**STATES, 5: last}.items():
         state = store.restore(checkpoint=number, parallelism=3).keyed("golden", "n")
-        found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(3)])
+        found = pa.concat_tables([state.to_arrow(i) for i in range(3)])
         assert {(r["user"], r["m"]): r["n"] for r in found.to_pylist()} == wanted
         assert rows_digest(found.drop_columns(["key_group"])) == state.digest
 

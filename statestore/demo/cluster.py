@@ -129,7 +129,7 @@ def _tell_check(place: Place, ledger: Ledger) -> bool:
     parallelism = 2
     store = StateStore.open(place.store)
     state = store.restore(parallelism=parallelism).keyed(UID, STATE)
-    rows = [row for i in range(parallelism) for row in state.to_arrow(i).read_all().to_pylist()]
+    rows = [row for i in range(parallelism) for row in state.to_arrow(i).to_pylist()]
     wrong = ledger.wrong(rows)
     intact = store.maintenance.verify(deep=True)
     print(

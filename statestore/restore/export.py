@@ -508,7 +508,7 @@ class _Export:
         restored, name = self._restored, entry.state.name
         if isinstance(entry, KeyedEntry):
             keyed = restored.keyed(uid, name)
-            yield from (keyed.to_arrow(i) for i in range(restored.parallelism_of(uid)))
+            yield from (keyed.to_batches(i) for i in range(restored.parallelism_of(uid)))
             return
         for elements in restored.operator_state(uid, name).subtasks():
             yield elements_reader(elements, entry.state.schema)

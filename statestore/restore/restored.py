@@ -211,7 +211,7 @@ class RestoredKeyedState:
 
         By default it is the digest recorded when the state was written. It is computed from the
         restored rows if none was recorded for a state with changes, or if a TTL hides rows. That
-        reads the whole state and raises the errors of :meth:`to_arrow`.
+        reads the whole state and raises the errors of :meth:`to_batches`.
         """
         return self.contents().digest
 
@@ -235,14 +235,14 @@ class RestoredKeyedState:
             digest = combine((digest, rows_digest(batch.select(names))))
         return RowSet(rows, digest)
 
-    def to_arrow(self, subtask: int) -> pa.RecordBatchReader:
-        """Return one subtask's rows as a stream of Arrow batches.
+    def to_batches(self, subtask: int | None = None) -> pa.RecordBatchReader:
+        """Return one subtask's rows, or the whole state, as a stream of Arrow batches.
 
         Needs no Spark and no JVM. At most one Parquet row group is in memory; for a state with
         changes, the current key groups.
 
         Args:
-            subtask: its number, from 0.
+            subtask: its number, from 0; by default the rows of all subtasks.
 
         Returns:
             The rows, with the column ``key_group`` first, in order of key group. With another max
@@ -252,23 +252,43 @@ class RestoredKeyedState:
             ParallelismError: if the subtask does not exist.
             MissingFileError or DamagedFileError: while the rows are read; names the file.
         """
+        if subtask is None:
+            return self._reader(KeyGroupRange.every(self.assignment.max_parallelism))
         return self._reader(self.assignment.range_of(subtask))
 
-    def to_pandas(self, subtask: int) -> pd.DataFrame:
-        """Return one subtask's rows as a pandas DataFrame; otherwise like :meth:`to_arrow`.
+    def to_arrow(self, subtask: int | None = None) -> pa.Table:
+        """Return one subtask's rows, or the whole state, as a table.
+
+        Args:
+            subtask: its number, from 0; by default the rows of all subtasks.
+
+        Returns:
+            The rows of :meth:`to_batches`, in its order.
+
+        Raises:
+            ParallelismError: if the subtask does not exist.
+            MissingFileError or DamagedFileError: names the file.
+        """
+        return self.to_batches(subtask).read_all()
+
+    def to_pandas(self, subtask: int | None = None) -> pd.DataFrame:
+        """Return the rows of :meth:`to_arrow` as a pandas DataFrame.
 
         Its columns have the type ``pandas.ArrowDtype``: a long column with nulls stays long, and a
         null is not NaN.
-        """
-        return pandas_of(self.to_arrow(subtask).read_all())
 
-    def to_polars(self, subtask: int) -> pl.DataFrame:
-        """Return one subtask's rows as a Polars DataFrame; otherwise like :meth:`to_arrow`.
+        Raises:
+            MissingDependencyError: if pandas is not installed.
+        """
+        return pandas_of(self.to_arrow(subtask))
+
+    def to_polars(self, subtask: int | None = None) -> pl.DataFrame:
+        """Return the rows of :meth:`to_arrow` as a Polars DataFrame.
 
         Raises:
             MissingDependencyError: if Polars is not installed.
         """
-        return polars_of(self.to_arrow(subtask).read_all())
+        return polars_of(self.to_arrow(subtask))
 
     def to_spark(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i has exactly subtask i's rows; no shuffle.
@@ -303,7 +323,7 @@ class RestoredKeyedState:
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of key groups of any subtask; otherwise like :meth:`to_arrow`.
+        """Return the rows of key groups of any subtask; otherwise like :meth:`to_batches`.
 
         Raises:
             ParallelismError: if a key group does not exist.
@@ -452,7 +472,7 @@ class RestoredOperatorState:
         *,
         verify: bool = False,
     ) -> None:
-        """Keep the parts; see :meth:`RestoredCheckpoint.operator`."""
+        """Keep the parts; see :meth:`RestoredCheckpoint.operator_state`."""
         self.entry = entry
         self._catalog, self._verify = catalog, verify
         self._parallelism = parallelism
@@ -474,30 +494,41 @@ class RestoredOperatorState:
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         return [element for _, _, element in self._elements(where, runs)]
 
-    def to_arrow(self, subtask: int) -> pa.Table:
-        """Return the elements of one new subtask as a table.
+    def to_arrow(self, subtask: int | None = None) -> pa.Table:
+        """Return the elements of one new subtask, or of the whole state, as a table.
 
         Args:
-            subtask: its number, from 0.
+            subtask: its number, from 0; by default each stored element once.
 
         Returns:
-            The elements of :meth:`subtask`, in its order.
+            The elements of :meth:`subtask`, in its order; by default in the stored order.
 
         Raises:
+            InvalidArgumentError: if the subtask does not exist.
             MissingFileError or DamagedFileError: names the file.
         """
         stored = elements_of(self._catalog.storage, self.entry, verify=self._verify)
+        if subtask is None:
+            return stored
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         first = [*accumulate(self.entry.counts, initial=0)]
         parts = [stored.slice(first[run.subtask] + run.first, run.stop - run.first) for run in runs]
         return pa.concat_tables([stored.slice(0, 0), *parts])
 
-    def to_pandas(self, subtask: int) -> pd.DataFrame:
-        """Return the elements of one new subtask as pandas; otherwise like :meth:`to_arrow`."""
+    def to_batches(self, subtask: int | None = None) -> pa.RecordBatchReader:
+        """Return the elements of :meth:`to_arrow` as a stream of Arrow batches."""
+        return self.to_arrow(subtask).to_reader()
+
+    def to_pandas(self, subtask: int | None = None) -> pd.DataFrame:
+        """Return the elements of :meth:`to_arrow` as a pandas DataFrame.
+
+        Raises:
+            MissingDependencyError: if pandas is not installed.
+        """
         return pandas_of(self.to_arrow(subtask))
 
-    def to_polars(self, subtask: int) -> pl.DataFrame:
-        """Return the elements of one new subtask as Polars; otherwise like :meth:`to_arrow`.
+    def to_polars(self, subtask: int | None = None) -> pl.DataFrame:
+        """Return the elements of :meth:`to_arrow` as a Polars DataFrame.
 
         Raises:
             MissingDependencyError: if Polars is not installed.

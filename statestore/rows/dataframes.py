@@ -85,6 +85,10 @@ class RowStream:
         """Return the remaining rows as one table."""
         return self._reader.read_all()
 
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Return the remaining rows as a stream of Arrow batches."""
+        return self._reader
+
     to_pandas, to_polars = as_pandas, as_polars
 
     def __getattr__(self, name: str) -> Any:

@@ -71,7 +71,7 @@ class StateTableSuite:
                 assert row.key_group == key_group
                 assert row.at == owners.subtask_of(key_group)
             for subtask in range(parallelism):
-                groups = restored.to_arrow(subtask).read_all().column("key_group").to_pylist()
+                groups = restored.to_arrow(subtask).column("key_group").to_pylist()
                 assert groups == sorted(groups)
                 assert set(groups) <= set(owners.range_of(subtask))
 
@@ -119,7 +119,7 @@ class StateTableSuite:
         restored = store.restore(parallelism=3).keyed("totals", "total")
         assert restored.to_spark().count() == 0
         assert restored.to_spark().columns == ["key_group", "user", "total"]
-        assert restored.to_arrow(2).read_all().num_rows == 0
+        assert restored.to_arrow(2).num_rows == 0
         assert restored.get("user-001") == []
 
     def test_older_checkpoints_stay_readable(self, store: StateStore, users: Any) -> None:
@@ -258,7 +258,7 @@ def spark_rows(frame: Any) -> Counter[str]:
 
 def arrow_rows(restored: Any, parallelism: int) -> Counter[str]:
     """Return the rows of all subtasks as a multiset, read without Spark."""
-    tables: list[pa.Table] = [restored.to_arrow(i).read_all() for i in range(parallelism)]
+    tables: list[pa.Table] = [restored.to_arrow(i) for i in range(parallelism)]
     return as_multiset(pa.concat_tables(tables).drop_columns(["key_group"]).to_pylist())
 
 

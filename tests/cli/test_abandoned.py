@@ -55,7 +55,7 @@ def completed(words: list[str]) -> subprocess.CompletedProcess[str]:
         "store.query('SELECT a.n FROM totals a, totals b, totals c').read_next_batch()",
         "answer = store.query('SELECT * FROM totals LIMIT 2')",
         "with store.query('SELECT * FROM totals') as answer: answer.read_next_batch()",
-        "state = store.restore().keyed('u', 'totals'); state.to_arrow(0).read_next_batch()",
+        "state = store.restore().keyed('u', 'totals'); state.to_batches(0).read_next_batch()",
     ],
     ids=["first rows", "cross product", "nothing", "left", "restore"],
 )

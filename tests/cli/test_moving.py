@@ -82,9 +82,9 @@ def test_a_subject_is_forgotten_in_all_operators(run: Run, damaged: Path) -> Non
     assert "the key is gone from" in done.stdout
     assert run(*words, "--check").exit_code == 0
     store = StateStore.open(str(damaged)).restore(parallelism=1)
-    shops = store.keyed("totals-by-shop", "totals").to_arrow(0).read_all()
+    shops = store.keyed("totals-by-shop", "totals").to_arrow(0)
     assert shops.column("country").to_pylist() == ["FR"]
-    countries = store.keyed("totals-by-user", "per_country").to_arrow(0).read_all()
+    countries = store.keyed("totals-by-user", "per_country").to_arrow(0)
     assert set(countries.column("country").to_pylist()) == {"FR"}
 
 

@@ -202,7 +202,7 @@ def test_a_query_continues_without_rows_that_are_named(
     )
     assert list(emitted) == [2]
     counts = {row.get("k"): row["n"] for row in map(json.loads, emitted[2])}
-    rows = salvaged.restore(parallelism=1).keyed(UID, "default").to_arrow(0).read_all().to_pylist()
+    rows = salvaged.restore(parallelism=1).keyed(UID, "default").to_arrow(0).to_pylist()
     old = Counter({row["k"]: row["count"] for row in rows})
     lines = (source / "00002.json").read_text().splitlines()
     new = Counter(json.loads(line)["k"] for line in lines)

@@ -142,7 +142,7 @@ def assert_shows(store: StateStore, checkpoint_id: int) -> None:
     assert files is not None
     assert found is not None
     state = store.restore(checkpoint=checkpoint_id, parallelism=1).keyed("u", "s")
-    restored = state.to_arrow(0).read_all().select(["k", "v"]).sort_by("k")
+    restored = state.to_arrow(0).select(["k", "v"]).sort_by("k")
     assert found.to_arrow_table() == restored
 
 

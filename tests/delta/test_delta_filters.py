@@ -73,7 +73,7 @@ def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: 
     every = [*filters(ROWS_TAKEN)]
     some = [one for one in last_of_each(every) if one.operator == "= ?" or one.column[0] != "v"]
     assert wrong(ROWS_TAKEN, readers(table_of(store)), every if every_value else some) == []
-    grouped = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    grouped = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     asked = [Filter("key_group", "= ?", (group,)) for group in range(GROUPS)]
     asked += [Filter("key_group", "IN (?, ?)", (0, 3)), Filter("key_group", ">= ?", (2,))]
     assert wrong(grouped, readers(table_of(store)), asked) == []
@@ -116,7 +116,7 @@ COLUMNS = ["k", "n_uuid", "n_text", "n_instant", "n_local", "n_decimal", "n_doub
 
 def assert_right(store: StateStore) -> None:
     """Compare filters on the newest checkpoint's table with its restored rows."""
-    rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert rows.num_rows
     every = [*filters(rows, COLUMNS)]
     asked = every[::3] + [wanted for wanted in every if wanted.operator == "IS NULL"]
@@ -270,7 +270,7 @@ def test_the_next_checkpoint_repairs_the_log_of_an_older_release(
     store.maintenance.edit("u", "s", put=[row | {"v_long": 5}])
     (before, after) = (store.manifest(number).keyed[0].handles for number in (1, 2))
     assert {*before} & {*after}
-    rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert wrong(rows, readers(table_of(store)), asked) == []
     assert spark.read.format("delta").load(table_of(store)).count() == ROWS
 

@@ -86,7 +86,7 @@ def take(store: StateStore, number: int, layout: str) -> None:
 def assert_whole(store: StateStore, number: int) -> None:
     restored = store.restore(checkpoint=number, parallelism=3, verify=True)
     state = restored.keyed("u", "n")
-    found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(3)])
+    found = pa.concat_tables([state.to_arrow(i) for i in range(3)])
     assert found.drop_columns(["key_group"]).sort_by("v") == rows_at(number)
     assert restored.operator_state("u", "offsets").per_old_subtask() == [[{"offset": number}], []]
 

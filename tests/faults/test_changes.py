@@ -66,7 +66,7 @@ def whole(folder: Path, what: str) -> tuple[int, ...]:
     wanted = STATES | ({3: STATES[2]} if what == "compact" else {})
     for number in store.checkpoints():
         keyed = store.restore(checkpoint=number, parallelism=1, verify=True).keyed("u", "s")
-        found = keyed.to_arrow(0).read_all().to_pylist()
+        found = keyed.to_arrow(0).to_pylist()
         assert {row["k"]: row["v"] for row in found} == wanted[min(number, 3)]
     assert store.maintenance.verify("all", deep=True).is_intact
     return store.checkpoints()

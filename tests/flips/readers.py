@@ -29,7 +29,7 @@ def _found(rows: pa.Table) -> tuple[int, int]:
 def _restore(store: StateStore, parallelism: int) -> Any:
     restored = store.restore(parallelism=parallelism)
     return [
-        _found(restored.keyed("u", name).to_arrow(subtask).read_all())
+        _found(restored.keyed("u", name).to_arrow(subtask))
         for name in _STATES
         for subtask in range(parallelism)
     ]

@@ -201,7 +201,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
         name.write_bytes(document_bytes(manifest))
         before = contents(tmp_path)
         commands: tuple[Callable[[], object], ...] = (
-            lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0).read_all(),
+            lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0),
             lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
             lambda: store.maintenance.fork(str(tmp_path / "fork")),
             lambda: store.maintenance.purge("u", "1"),

@@ -80,7 +80,7 @@ def subtasks(world: World, number: int, draw: Random) -> None:
     keyed, found = restored.keyed(UID, NAME), []
     for subtask in range(restored.parallelism):
         own = range_of(subtask, restored.parallelism, known.max_parallelism)
-        table = keyed.to_arrow(subtask).read_all()
+        table = keyed.to_arrow(subtask)
         rows = with_groups(world, known, table, known.max_parallelism, own, "subtask")
         groups = [row["key_group"] for row in rows]
         assert groups == sorted(groups), f"subtask: key groups {groups}"
@@ -102,7 +102,7 @@ def balanced(world: World, number: int, draw: Random) -> None:
         for row in with_groups(
             world,
             known,
-            keyed.to_arrow(subtask).read_all(),
+            keyed.to_arrow(subtask),
             known.max_parallelism,
             every,
             "balanced",
@@ -126,7 +126,7 @@ def other_ceiling(world: World, number: int, draw: Random) -> None:
     keyed, found = restored.keyed(UID, NAME), []
     for subtask in range(restored.parallelism):
         own = range_of(subtask, restored.parallelism, most)
-        table = keyed.to_arrow(subtask).read_all()
+        table = keyed.to_arrow(subtask)
         found += with_groups(world, known, table, most, own, "ceiling")
     same(found, world.model.visible(known).values(), known.columns, "ceiling")
 

@@ -36,7 +36,7 @@ def made(folder: Path, rows: pa.Table) -> StateStore:
 
 Ask = Callable[[StateStore, Any, Path], Any]
 IN_ARROW: dict[str, Ask] = {
-    "subtask": lambda store, key, _: store.restore().keyed("u", "s").to_arrow(0).read_all(),
+    "subtask": lambda store, key, _: store.restore().keyed("u", "s").to_arrow(0),
     "keys": lambda store, key, _: store.restore().keyed("u", "s").lookup(pa.table({"k": [1, 2]})),
     "query": lambda store, key, _: store.query("SELECT * FROM s").read_all(),
     "as_of": lambda store, key, _: store.inspect.as_of(1, 2, "u", "s").read_all(),

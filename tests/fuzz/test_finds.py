@@ -64,13 +64,13 @@ def zeros_are_one(patch: Patch) -> None:
 
 
 def two_subtasks_are_swapped(patch: Patch) -> None:
-    real = RestoredKeyedState.to_arrow
+    real = RestoredKeyedState.to_batches
 
-    def broken(self: RestoredKeyedState, subtask: int) -> Any:
+    def broken(self: RestoredKeyedState, subtask: int | None = None) -> Any:
         swapped = {0: 1, 1: 0} if len(self.assignment.ranges()) > 1 else {}
-        return real(self, swapped.get(subtask, subtask))
+        return real(self, subtask if subtask is None else swapped.get(subtask, subtask))
 
-    patch.setattr(RestoredKeyedState, "to_arrow", broken)
+    patch.setattr(RestoredKeyedState, "to_batches", broken)
 
 
 def a_lookup_skips_the_newest_layer(patch: Patch) -> None:

@@ -216,7 +216,7 @@ def same(
     restored = store.restore(checkpoint=checkpoint, parallelism=check_parallelism(parallelism))
     for (uid, name), keyed in known.keyed.items():
         for subtask in range(parallelism):
-            found = restored.keyed(uid, name).to_arrow(subtask).read_all().to_pylist()
+            found = restored.keyed(uid, name).to_arrow(subtask).to_pylist()
             expected = keyed.subtask(subtask, parallelism)
             assert sorted(map(_row, found)) == sorted(map(_row, expected))
     for uid, name in known.operator:

@@ -165,7 +165,7 @@ def test_a_snapshot_recovers_at_another_parallelism_after_the_store_is_writable(
     assert store.checkpoints() == (1, 2)
     assert store.manifest().parallelism == 3
     state = store.restore(parallelism=1).keyed("totals-by-user", "totals")
-    totals = state.to_arrow(0).read_all().column("total").to_pylist()
+    totals = state.to_arrow(0).column("total").to_pylist()
     assert sorted(totals) == [user * 10 for user in range(20)]
 
 
@@ -314,7 +314,7 @@ def test_a_restore_recovers_from_the_newest_checkpoint_after_its_sink_failed(
     # subtasks' files remain.
     found = users_of(tmp_path / "totals")
     state = store.restore(parallelism=3).keyed("totals-by-user", "totals")
-    counts = [state.to_arrow(subtask).read_all().num_rows for subtask in range(3)]
+    counts = [state.to_arrow(subtask).num_rows for subtask in range(3)]
     assert found == {f"subtask={subtask}": rows for subtask, rows in enumerate(counts)}
     assert sum(counts) == 50
     lines = [p.read_text() for p in (tmp_path / "sinks" / "offsets").rglob("*.json")]

@@ -42,7 +42,7 @@ def rows_in(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def subtasks(state: Any, parallelism: int) -> Iterator[dict[str, Any]]:
     for subtask in range(parallelism):
-        yield from state.to_arrow(subtask).read_all().drop_columns("key_group").to_pylist()
+        yield from state.to_arrow(subtask).drop_columns("key_group").to_pylist()
 
 
 def restored(tmp_path: Path, name: str, parallelism: int = 7) -> list[dict[str, Any]]:

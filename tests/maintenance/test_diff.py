@@ -105,7 +105,7 @@ def test_rows_are_compared_like_dictionaries(
             assert example.a == (None if user in added else {"user": user, "n": a[user]})
             assert example.b == (None if user in removed else {"user": user, "n": b[user]})
             (row,) = (store.restore(checkpoint=2 if user in b else 1),)
-            group = row.keyed("users", "totals").to_arrow(0).read_all().to_pylist()
+            group = row.keyed("users", "totals").to_arrow(0).to_pylist()
             assert example.key_group in {r["key_group"] for r in group if r["user"] == user}
 
 

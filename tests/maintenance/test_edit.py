@@ -62,7 +62,7 @@ def store(request: Any, tmp_path: Path) -> StateStore:
 
 def content(store: StateStore, checkpoint: int | str = "latest", name: str = "n") -> dict[str, Any]:
     keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("u", name)
-    return {row["k"]: row["v"] for row in keyed.to_arrow(0).read_all().to_pylist()}
+    return {row["k"]: row["v"] for row in keyed.to_arrow(0).to_pylist()}
 
 
 def is_whole(store: StateStore) -> bool:

@@ -91,7 +91,7 @@ def test_a_dry_run_changes_nothing(folder: Path) -> None:
 
 def test_a_checkpoint_that_expires_during_a_read_is_read_to_the_end(folder: Path) -> None:
     store = store_in(folder)
-    reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").to_arrow(0)
+    reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").to_batches(0)
     store.maintenance.expire(retain=1)
     assert isinstance(reader.read_all(), pa.Table)
 

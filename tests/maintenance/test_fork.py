@@ -47,7 +47,7 @@ def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> 
 
 def held(store: StateStore, checkpoint: int | str = "latest") -> Rows:
     state = store.restore(parallelism=1, checkpoint=checkpoint).keyed("u", "s")
-    found = state.to_arrow(0).read_all().to_pylist()
+    found = state.to_arrow(0).to_pylist()
     assert len(found) == len({row["k"] for row in found})
     return {row["k"]: row["v"] for row in found}
 

@@ -38,7 +38,7 @@ def text_of(key: int, size: int) -> str:
 def values_of(store: StateStore) -> dict[int, int]:
     """Return the length of each restored value by key. Each key occurs once, in order."""
     found: list[tuple[int, int]] = []
-    for batch in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
+    for batch in store.restore(parallelism=1).keyed("u", "s").to_batches(0):
         sizes = pc.binary_length(batch.column("v")).to_pylist()
         found += zip(batch.column("k").to_pylist(), sizes, strict=True)
     assert found == sorted(dict(found).items())

@@ -29,7 +29,7 @@ with store.snapshot(parallelism=1) as checkpoint:
 with store.snapshot(parallelism=1) as checkpoint:
     checkpoint.write_changes("u", "s", batches(rows // 2, rows // 2 + rows))""",
     "restore": """
-for _ in store.restore(parallelism=1).keyed("u", "s").to_arrow(0):
+for _ in store.restore(parallelism=1).keyed("u", "s").to_batches(0):
     pass""",
     "get": """
 state = store.restore(parallelism=1).keyed("u", "s")
@@ -42,7 +42,7 @@ lazy = store.restore(parallelism=1).keyed("u", "s").lazy(0, limit_bytes=2**24)
 assert [row["k"] for row in lazy.get(rows // 2)] == [rows // 2]
 assert (lazy.fetch(), lazy.fetched) == (0, ())""",
     "sql": """
-rows_of = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
+rows_of = store.restore(parallelism=1).keyed("u", "s").to_batches(0)
 assert sum(batch.num_rows for batch in rows_of) == rows + rows // 2""",
     "diff": """
 [changed] = store.inspect.diff(1, 2).states

@@ -81,7 +81,7 @@ def store(request: Any, tmp_path: Path) -> StateStore:
 
 def users_of(store: StateStore, checkpoint: int | str, name: str = "totals") -> list[str]:
     keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("users", name)
-    return sorted(keyed.to_arrow(0).read_all().column("user").to_pylist())
+    return sorted(keyed.to_arrow(0).column("user").to_pylist())
 
 
 def number_of(store: StateStore, checkpoint: int | str) -> int:

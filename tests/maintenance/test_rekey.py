@@ -56,7 +56,7 @@ def rows_of(store: StateStore, name: str = "s", parallelism: int = 3, **where: A
     state = store.restore(parallelism=parallelism, **where).keyed("u", name)
     found = []
     for subtask in range(parallelism):
-        for row in state.to_arrow(subtask).read_all().to_pylist():
+        for row in state.to_arrow(subtask).to_pylist():
             assert row["key_group"] in state.assignment.range_of(subtask)
             found.append(row)
     return found
@@ -115,7 +115,7 @@ def test_every_kind_of_state_and_states_of_other_operators(tmp_path: Path) -> No
 
 def rows_for(store: StateStore, name: str) -> list[str]:
     state = store.restore(parallelism=1).keyed("job", name)
-    return plain(state.to_arrow(0).read_all().to_pylist())
+    return plain(state.to_arrow(0).to_pylist())
 
 
 def test_a_key_from_other_existing_columns(store: StateStore) -> None:

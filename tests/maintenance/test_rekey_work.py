@@ -66,7 +66,7 @@ def plain(rows: Rows) -> list[str]:
 
 def rows_of(store: StateStore) -> Rows:
     state = store.restore(parallelism=1).keyed("u", "s")
-    rows: Rows = state.to_arrow(0).read_all().to_pylist()
+    rows: Rows = state.to_arrow(0).to_pylist()
     return rows
 
 

@@ -90,7 +90,7 @@ def flip_page(file: Path) -> None:
 def rows(store: StateStore, checkpoint: int, name: str = "totals") -> dict[str, tuple[int, str]]:
     """Return (key group, value) by user."""
     keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("users", name)
-    table = keyed.to_arrow(0).read_all()
+    table = keyed.to_arrow(0)
     return {row["user"]: (row["key_group"], row["s"]) for row in table.to_pylist()}
 
 

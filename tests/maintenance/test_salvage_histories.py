@@ -41,7 +41,7 @@ def lost_groups(parts: tuple[LostPart, ...]) -> set[int]:
 def by_group(store: StateStore, number: int) -> dict[str, int]:
     """Return the key group of each user of a checkpoint."""
     state = store.restore(checkpoint=number, parallelism=1).keyed("u", "s")
-    return {row["k"]: row["key_group"] for row in state.to_arrow(0).read_all().to_pylist()}
+    return {row["k"]: row["key_group"] for row in state.to_arrow(0).to_pylist()}
 
 
 def kept(rows: Entries, groups: dict[str, int], among: set[int], *, inside: bool) -> Entries:

@@ -50,7 +50,7 @@ def rows_of(
     store: StateStore, checkpoint: int | str, uid: str = "o", name: str = "s"
 ) -> list[dict[str, Any]]:
     keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed(uid, name)
-    rows = keyed.to_arrow(0).read_all().drop(["key_group"]).to_pylist()
+    rows = keyed.to_arrow(0).drop(["key_group"]).to_pylist()
     return sorted(rows, key=lambda row: str(sorted(row.items())))
 
 

@@ -322,11 +322,11 @@ def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None
         fails(lambda: verified.operator_state("source", name).subtask(0), file)
         return
     state = restored.keyed("job", name)
-    (user, *_) = state.to_arrow(0).read_all().column("user").to_pylist()
+    (user, *_) = state.to_arrow(0).column("user").to_pylist()
     assert state.get(user)
-    fails(lambda: verified.keyed("job", name).to_arrow(0).read_all(), file)
+    fails(lambda: verified.keyed("job", name).to_arrow(0), file)
     fails(lambda: verified.keyed("job", name).get(user), file)
-    assert verified.keyed("job", name).to_arrow(1).read_all().num_rows
+    assert verified.keyed("job", name).to_arrow(1).num_rows
 
 
 def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSession) -> None:

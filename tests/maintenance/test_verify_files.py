@@ -66,7 +66,7 @@ def write(storage: LocalStorage, folder: str, schema: pa.Schema, rows: Rows) -> 
 
 def keys_of(storage: LocalStorage, entry: KeyedEntry, key_group: int) -> list[int]:
     state = StateStore.open(storage.url).restore().keyed("u", "n")
-    rows = state.to_arrow(0).read_all().to_pylist()
+    rows = state.to_arrow(0).to_pylist()
     return sorted({row["k"] for row in rows if row["key_group"] == key_group})
 
 

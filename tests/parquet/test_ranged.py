@@ -41,7 +41,7 @@ def take(store: StateStore, max_parallelism: int = 64, **options: Any) -> KeyedE
 
 def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
     keyed = store.restore(parallelism=parallelism).keyed("users", "totals")
-    tables = [keyed.to_arrow(i).read_all() for i in range(parallelism)]
+    tables = [keyed.to_arrow(i) for i in range(parallelism)]
     return [Counter(map(repr, table.to_pylist())) for table in tables]
 
 
@@ -63,7 +63,7 @@ def test_every_subtask_gets_the_same_rows_as_from_partitioned_files(
     assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
     keyed = one.restore(parallelism=parallelism).keyed("users", "totals")
     for subtask in range(parallelism):
-        groups = keyed.to_arrow(subtask).read_all()["key_group"].to_pylist()
+        groups = keyed.to_arrow(subtask)["key_group"].to_pylist()
         assert groups == sorted(groups)
         assert set(groups) <= set(assignment.range_of(subtask))
 
@@ -106,7 +106,7 @@ def test_a_subtask_reads_only_its_row_groups(tmp_path: Path) -> None:
         entry = checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=64)
     storage = CountingStorage(str(tmp_path))
     keyed = StateStore.from_storage(storage).restore(parallelism=16).keyed("users", "totals")
-    assert keyed.to_arrow(5).read_all().num_rows > 0
+    assert keyed.to_arrow(5).num_rows > 0
     assert storage.opened.total() == 1
     assert storage.bytes_read < entry.size_bytes / 4
 

@@ -56,7 +56,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def read(storage: Storage, parallelism: int) -> tuple[KeyedEntry, list[pa.Table]]:
     keyed = StateStore.from_storage(storage).restore(parallelism=parallelism).keyed("uid", "name")
-    return keyed.entry, [keyed.to_arrow(subtask).read_all() for subtask in range(parallelism)]
+    return keyed.entry, [keyed.to_arrow(subtask) for subtask in range(parallelism)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,7 +110,7 @@ def test_adjacent_row_groups_are_read_in_one_request(stores: dict[str, Path]) ->
     """There is one request for the end of each file, and one for the needed row groups."""
     storage = CountingStorage(str(stores[RANGED]), STREAMS)
     keyed = StateStore.from_storage(storage).restore(parallelism=8).keyed("uid", "name")
-    rows = keyed.to_arrow(1).read_all().num_rows
+    rows = keyed.to_arrow(1).num_rows
     asked = Counter(name for name, _, _ in storage.ranges)
     assert rows > 2 * 512
     assert max(asked.values()) <= 2
@@ -157,7 +157,7 @@ def test_an_abandoned_reader_sends_no_more_requests(stores: dict[str, Path]) -> 
     """Its waiting requests are withdrawn."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=2, latency_seconds=0.01)
     batches = (
-        StateStore.from_storage(storage).restore(parallelism=1).keyed("uid", "name").to_arrow(0)
+        StateStore.from_storage(storage).restore(parallelism=1).keyed("uid", "name").to_batches(0)
     )
     batches.read_next_batch()
     del batches
@@ -229,7 +229,7 @@ def test_a_failed_request_is_a_storage_error(
     keyed = store.restore(parallelism=3).keyed("uid", "name")
     monkeypatch.setattr(CountingStorage, "read_range", failing)
     with pytest.raises(StorageError, match=r"cannot read .*\.parquet: .*Input/output error"):
-        keyed.to_arrow(1).read_all()
+        keyed.to_arrow(1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -44,7 +44,7 @@ class Job:
     def users(self) -> tuple[str, ...]:
         """The stored keys, sorted."""
         state = StateStore.open(STORE).restore(parallelism=1).keyed("totals", "sums")
-        return tuple(sorted(state.to_arrow(0).read_all()["user"].to_pylist()))
+        return tuple(sorted(state.to_arrow(0)["user"].to_pylist()))
 
     @property
     def bytes_of_key_groups(self) -> list[int]:

@@ -41,7 +41,7 @@ def test_it_follows_from_the_bytes_of_the_key_groups(store: StateStore, tasks: i
     assert restored.parallelism == max(wish.parallelism for wish in wishes)
     assert tasks <= restored.parallelism <= tasks + 2
     users = restored.keyed("users", "texts")
-    rows = sum(users.to_arrow(i).read_all().num_rows for i in range(restored.parallelism))
+    rows = sum(users.to_arrow(i).num_rows for i in range(restored.parallelism))
     assert rows == 5000
     assert len(restored.operator_state("source", "offsets").subtask(0)) == 2
 

@@ -50,7 +50,7 @@ def loads(restored: Any) -> list[int]:
     sizes = []
     for subtask in range(restored.parallelism):
         own = keyed.assignment.range_of(subtask)
-        rows = keyed.to_arrow(subtask).read_all().to_pylist()
+        rows = keyed.to_arrow(subtask).to_pylist()
         assert all(row["key_group"] in own for row in rows)
         found.update(row["n"] for row in rows)
         sizes.append(len(rows))
@@ -176,7 +176,7 @@ def test_changed_rows_count_in_the_balance(store: StateStore) -> None:
     planned = [subtask.rows for subtask in restored.plan.operators[0].subtasks]
     assert sum(planned) == len(ROWS) + 3000
     keyed = restored.keyed("u", "s")
-    assert [keyed.to_arrow(i).read_all().num_rows for i in range(4)] == planned
+    assert [keyed.to_arrow(i).num_rows for i in range(4)] == planned
 
 
 @st.composite
@@ -211,7 +211,7 @@ def test_subtasks_write_with_the_ranges_of_the_checkpoint(
             checkpoint.acknowledge(writer.subtask(subtask).write(part))
     restored = store.restore(parallelism=len(owned)).keyed("u", "s")
     for subtask, part in enumerate(owned):
-        found = restored.to_arrow(subtask).read_all()["k"].to_pylist()
+        found = restored.to_arrow(subtask)["k"].to_pylist()
         assert sorted(found) == sorted(row["k"] for row in part)
     options = {"store": store.url, "operator": "u", "state": "s"}
     for parallelism in {len(owned), 1, 3}:

@@ -78,7 +78,7 @@ class Made:
         found: dict[Identity, int] = {}
         for subtask in range(parallelism):
             self.storage.opened.clear()
-            for row in keyed.to_arrow(subtask).read_all().to_pylist():
+            for row in keyed.to_arrow(subtask).to_pylist():
                 group = group_of(row["k"], groups)
                 assert (row["key_group"], owners.subtask_of(group)) == (group, subtask)
                 assert (row["k"], row["e"]) not in found

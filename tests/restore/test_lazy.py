@@ -93,7 +93,7 @@ def test_a_lookup_is_right_at_any_max_parallelism(
 
 def test_the_first_lookup_reads_one_key_group(counted: Counted) -> None:
     state = counted.state(1)
-    state.to_arrow(0).read_all()
+    state.to_arrow(0)
     files, whole = counted.read()
     lazy = state.lazy(0)
     assert (counted.read(), lazy.fetched) == ((0, 0), ())

@@ -57,7 +57,7 @@ def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[
     decoded: set[str] = set()
     for subtask, counted in enumerate(plan.subtasks):
         assert opened == {}, "a plan opens no data file"
-        rows = sum(batch.num_rows for batch in state.to_arrow(subtask))
+        rows = sum(batch.num_rows for batch in state.to_batches(subtask))
         opened, reads = layered.opened(), reads_of(plan, subtask)
         names = named(plan, subtask)
         assert opened == Counter(name for name in names.elements() if name not in decoded)

@@ -35,12 +35,10 @@ def taken(path: Path) -> Checkpoints:
 def looked_up(path: Path) -> list[Any]:
     made = taken(path)
     state = made.store.restore(parallelism=2).keyed("u", "s")
-    assert entries_of(
-        row for i in range(2) for row in state.to_arrow(i).read_all().to_pylist()
-    ) == (made.rows)
+    assert entries_of(row for i in range(2) for row in state.to_arrow(i).to_pylist()) == (made.rows)
     answers: list[Any] = [state.get(f"u{i:03}") for i in range(10)]
     answers += state.lookup([{"k": "u000"}, {"k": "u002"}, {"k": "u999"}]).to_pylist()
-    for row in state.to_arrow(0).read_all().to_pylist():
+    for row in state.to_arrow(0).to_pylist():
         answers.append(state.lazy(0).get(row["k"]))
     return answers
 
@@ -52,7 +50,7 @@ def compared(path: Path) -> list[Any]:
         checkpoint.write_changes_against("u", "s", rows[2:])
     inspect = made.store.inspect
     history = inspect.history("u002", "u", "s")
-    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert len(entries_of(state.to_pylist())) == len(rows) - 2
     (differing,) = inspect.diff(1, 4, keys=100).states
     counted = differing.added, differing.removed, differing.changed, len(differing.examples)
@@ -72,7 +70,7 @@ def repaired(path: Path) -> list[Any]:
     edited = maintenance.edit("u", "s", delete=["u001"], put=[{"k": "u002", "m": 0, "v": 1}])
     purged = maintenance.purge("u", "u005")
     assert maintenance.find_key("u", "u000").found
-    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     replaced = [[(s.name, s.rows) for s in one.states] for one in purged.replaced]
     return [edited.deleted, edited.put, replaced, state.to_pylist()]
 

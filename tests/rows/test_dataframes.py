@@ -77,6 +77,40 @@ def test_elements_are_listed_by_subtask(store: StateStore, name: str, parallelis
         assert state.to_pandas(subtask).to_dict("records") == elements
 
 
+@pytest.mark.parametrize("name", ["split", "union", "rules", "none"])
+def test_without_a_subtask_each_stored_element_is_returned_once(
+    store: StateStore, name: str
+) -> None:
+    state = store.restore(parallelism=3).operator_state("source", name)
+    elements = [element for old in state.per_old_subtask() for element in old]
+    assert state.to_arrow().to_pylist() == elements
+    assert state.to_batches().read_all() == state.to_arrow()
+    assert state.to_polars().to_dicts() == elements
+    assert state.to_pandas().to_dict("records") == elements
+
+
+@pytest.mark.parametrize("max_parallelism", [None, 8, 2])
+def test_without_a_subtask_a_keyed_state_has_the_rows_of_all_subtasks(
+    store: StateStore, max_parallelism: int | None
+) -> None:
+    """This also holds if the stored key groups are read as another number of them."""
+    restored = store.restore(parallelism=2, max_parallelism=max_parallelism)
+    state = restored.keyed("u", "s")
+    whole = state.to_arrow()
+    parts = [row for subtask in (0, 1) for row in state.to_arrow(subtask).to_pylist()]
+    assert sorted(whole.to_pylist(), key=str) == sorted(parts, key=str)
+    assert len(parts) == 3
+    assert state.to_batches().read_all() == whole
+    assert state.to_polars().to_dicts() == whole.to_pylist()
+    assert pa.Table.from_pandas(state.to_pandas()).to_pylist() == whole.to_pylist()
+
+
+def test_the_rest_of_a_stream_is_read_in_batches(store: StateStore) -> None:
+    rows = store.query("SELECT k, m, v FROM s ORDER BY ALL")
+    assert [row["k"] for batch in rows.to_batches() for row in batch.to_pylist()] == ["a", "a", "b"]
+    assert rows.to_arrow().num_rows == 0
+
+
 def test_a_damaged_file_of_elements_raises(store: StateStore) -> None:
     state = store.restore(checkpoint=1, parallelism=1).operator_state("source", "rules")
     with pytest.raises(Exception, match="rules") as caught:

@@ -214,7 +214,7 @@ def stream(rows: pa.Table = ROWS) -> pa.RecordBatchReader:
 
 def rows_of(store: StateStore, subtask: int, parallelism: int) -> pa.Table:
     keyed = store.restore(parallelism=parallelism).keyed("u", "s")
-    return keyed.to_arrow(subtask).read_all()
+    return keyed.to_arrow(subtask)
 
 
 def files_of(store: StateStore) -> Any:

@@ -76,7 +76,7 @@ def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
                 rows, f"{url}-progress", storage_options=options, availableNow=True
             )
             started.awaitTermination()
-        found = store.restore(parallelism=1).keyed("live", "counts").to_arrow(0).read_all()
+        found = store.restore(parallelism=1).keyed("live", "counts").to_arrow(0)
         read = spark.read.schema(SCHEMA).json(f"{folder}/events").where("k IS NOT NULL")
         return sum(found["n"].to_pylist()) == read.count() and store.checkpoints() == (1, 2)
 

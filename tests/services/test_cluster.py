@@ -241,7 +241,7 @@ def check_read(ledger: Ledger, store: StateStore) -> None:
     rows = [
         row | {"subtask": subtask}
         for subtask in range(NEW_PARALLELISM)
-        for row in totals.to_arrow(subtask).read_all().drop_columns(["key_group"]).to_pylist()
+        for row in totals.to_arrow(subtask).drop_columns(["key_group"]).to_pylist()
     ]
     check_rows(ledger, rows)
     offsets = restored.operator_state(SOURCE, "offsets")

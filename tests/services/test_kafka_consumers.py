@@ -82,7 +82,7 @@ class Job:
         """Return how often each record counts in the newest checkpoint."""
         if not self.store.manifest().keyed:
             return Counter()
-        rows = self.store.restore(parallelism=1).keyed(UID, "seen").to_arrow(0).read_all()
+        rows = self.store.restore(parallelism=1).keyed(UID, "seen").to_arrow(0)
         return Counter({row["id"]: row["times"] for row in rows.to_pylist()})
 
     @contextmanager

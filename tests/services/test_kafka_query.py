@@ -89,7 +89,7 @@ class Job:
             state = store.restore(parallelism=1).keyed(UID, STATE)
         except (CheckpointNotFoundError, StoreNotFoundError):
             return {}
-        return {row["word"]: row["n"] for row in state.to_arrow(0).read_all().to_pylist()}
+        return {row["word"]: row["n"] for row in state.to_arrow(0).to_pylist()}
 
     def until_counted(self) -> None:
         """Wait until all records are counted; no count may ever be too high."""

@@ -155,7 +155,7 @@ class Killing:
 
     def restored(self, checkpoint: str) -> dict[str, int]:
         keyed = self.store.restore(checkpoint=checkpoint, parallelism=1).keyed("u", "s")
-        return {row["k"]: row["n"] for row in keyed.to_arrow(0).read_all().to_pylist()}
+        return {row["k"]: row["n"] for row in keyed.to_arrow(0).to_pylist()}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_snapshot_is_restored_at_every_parallelism(store: StateStore, parallel
     keyed, split = restored.keyed("totals", "total"), restored.operator_state("source", "offsets")
     union = restored.operator_state("source", "seen")
     subtasks = range(parallelism)
-    found = pa.concat_tables([keyed.to_arrow(subtask).read_all() for subtask in subtasks])
+    found = pa.concat_tables([keyed.to_arrow(subtask) for subtask in subtasks])
     assert rows_of(found) == rows_of(USERS)
     dealt = [element for subtask in subtasks for element in split.subtask(subtask)]
     assert sorted(element["partition"] for element in dealt) == list(range(6))
@@ -107,11 +107,11 @@ def test_a_missing_and_a_replaced_file_are_named(store: StateStore, storage: S3S
     storage.delete(name)
     read = store.restore(parallelism=1).keyed("totals", "total")
     with pytest.raises(MissingFileError, match=f"{store.url}/{name} is missing"):
-        read.to_arrow(0).read_all()
+        read.to_arrow(0)
     with storage.open_write(name) as file:
         file.write(bytes(entry.handles[0].size_bytes))
     with pytest.raises(DamagedFileError, match=f"{store.url}/{name} has another footer"):
-        read.to_arrow(0).read_all()
+        read.to_arrow(0)
 
 
 def test_no_secret_is_stored_or_shown(s3: S3Server, store: StateStore, storage: S3Storage) -> None:

@@ -54,7 +54,7 @@ class Query(StatefulQuery):
         if not self._has(step.restored, name):
             return Frame(SCHEMA.empty_table())
         touched = set(step.keys.column(KEY).to_pylist())
-        stored = step.restored.keyed(UID, NAME).to_arrow(0).read_all().to_pylist()
+        stored = step.restored.keyed(UID, NAME).to_arrow(0).to_pylist()
         rows = [{KEY: one[KEY], COUNT: one[COUNT]} for one in stored if one[KEY] in touched]
         return Frame(pa.Table.from_pylist(rows, SCHEMA))
 

@@ -159,7 +159,7 @@ def reader(run: Run, actor: Actor) -> None:
     known = checker.seen(actor.store).known[pinned.checkpoint_id]
     if pinned.checkpoint_id in store.checkpoints():
         restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=1)
-        rows = restored.keyed(label_of(known), NAME).to_arrow(0).read_all().to_pylist()
+        rows = restored.keyed(label_of(known), NAME).to_arrow(0).to_pylist()
         found = {one["k"] for one in rows}
         if found != set(known.rows or {}):
             checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")

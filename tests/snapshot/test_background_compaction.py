@@ -66,7 +66,7 @@ def open_snapshot(store: StateStore) -> Iterator[None]:
 
 def content(store: StateStore) -> dict[str, int]:
     restored = store.restore(parallelism=3).keyed("u", "s")
-    tables = [restored.to_arrow(subtask).read_all() for subtask in range(3)]
+    tables = [restored.to_arrow(subtask) for subtask in range(3)]
     return {row["k"]: row["v"] for one in tables for row in one.to_pylist()}
 
 
@@ -397,7 +397,7 @@ def test_exit_does_not_wait_and_leaves_no_permanent_files(tmp_path: Path) -> Non
     assert job.stderr == ""
     store = opened(tmp_path)
     assert store.maintenance.verify().is_intact
-    restored = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    restored = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert (restored.num_rows, sum(restored.column("v").to_pylist())) == (400_000, 1000)
     store.maintenance.gc(minimum_age_s=0)
     assert dead(store, tmp_path) == set()

@@ -37,8 +37,7 @@ def keep(store: StateStore, key: str, **options: Any) -> CheckpointWriter:
 
 def keys(store: StateStore) -> set[str]:
     return {
-        row["k"]
-        for row in store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().to_pylist()
+        row["k"] for row in store.restore(parallelism=1).keyed("u", "s").to_arrow(0).to_pylist()
     }
 
 

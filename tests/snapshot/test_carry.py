@@ -65,7 +65,7 @@ def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[s
         uid, name = entry.state.uid, entry.state.name
         if name.startswith("k"):
             state = restored.keyed(uid, name)
-            rows = [state.to_arrow(i).read_all() for i in range(restored.parallelism)]
+            rows = [state.to_arrow(i) for i in range(restored.parallelism)]
             found[uid, name] = sorted((r["k"], r["n"]) for t in rows for r in t.to_pylist())
         else:
             lists = restored.operator_state(uid, name).per_old_subtask()

@@ -69,7 +69,7 @@ def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
 def content(store: StateStore, checkpoint: int | str = "latest") -> dict[str, Any]:
     """Return the state, and check that its digest matches its rows."""
     keyed = store.restore(checkpoint=checkpoint, parallelism=3).keyed("u", "s")
-    rows = pa.concat_tables([keyed.to_arrow(i).read_all() for i in range(3)])
+    rows = pa.concat_tables([keyed.to_arrow(i) for i in range(3)])
     assert keyed.digest == rows_digest(rows.drop_columns(["key_group"]))
     found = {row["k"]: row["v"] for row in rows.to_pylist()}
     assert len(found) == rows.num_rows
@@ -192,7 +192,7 @@ def test_deletes_by_key_by_namespace_and_by_entry(
         checkpoint.write_keyed("u", "s", rows, max_parallelism=4, **state)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_changes("u", "s", deletes=deletes, **state)
-    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().to_pylist()
+    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).to_pylist()
     assert {(row["k"], row["n"], row["e"]) for row in found} == left
 
 
@@ -452,7 +452,7 @@ def test_changes_build_on_the_state_of_a_renamed_operator(tmp_path: Path, base: 
         checkpoint.write_changes("new", "s", table({"b": 3}), base=base)
     (entry,) = store.manifest().keyed
     assert (entry.state.uid, len(entry.layers)) == ("new", 1)
-    rows = store.restore(parallelism=1).keyed("new", "s").to_arrow(0).read_all()
+    rows = store.restore(parallelism=1).keyed("new", "s").to_arrow(0)
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == {"a": 1, "b": 3}
 
 

@@ -45,7 +45,7 @@ def write(store: StateStore, n: int, *uids: str) -> None:
 
 def rows_of(store: StateStore, uid: str, checkpoint: int | str = "latest") -> list[int]:
     state = store.restore(checkpoint=checkpoint, parallelism=3).keyed(uid, "counts")
-    return sorted(row["n"] for i in range(3) for row in state.to_arrow(i).read_all().to_pylist())
+    return sorted(row["n"] for i in range(3) for row in state.to_arrow(i).to_pylist())
 
 
 def lists_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:

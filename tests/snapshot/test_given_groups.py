@@ -34,7 +34,7 @@ def opened(folder: Any) -> StateStore:
 
 def rows_of(store: StateStore, parallelism: int = 3) -> pa.Table:
     restored = store.restore(parallelism=parallelism).keyed("u", "s")
-    return pa.concat_tables([restored.to_arrow(i).read_all() for i in range(parallelism)])
+    return pa.concat_tables([restored.to_arrow(i) for i in range(parallelism)])
 
 
 def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:

@@ -49,7 +49,7 @@ def change(store: StateStore, **changes: Any) -> None:
 
 def rows_of(store: StateStore) -> list[dict[str, Any]]:
     keyed = store.restore(parallelism=1).keyed("u", "n")
-    found: list[dict[str, Any]] = keyed.to_arrow(0).read_all().drop_columns("key_group").to_pylist()
+    found: list[dict[str, Any]] = keyed.to_arrow(0).drop_columns("key_group").to_pylist()
     return found
 
 

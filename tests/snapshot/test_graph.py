@@ -92,7 +92,7 @@ def test_the_new_job_finds_its_state_by_operator_id(store: StateStore) -> None:
     )
     restored = store.restore(graph=renamed)
     totals = restored.keyed("totals", "sums")
-    rows = [row for i in range(7) for row in totals.to_arrow(i).read_all().to_pylist()]
+    rows = [row for i in range(7) for row in totals.to_arrow(i).to_pylist()]
     assert sorted(row["n"] for row in rows) == list(range(50))
     assert restored.operator_state("source", "offsets").subtask(1) == [
         {"p": 0, "o": 5},
@@ -268,7 +268,7 @@ def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) 
         entry = checkpoint.write_keyed("totals", "s", ROWS, key="n")
     assert (entry.state.uid, entry.state.max_parallelism) == ("totals", 64)
     restored = store.restore(graph=new).keyed("totals", "s")
-    assert restored.to_arrow(0).read_all().num_rows == len(ROWS)
+    assert restored.to_arrow(0).num_rows == len(ROWS)
     texts = [{"n": str(row["n"]), "user": row["user"]} for row in ROWS]
     with pytest.raises(SchemaMismatchError), store.snapshot(graph=new) as checkpoint:
         checkpoint.write_keyed("totals", "s", texts, key="n")

@@ -28,7 +28,7 @@ def opened(path: Path) -> StateStore:
 
 def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
     """Compare the key group of each stored row with the one computed from its key alone."""
-    restored = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
+    restored = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
     assert restored.num_rows
     for row in restored.to_pylist():
         assert row["key_group"] == key_group_of(
@@ -48,7 +48,7 @@ def test_a_timestamp_has_the_given_precision(tmp_path: Path, digits: int, zone: 
         checkpoint.write_keyed("u", "n", rows, key="k", key_types=name, **SQL)
     assert store.manifest().keyed_entry("u", "n").state.key_types == (name,)
     groups_of(store, name, hash_scheme="flink-sql")
-    again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
+    again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "n", again.drop_columns(["key_group"]), key="k")
     with store.snapshot(parallelism=2) as checkpoint:
@@ -123,9 +123,9 @@ def test_a_uuid_can_be_a_key(tmp_path: Path, form: str) -> None:
     state = store.restore(parallelism=2).keyed("u", "n")
     assert [state.get(one)[0]["v"] for one in IDS] == list(range(40))
     with store.snapshot(parallelism=2) as checkpoint:
-        gone = pa.table({"k": state.to_arrow(0).read_all()["k"]})
+        gone = pa.table({"k": state.to_arrow(0)["k"]})
         checkpoint.write_changes("u", "n", deletes=gone, key="k")
-    assert store.restore(parallelism=2).keyed("u", "n").to_arrow(0).read_all().num_rows == 0
+    assert store.restore(parallelism=2).keyed("u", "n").to_arrow(0).num_rows == 0
 
 
 @pytest.mark.parametrize("form", ["bytes", "text"])
@@ -137,7 +137,7 @@ def test_uuids_in_dictionaries_can_be_keys(tmp_path: Path, form: str) -> None:
         return [IDS[at].bytes if form == "bytes" else str(IDS[at]) for at in numbers]
 
     def check(wanted: dict[int, int]) -> None:
-        rows = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().to_pylist()
+        rows = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).to_pylist()
         found = {row["k"]: row["v"] for row in rows}
         assert found == dict(zip(held(wanted), wanted.values(), strict=True))
         groups_of(store, "UUID")
@@ -217,7 +217,7 @@ def test_a_column_can_contain_a_key_of_another_type(
             "u", "n", rows, key="k", key_types=key_type, hash_scheme=scheme, max_parallelism=128
         )
     restored = store.restore(parallelism=1).keyed("u", "n")
-    for row in restored.to_arrow(0).read_all().to_pylist():
+    for row in restored.to_arrow(0).to_pylist():
         key = list(row["k"].values()) if kind is not None else row["k"]
         assert row["key_group"] == key_group_of(
             key, max_parallelism=128, key_type=key_type, hash_scheme=scheme

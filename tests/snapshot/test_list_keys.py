@@ -82,7 +82,7 @@ def opened(folder: Path, layout: str, **options: Any) -> StateStore:
 def check(store: StateStore, rows: Rows) -> None:
     """Check that every reader returns these rows, in the subtasks that their keys determine."""
     state = store.restore(parallelism=3).keyed("u", "s")
-    found = [row for i in range(3) for row in state.to_arrow(i).read_all().to_pylist()]
+    found = [row for i in range(3) for row in state.to_arrow(i).to_pylist()]
     assert taken(found) == wanted(rows)
     for row in found:
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=8)
@@ -151,7 +151,7 @@ def test_rows_are_sorted_by_lists(tmp_path: Path) -> None:
     rows = pa.table({"k": ["a"] * len(lists), "n": pa.array(lists, pa.list_(pa.int64()))})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", namespace="n", max_parallelism=1)
-    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
+    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     ordered = [None, [], [None], [-1], [1], [1, None], [1, 2], [2]]
     assert found.column("n").to_pylist() == ordered
 

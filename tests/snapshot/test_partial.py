@@ -65,7 +65,7 @@ def test_one_key_group_opens_its_files_once(tmp_path: Path) -> None:
     layered.opened()
     state.key_groups(KeyGroupRange(3, 3)).read_all()
     assert layered.opened() == dict.fromkeys(with_groups(layered, {3}), 1)
-    state.to_arrow(0).read_all()
+    state.to_arrow(0)
     assert len(layered.opened()) == GROUPS
 
 

@@ -34,7 +34,7 @@ def take(store: StateStore, columns: dict[str, Any], **options: Any) -> Any:
 
 def read(store: StateStore, checkpoint: int | str = "latest") -> pa.Table:
     state = store.restore(checkpoint=checkpoint, parallelism=1, verify=True).keyed("u", "n")
-    return state.to_arrow(0).read_all().drop_columns(["key_group"]).sort_by("k")
+    return state.to_arrow(0).drop_columns(["key_group"]).sort_by("k")
 
 
 def files(store: StateStore) -> list[str]:

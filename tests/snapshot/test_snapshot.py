@@ -105,7 +105,7 @@ def test_a_job_that_raises_leaves_no_files(store: StateStore, error: BaseExcepti
     assert caught.value is error
     assert files(store) == before
     assert store.checkpoints() == (1,)
-    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).num_rows == 3
     assert take(store) is not None
     assert store.checkpoints() == (1, 2)
 
@@ -128,7 +128,7 @@ def test_one_of_two_concurrent_writers_commits(store: StateStore) -> None:
             with first:
                 first.write_keyed("u", "n", ROWS, key="k")
     assert len(files(store)) == len(store.manifest().keyed[0].handles)
-    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).num_rows == 3
     take(store)
     assert store.checkpoints() == (1, 2)
 
@@ -149,7 +149,7 @@ def test_files_of_a_possibly_successful_commit_are_kept(
         checkpoint.write_keyed("u", "n", ROWS, key="k")
         monkeypatch.setattr(LocalStorage, "put_if_absent", lost)
     assert store.checkpoints() == (1, 2)
-    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).num_rows == 3
 
 
 def test_an_error_during_the_clean_up_does_not_hide_the_jobs_error(
@@ -177,7 +177,7 @@ def test_a_writer_can_be_used_once(store: StateStore) -> None:
         checkpoint.write_union("u", "other", [[]])
     with pytest.raises(InvalidArgumentError, match="take another snapshot"), checkpoint:
         raise AssertionError
-    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).num_rows == 3
 
 
 def test_a_full_disk_leaves_nothing(store: StateStore) -> None:

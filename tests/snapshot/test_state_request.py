@@ -191,7 +191,7 @@ def test_keys_of_any_length_and_script_are_stored(store: StateStore) -> None:
     keys = ["", "x" * 10_000, "é", "e\u0301", "日本", "😀", "\0", " "]
     entry = take(store, pa.table({"k": keys}))
     restored = store.restore(parallelism=1).keyed("u", "n")
-    assert sorted(restored.to_arrow(0).read_all().column("k").to_pylist()) == sorted(keys)
+    assert sorted(restored.to_arrow(0).column("k").to_pylist()) == sorted(keys)
     assert entry.rows == len(keys)
     with store.snapshot(parallelism=1) as checkpoint:
         assert checkpoint.write_keyed("u", "zeros", pa.table({"k": [0.0, -0.0]}), key="k").rows == 2
@@ -202,7 +202,7 @@ def test_columns_can_have_names_that_operator_state_reserves(store: StateStore) 
     """Any other name that Parquet supports is also accepted."""
     names = ["subtask", "position", "a.b", "a b", "`", "é", ",;{}()\n\t="]
     take(store, pa.table({"k": [1], **{name: [2] for name in names}}))
-    [row] = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().to_pylist()
+    [row] = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).to_pylist()
     assert {row[name] for name in names} == {2}
 
 

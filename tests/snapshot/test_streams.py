@@ -139,7 +139,7 @@ def _stored(store: StateStore) -> list[Any]:
     for number in range(1, store.manifest().checkpoint_id + 1):
         restored = store.restore(checkpoint=number, parallelism=1, now_ms=NOW)
         for entry in restored.manifest.keyed:
-            rows = restored.keyed(entry.state.uid, entry.state.name).to_arrow(0).read_all()
+            rows = restored.keyed(entry.state.uid, entry.state.name).to_arrow(0)
             found.append((number, entry.digest, rows))
         found += [(number, entry.digest, entry.rows) for entry in restored.manifest.operator]
     return found
@@ -182,7 +182,7 @@ def test_restored_rows_are_accepted_unchanged(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
-    rows = store.restore().keyed("u", "s").to_arrow(0)
+    rows = store.restore().keyed("u", "s").to_batches(0)
     bare = (batch.drop_columns(["key_group"]) for batch in rows)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_changes_against("u", "s", bare, key="k")

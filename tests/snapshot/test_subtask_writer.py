@@ -67,7 +67,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def restored(store: StateStore, parallelism: int = 2) -> Counter[str]:
     keyed = store.restore(parallelism=parallelism, verify=True).keyed("u", "n")
-    parts = [keyed.to_arrow(i).read_all().drop_columns(["key_group"]) for i in range(parallelism)]
+    parts = [keyed.to_arrow(i).drop_columns(["key_group"]) for i in range(parallelism)]
     return Counter(repr(sorted(row.items())) for part in parts for row in part.to_pylist())
 
 

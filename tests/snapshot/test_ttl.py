@@ -52,7 +52,7 @@ def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> Keye
 def at(store: StateStore, now: int, parallelism: int = 2, **where: Any) -> list[dict[str, Any]]:
     """Return the restored rows without their key group."""
     restored = store.restore(parallelism=parallelism, now_ms=now, **where).keyed("u", "n")
-    tables = [restored.to_arrow(subtask).read_all() for subtask in range(parallelism)]
+    tables = [restored.to_arrow(subtask) for subtask in range(parallelism)]
     rows = pa.concat_tables(tables).drop_columns(["key_group"])
     assert restored.digest == rows_digest(rows)
     return sorted(rows.to_pylist(), key=lambda row: repr(row["k"]))
@@ -98,7 +98,7 @@ def test_the_default_clock_is_the_machines(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "n", [{"k": "b"}])
     restored = store.restore(parallelism=1)
-    assert keys(restored.keyed("u", "n").to_arrow(0).read_all().to_pylist()) == ["b"]
+    assert keys(restored.keyed("u", "n").to_arrow(0).to_pylist()) == ["b"]
     assert [len(state.rows) for key in "ab" for state in store.inspect.key(key).states] == [0, 1]
     assert store.query("SELECT k FROM n").read_all().to_pylist() == [{"k": "b"}]
 

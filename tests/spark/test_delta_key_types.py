@@ -50,6 +50,6 @@ def test_every_type_can_identify_rows(spark: SparkSession, tmp_path: Path, layou
     for uid, name in (("u", "namespace"), ("u", "entry"), ("v", "keys"), ("w", "flags")):
         stored = spark.read.format("delta").load(f"{store.url}/operators/{uid}/keyed/{name}")
         assert sorted(row.v for row in stored.collect()) == [1, 2]
-        restored = store.restore(parallelism=1).keyed(uid, name).to_arrow(0).read_all()
+        restored = store.restore(parallelism=1).keyed(uid, name).to_arrow(0)
         assert sorted(restored["v"].to_pylist()) == [1, 2]
     assert store.restore(parallelism=1).keyed("v", "keys").get((False, b""))[0]["v"] == 2

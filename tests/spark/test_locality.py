@@ -99,7 +99,7 @@ def contents(frame: DataFrame) -> list[list[tuple[Any, ...]]]:
 def contents_by_arrow(state: RestoredKeyedState) -> list[list[tuple[Any, ...]]]:
     """Return the rows of each subtask, read without Spark."""
     subtasks = range(state.assignment.parallelism)
-    tables = [state.to_arrow(i).read_all() for i in subtasks]
+    tables = [state.to_arrow(i) for i in subtasks]
     return [[tuple(row.values()) for row in table.to_pylist()] for table in tables]
 
 

@@ -25,7 +25,7 @@ def rows_of(spark: SparkSession, number: int) -> DataFrame:
 
 def found_in(store: StateStore, checkpoint_id: int, name: str) -> dict[int, int]:
     rows = store.restore(checkpoint=checkpoint_id, parallelism=1).keyed("counts", name)
-    return {row["k"]: row["n"] for row in rows.to_arrow(0).read_all().to_pylist()}
+    return {row["k"]: row["n"] for row in rows.to_arrow(0).to_pylist()}
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])

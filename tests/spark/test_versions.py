@@ -79,7 +79,7 @@ def test_partition(store: StateStore, spark: SparkSession) -> None:
     places = moved.select("k", F.spark_partition_id().alias("place")).collect()
     restored = store.restore(parallelism=3).keyed("u", "s")
     for subtask in range(3):
-        own = restored.to_arrow(subtask).read_all()["k"].to_pylist()
+        own = restored.to_arrow(subtask)["k"].to_pylist()
         assert sorted(own) == sorted(row.k for row in places if row.place == subtask)
 
 

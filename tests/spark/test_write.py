@@ -34,7 +34,7 @@ def snapshot(store: StateStore, rows: DataFrame, **options: Any) -> None:
 
 
 def stored(store: StateStore) -> dict[int, int]:
-    rows = store.restore(parallelism=1).keyed("counts", "n").to_arrow(0).read_all()
+    rows = store.restore(parallelism=1).keyed("counts", "n").to_arrow(0)
     return dict(zip(rows["k"].to_pylist(), rows["n"].to_pylist(), strict=True))
 
 
@@ -179,7 +179,7 @@ Parts = list[list[tuple[int, int]]]
 def parts_of(store: StateStore) -> Parts:
     """Return the stored rows of both subtasks, as restored at parallelism 2."""
     keyed = store.restore(parallelism=2).keyed("counts", "n")
-    tables = (keyed.to_arrow(subtask).read_all() for subtask in range(2))
+    tables = (keyed.to_arrow(subtask) for subtask in range(2))
     return [[(row["k"], row["n"] + 1) for row in table.to_pylist()] for table in tables]
 
 

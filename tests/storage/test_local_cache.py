@@ -54,7 +54,7 @@ def rows(store: StateStore) -> list[dict[str, object]]:
         {"p": 0, "o": 7},
         {"p": 1, "o": 8},
     ]
-    found = [row for i in range(3) for row in keyed.to_arrow(i).read_all().to_pylist()]
+    found = [row for i in range(3) for row in keyed.to_arrow(i).to_pylist()]
     return sorted(({k: row[k] for k in ("user", "n")} for row in found), key=lambda row: row["n"])
 
 

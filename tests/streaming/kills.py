@@ -134,7 +134,7 @@ def newest(folder: Path) -> tuple[Totals, int]:
         restored = store.restore(parallelism=1)
     except (CheckpointNotFoundError, StoreNotFoundError):
         return {}, 0
-    rows = restored.keyed("totals", "by-key").to_arrow(0).read_all().to_pylist()
+    rows = restored.keyed("totals", "by-key").to_arrow(0).to_pylist()
     totals = {r["key"]: (r["n"], r["amount"], r["ids"], r["squares"]) for r in rows}
     ((position,),) = restored.operator_state("source", "positions").per_old_subtask()
     offset = json.loads(position["ends_at"])["logOffset"]

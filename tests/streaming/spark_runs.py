@@ -196,7 +196,6 @@ class Pair:
                 json.dumps(row, default=str, sort_keys=True)
                 for row in restored.keyed(uid, entry.state.name)
                 .to_arrow(0)
-                .read_all()
                 .drop_columns(["key_group"])
                 .to_pylist()
             )

@@ -58,9 +58,7 @@ def test_by_key_with_a_list_of_rows(world: World) -> None:
         query.process(world.spark.createDataFrame(rows, EVENTS), MicroBatch("q", number))
     restored = world.store.restore(parallelism=1).keyed("totals", "per-user")
     found: dict[str, list[int]] = {"a": [], "b": []}
-    for row in sorted(
-        restored.to_arrow(0).read_all().to_pylist(), key=lambda r: int(r["position"])
-    ):
+    for row in sorted(restored.to_arrow(0).to_pylist(), key=lambda r: int(r["position"])):
         found[row["user"]].append(row["id"])
     assert found == {"a": [22, 30, 32], "b": [23, 31, 33]}
 
@@ -90,10 +88,7 @@ def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
         frame = world.spark.createDataFrame(rows, "users array<string>, amount long")
         query.process(frame, MicroBatch("q", number))
     restored = world.store.restore(parallelism=1).keyed("totals", "per-user")
-    found = [
-        (row["users"], row["entry"], row["n"])
-        for row in restored.to_arrow(0).read_all().to_pylist()
-    ]
+    found = [(row["users"], row["entry"], row["n"]) for row in restored.to_arrow(0).to_pylist()]
     assert sorted(found, key=repr) == [(["a", None], ["3", None], 1), (["a", None], ["4", None], 1)]
 
 
@@ -109,7 +104,7 @@ def of_pages(world: World, rows: pa.Table, function: Any, entry: str = "page") -
 
 def stored(world: World, by: str = "page") -> pa.Table:
     """Return the rows of the newest checkpoint."""
-    rows = world.store.restore(parallelism=1).keyed("totals", "per-user").to_arrow(0).read_all()
+    rows = world.store.restore(parallelism=1).keyed("totals", "per-user").to_arrow(0)
     return rows.sort_by(by)
 
 

@@ -207,6 +207,6 @@ def test_a_processor_with_timers_over_named_sources(world: World, evolution: Non
         query.start(stream, place, availableNow=True).awaitTermination()
         assert sorted(progress(world).names) == ["orders", "returns"]
         state = world.store.restore(parallelism=1).keyed("totals", "n")
-        found = {row["user"]: row["n"] for row in state.to_arrow(0).read_all().to_pylist()}
+        found = {row["user"]: row["n"] for row in state.to_arrow(0).to_pylist()}
         assert found == sources.counts
         sources.add("returns", "c")

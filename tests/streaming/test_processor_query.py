@@ -96,7 +96,7 @@ def made(
 
 def rows(world: World, name: str = "total") -> list[dict[str, Any]]:
     """Return the rows of a state in the newest checkpoint."""
-    found = world.store.restore(parallelism=1).keyed("totals", name).to_arrow(0).read_all()
+    found = world.store.restore(parallelism=1).keyed("totals", name).to_arrow(0)
     return sorted(found.drop_columns(["key_group"]).to_pylist(), key=lambda row: str(row["user"]))
 
 
@@ -144,7 +144,7 @@ def test_the_key_group_in_an_error_is_the_stored_one(world: World) -> None:
         if not number:
             together = reduce(DataFrame.unionAll, frames)
             made(world, key=list("abcdefghi")).process(together, at(0))
-    stored = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    stored = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0)
     of_rows = [row["key_group"] for row in sorted(stored.to_pylist(), key=itemgetter("total"))]
     assert groups == [of_rows, of_rows]
 
@@ -215,7 +215,7 @@ def test_nan_is_one_key_and_so_is_zero(world: World) -> None:
     ):
         columns = [pa.array(values), pa.array([1] * len(values))]
         query.process(world.spark.createDataFrame(pa.table(columns, ["x", "amount"])), at(number))
-    found = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    found = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0)
     assert sorted((str(row["x"]), row["total"]) for row in found.to_pylist()) == [
         ("0.0", 4),
         ("1.5", 2),
@@ -324,8 +324,8 @@ def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
     events = [(n, f"u{n}", n + 1) for n in range(40)]
     query.process(world.spark.createDataFrame(events, EVENTS), at(0, 1000))
     restored = world.store.restore(parallelism=1)
-    minutes = restored.keyed("totals", INDEX).to_arrow(0).read_all()
-    users = restored.keyed("totals", "total").to_arrow(0).read_all()
+    minutes = restored.keyed("totals", INDEX).to_arrow(0)
+    users = restored.keyed("totals", "total").to_arrow(0)
     storage.opened.clear()
     query.process(world.frame(), at(1, 62_000, 1000))
     assert [row["user"] for row in rows(world, "timers")] == sorted(f"u{n}" for n in range(1, 40))
@@ -371,7 +371,7 @@ def test_a_ttl_is_turned_on_changed_and_off(world: World) -> None:
 def rows_at(world: World, now_ms: int) -> list[tuple[Any, ...]]:
     """Return the rows of the totals that are alive at a time, and when they expire."""
     restored = world.store.restore(parallelism=1, now_ms=now_ms).keyed("totals", "total")
-    found = restored.to_arrow(0).read_all().drop_columns(["key_group"]).to_pylist()
+    found = restored.to_arrow(0).drop_columns(["key_group"]).to_pylist()
     return sorted((row["user"], row["total"], row["ttlExpirationMs"]) for row in found)
 
 

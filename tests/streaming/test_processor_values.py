@@ -131,12 +131,12 @@ def test_values_that_are_written_again_stay_the_same(world: World) -> None:
             query.process(frame_of(world.spark, rows), MicroBatch("q", number))
             restored = world.store.restore(parallelism=1)
             for name, key in (("list", 2), ("map", 2)):
-                found = restored.keyed("op", name).to_arrow(0).read_all()
+                found = restored.keyed("op", name).to_arrow(0)
                 found = found.drop_columns(["key_group"])
                 found = found.sort_by(found.schema.names[1])
                 assert [str(one) for one in found.column(0).to_pylist()] == ["ann"] * 3
                 equal(found.select(range(key, found.num_columns)), ROWS)
-            times = restored.keyed("op", "times").to_arrow(0).read_all().sort_by("n").to_pylist()
+            times = restored.keyed("op", "times").to_arrow(0).sort_by("n").to_pylist()
             assert [row["n"] for row in times] == [0, 1]
     equal(given[1], ROWS)
 

@@ -154,7 +154,7 @@ def test_the_ttl_uses_the_time_of_the_micro_batch(world: World) -> None:
     for number, (users, now_ms) in enumerate((("ab", 5000), ("a", 5600), ("ab", 6100))):
         query.process(world.frame(*users), MicroBatch("q", number, planned_at_ms=now_ms))
     rows = world.store.restore(parallelism=1, now_ms=6100).keyed("totals", "per-user")
-    found = {row["user"]: row for row in rows.to_arrow(0).read_all().to_pylist()}
+    found = {row["user"]: row for row in rows.to_arrow(0).to_pylist()}
     assert {user: (row["n"], row["used"]) for user, row in found.items()} == {
         "a": (3, 6100),
         "b": (1, 6100),
@@ -172,7 +172,6 @@ def test_the_plan_is_read_from_sparks_checkpoint_location(world: World) -> None:
         for row in world.store.restore(parallelism=1)
         .keyed("totals", "per-user")
         .to_arrow(0)
-        .read_all()
         .to_pylist()
     }
     assert used == json.loads(metadata)["batchTimestampMs"]

@@ -99,7 +99,7 @@ class World:
         rows = [
             row
             for subtask in range(3)
-            for row in restored.keyed("totals", name).to_arrow(subtask).read_all().to_pylist()
+            for row in restored.keyed("totals", name).to_arrow(subtask).to_pylist()
         ]
         found = {row["user"]: (row["n"], row["total"]) for row in rows}
         assert len(found) == len(rows)

@@ -201,7 +201,7 @@ def users(count: int, entries: int = 1, value: int = 0) -> Entries:
 def rows_of(store: StateStore, checkpoint: int | str = "latest") -> Entries:
     """Return the rows of a checkpoint."""
     restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
-    return entries_of(restored.keyed("u", "s").to_arrow(0).read_all().to_pylist())
+    return entries_of(restored.keyed("u", "s").to_arrow(0).to_pylist())
 
 
 def state_of(store: StateStore, checkpoint: int | str = "latest") -> KeyedEntry:

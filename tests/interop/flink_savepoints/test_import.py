@@ -66,7 +66,7 @@ def rows_by_group(
     columns = one.columns(operator.max_parallelism)
     state = restored.keyed(one.operator, one.state)
     for subtask in range(restored.parallelism_of(one.operator)):
-        table = state.to_arrow(subtask).read_all()
+        table = state.to_arrow(subtask)
         groups = np.asarray(table.column("key_group"))
         for group in np.unique(groups).tolist():
             yield columns.rows(table.filter(pa.array(groups == group)), group)
@@ -234,12 +234,12 @@ def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
     store, done = imported(CANONICAL, tmp_path)
     assert (done.checkpoint_id, done.found, done.is_incremental) == (1, False, False)
     assert store.maintenance.verify(deep=True).is_intact
-    rows = store.restore().keyed("by_tuple", "last").to_arrow(0).read_all().to_pylist()
+    rows = store.restore().keyed("by_tuple", "last").to_arrow(0).to_pylist()
     wanted = {key: rows[0][key] for key in ("key_f0", "key_f1")}
     for parallelism in (1, 5, 77):
         restored = store.restore(parallelism=parallelism)
         state = restored.keyed("by_tuple", "last")
-        parts = [state.to_arrow(subtask).read_all() for subtask in range(parallelism)]
+        parts = [state.to_arrow(subtask) for subtask in range(parallelism)]
         assert sum(part.num_rows for part in parts) == 122
         assert [one["value"] for one in state.get(wanted)] == [rows[0]["value"]]
     kinds = {one.state: one.kind for one in done.record.states if one.operator == "kinds"}
@@ -253,7 +253,7 @@ def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
 
 def test_a_key_is_purged(tmp_path: Path) -> None:
     store, _ = imported(CANONICAL, tmp_path)
-    (row, *_) = store.restore().keyed("by_long", "last").to_arrow(0).read_all().to_pylist()
+    (row, *_) = store.restore().keyed("by_long", "last").to_arrow(0).to_pylist()
     store.maintenance.purge("by_long", row["key"])
     assert store.restore().keyed("by_long", "last").get(row["key"]) == []
 
@@ -374,7 +374,7 @@ def test_an_aggregate_over_all_rows_keeps_one_subtask(tmp_path: Path) -> None:
         if one.is_keyed:
             state = restored.keyed(one.operator, one.state)
             subtasks = range(restored.parallelism_of(one.operator))
-            assert sum(len(state.to_arrow(at).read_all()) for at in subtasks) == one.rows
+            assert sum(len(state.to_arrow(at)) for at in subtasks) == one.rows
     plan = store.plan(parallelism="auto", bytes_per_task=1000)
     assert max(len(operator.subtasks) for operator in plan.operators) > 1
 

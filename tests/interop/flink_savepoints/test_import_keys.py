@@ -111,7 +111,7 @@ def test_key_groups_equal_flinks(
     restored = store.restore(parallelism=3)
     found: dict[int, Any] = {}
     for subtask in range(3):
-        table = restored.keyed("big", "count").to_arrow(subtask).read_all()
+        table = restored.keyed("big", "count").to_arrow(subtask)
         groups = np.asarray(table.column("key_group"))
         for group in np.unique(groups).tolist():
             rows = one.columns(128).rows(table.filter(pa.array(groups == group)), group)
@@ -157,7 +157,7 @@ def test_keys_that_no_column_type_hashes_are_bytes(
     assert "no column type is hashed like keys of" in one.why
     state = store.restore(parallelism=1).keyed("big", "count")
     assert state.entry.state.hash_scheme == "flink-sql"
-    rows = state.to_arrow(0).read_all()
+    rows = state.to_arrow(0)
     values = [int.from_bytes(one, "big") for one in rows.column("value_bytes").to_pylist()]
     groups = rows.column(FLINK_KEY_GROUP).to_pylist()
     assert dict(zip(groups, values, strict=True)) == {5: 1, 99: 2}

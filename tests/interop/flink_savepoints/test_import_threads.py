@@ -32,7 +32,7 @@ def rows_of(store: StateStore, done: ImportedSavepoint) -> dict[tuple[str, str],
         state = restored.keyed(one.operator, one.state)
         subtasks = range(restored.parallelism_of(one.operator))
         found[one.operator, one.state] = [
-            row for at in subtasks for row in state.to_arrow(at).read_all().to_pylist()
+            row for at in subtasks for row in state.to_arrow(at).to_pylist()
         ]
     return found
 

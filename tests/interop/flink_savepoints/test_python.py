@@ -127,7 +127,7 @@ def held(store: StateStore, operator: str, name: str) -> dict[str, Any]:
     known = {(one.operator, one.name): one.names for one in states_of(store)}
     names = known[operator, PREFIX + name]
     found: dict[str, Any] = {}
-    for row in state.to_arrow(0).read_all().to_pylist():
+    for row in state.to_arrow(0).to_pylist():
         parts = [shown(row[one]) for one in keys]
         key = json.dumps(parts[0] if operator != "by_tuple" else parts)
         values = {one: row[one] for one in names["value"]}

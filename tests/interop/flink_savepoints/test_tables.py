@@ -63,7 +63,7 @@ def store(savepoint: str, tmp_path_factory: pytest.TempPathFactory) -> StateStor
 def rows(store: StateStore, operator: str, state: str) -> list[dict[str, Any]]:
     record = SavepointRecord.of(store.restore())
     (uid,) = {one.operator for one in record.states if one.operator.startswith(operator)}
-    found = store.restore(parallelism=1).keyed(uid, state).to_arrow(0).read_all()
+    found = store.restore(parallelism=1).keyed(uid, state).to_arrow(0)
     return list(found.drop_columns(["key_group"]).to_pylist())
 
 
