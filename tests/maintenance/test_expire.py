@@ -156,7 +156,7 @@ def test_a_tombstone_is_readable_text(folder: Path) -> None:
 
 @pytest.mark.parametrize("retain", [0, -1, True, 1.5, "3"])
 def test_the_number_to_retain_is_checked(folder: Path, retain: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="retain must be an int of 1 or more"):
+    with pytest.raises(InvalidArgumentError, match="retain"):
         store_in(folder).maintenance.expire(retain=retain)
     assert store_in(folder).checkpoints() == (1, 2, 3, 4)
 
