@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from statestore.interop.spark_checkpoints.rows import encoded
+from statestore.interop.spark_checkpoints.rows import encode_rows
 from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     KEY_BYTES,
@@ -56,8 +56,10 @@ class StoreColumns:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """Why the rows are kept as Spark's bytes; empty if they have columns."""
-        keys = (one for one in self.key if not is_key(one))
-        values = (one for one in self.value if not (is_column(one.dataType) or is_void(one)))
+        keys = (field for field in self.key if not is_key(field))
+        values = (
+            field for field in self.value if not (is_column(field.dataType) or is_void(field))
+        )
         return (*no_column_form(keys, "key"), *no_column_form(values, "value"))
 
     @property
@@ -70,19 +72,21 @@ class StoreColumns:
         """The columns by which rows are hashed and found."""
         if not self.is_typed:
             return [KEY_BYTES]
-        return [leaf.name for leaf in self._key if leaf.place[0] != self._entry] or [NO_KEY]
+        return [leaf.name for leaf in self._key if leaf.place[0] != self._entry_index] or [NO_KEY]
 
     @cached_property
     def entry_columns(self) -> list[str]:
         """The columns that distinguish rows of one key; empty if each key has one row."""
-        return [leaf.name for leaf in self._key if self.is_typed and leaf.place[0] == self._entry]
+        return [
+            leaf.name for leaf in self._key if self.is_typed and leaf.place[0] == self._entry_index
+        ]
 
     def to_state(self, rows: DataFrame, *others: Column) -> DataFrame:
         """Convert rows with ``key`` and ``value`` to ``others`` and the columns of a state."""
         if not self.is_typed:
-            shuffled = self._shuffled()
+            shuffled = self._shuffle_fields()
             hashed = F.hash(*shuffled) if shuffled else F.lit(0)
-            return encoded(rows.select(*others, hashed.alias(SHUFFLE_HASH), "key", "value"))
+            return encode_rows(rows.select(*others, hashed.alias(SHUFFLE_HASH), "key", "value"))
         key = F.col("key").cast(numbered(self.key, deep=True))
         value = F.col("value").cast(numbered(self.value))
         return rows.select(
@@ -103,7 +107,7 @@ class StoreColumns:
             placed = in_partitions(rows, partitions, self.owner(partitions))
             return placed.select(KEY_BYTES, VALUE_BYTES)
         structs = self.to_structs(rows, self.owner(partitions).alias("owner"))
-        return encoded(in_partitions(structs, partitions, F.col("owner"))).select(
+        return encode_rows(in_partitions(structs, partitions, F.col("owner"))).select(
             KEY_BYTES, VALUE_BYTES
         )
 
@@ -123,18 +127,20 @@ class StoreColumns:
         if not self.is_typed:
             return F.pmod(F.col(SHUFFLE_HASH), F.lit(partitions))
         fields = rebuilt(self.key, (), self._key)
-        return owner_of([one for at, one in enumerate(fields) if at != self._entry], partitions)
+        return owner_of(
+            [field for index, field in enumerate(fields) if index != self._entry_index], partitions
+        )
 
     def owner_in_spark(self, partitions: int) -> Column:
         """Return the state partition of a row in the form of Spark's reader."""
-        return owner_of(self._shuffled(), self.partitions(partitions))
+        return owner_of(self._shuffle_fields(), self.partitions(partitions))
 
-    def _shuffled(self) -> list[Column]:
+    def _shuffle_fields(self) -> list[Column]:
         fields = fields_of("key", self.key)
-        return [one for at, one in enumerate(fields) if at != self._entry]
+        return [field for index, field in enumerate(fields) if index != self._entry_index]
 
     @cached_property
-    def _entry(self) -> int | None:
+    def _entry_index(self) -> int | None:
         return None if self.entry is None else self.key.names.index(self.entry)
 
     @cached_property
@@ -143,5 +149,9 @@ class StoreColumns:
 
     @cached_property
     def _value(self) -> tuple[Leaf, ...]:
-        fields = ((one.name, (at,), False) for at, one in enumerate(self.value) if not is_void(one))
+        fields = (
+            (field.name, (index,), False)
+            for index, field in enumerate(self.value)
+            if not is_void(field)
+        )
         return tuple(named(fields, taken=(*TAKEN, *(leaf.name for leaf in self._key))))

@@ -34,19 +34,19 @@ from statestore.interop.spark_checkpoints.location import (
     PROVIDERS,
     SHUFFLE_PARTITIONS,
     CheckpointLocation,
-    provider_of,
+    provider_name,
     state_folder,
 )
-from statestore.interop.spark_checkpoints.parts import reason_of, stored_rows
+from statestore.interop.spark_checkpoints.parts import first_error_line, read_stored_rows
 from statestore.interop.spark_checkpoints.rewriter import check_spark, rewrite
 from statestore.interop.spark_checkpoints.state_files import CODEC, Provider, write_state
 from statestore.interop.spark_checkpoints.state_reader import (
     ObservedState,
+    observe_state,
     reading,
-    seen_in_spark,
-    session_with,
+    session_settings,
 )
-from statestore.interop.spark_checkpoints.stores import StoreStates, is_rewritten, stores_of
+from statestore.interop.spark_checkpoints.stores import StoreStates, needs_rewriter, select_stores
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
@@ -57,7 +57,7 @@ from statestore.streaming.timer_index import INDEX
 __all__ = ["ExportedLocation", "ExportedStore", "export_checkpoint"]
 
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
-_GREATEST = 2**31 - 1
+_MAX_PARTITIONS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +149,9 @@ def export_checkpoint(
         CorruptionError: if Spark reads back something else; the location stays unusable.
         StateStoreError: as ``store.restore``, or if the location cannot be written.
     """
-    if type(partitions) is not int or not 1 <= partitions <= _GREATEST:
+    if type(partitions) is not int or not 1 <= partitions <= _MAX_PARTITIONS:
         raise InvalidArgumentError(
-            f"a query must have 1 to {_GREATEST} shuffle partitions, not {partitions!r}"
+            f"a query must have 1 to {_MAX_PARTITIONS} shuffle partitions, not {partitions!r}"
         )
     if provider is not None and provider not in PROVIDERS:
         raise InvalidArgumentError(f"a provider must be {' or '.join(PROVIDERS)}, not {provider!r}")
@@ -159,18 +159,18 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
-    left_out = _left_out(restored.manifest, record, leave_out)
-    chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
-    states = stores_of(restored, record, chosen)
-    if is_rewritten(record, chosen):
+    left_out = _check_left_out(restored.manifest, record, leave_out)
+    chosen = provider or ("rocksdb" if provider_name(record.settings) == "rocksdb" else "hdfs")
+    states = select_stores(restored, record, chosen)
+    if needs_rewriter(record, chosen):
         check_spark(spark)
     target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
-    told = _Told(on_progress, len(states))
+    reporter = _ProgressReporter(on_progress, len(states))
     if dry_run:
-        stores = tuple(_planned(state, partitions, told) for state in states)
+        stores = tuple(_plan_store(state, partitions, reporter) for state in states)
     else:
-        stores = _write(spark, target, record, states, (partitions, chosen), told)
+        stores = _write_location(spark, target, record, states, (partitions, chosen), reporter)
     return ExportedLocation(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
@@ -185,14 +185,14 @@ def export_checkpoint(
     )
 
 
-def _left_out(
+def _check_left_out(
     manifest: Manifest, record: QueryRecord, named: Collection[str]
 ) -> tuple[LeftOutState, ...]:
     """Return the state that the location will not have, if the user named all of it.
 
     Raises the errors of :func:`export_checkpoint`.
     """
-    own = {(store.uid, store.state) for store in record.stores}
+    imported = {(store.uid, store.state) for store in record.stores}
     others = (
         LeftOutState(
             operator=entry.state.uid,
@@ -201,13 +201,13 @@ def _left_out(
             command="spark export",
         )
         for entry in manifest.entries
-        if (entry.state.uid, entry.state.name) not in own
+        if (entry.state.uid, entry.state.name) not in imported
         and entry.state.uid != QUERY
         and entry.state.name != INDEX
     )
     missing = (*manifest.left_out, *others)
     for name in named:
-        if not any(one.is_named(name) for one in missing):
+        if not any(state.is_named(name) for state in missing):
             raise StateNotFoundError(
                 f"{name!r} cannot be left out because it is not missing; missing is "
                 f"{left_out_text(missing) or 'nothing'}"
@@ -216,13 +216,13 @@ def _left_out(
     return missing
 
 
-def _write(
+def _write_location(
     spark: SparkSession,
     target: Target,
     record: QueryRecord,
     states: tuple[StoreStates, ...],
     shape: tuple[int, Provider],
-    told: _Told,
+    reporter: _ProgressReporter,
 ) -> tuple[ExportedStore, ...]:
     """Write and verify the location, and then unblock it for Spark; return its contents."""
     partitions, provider = shape
@@ -230,102 +230,106 @@ def _write(
     written, ids = CheckpointLocation(target.storage), None
     target.begin()
     hand_on(spark, target.storage)
-    for name, content in _for_spark(logs, shape, written.spark_url).items():
+    for name, content in _build_files(logs, shape, written.spark_url).items():
         target.put(name, content)
-    frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}
-    if is_rewritten(record, provider):
-        told("all stores, with Spark's rewriter")
-        with session_with(spark, {FORMAT_VERSION: record.commit_version}):
+    frames = {
+        (store.imported.operator, store.imported.store): store.rows(partitions) for store in states
+    }
+    if needs_rewriter(record, provider):
+        reporter("all stores, with Spark's rewriter")
+        with session_settings(spark, {FORMAT_VERSION: record.commit_version}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
-            told(f"{name} of operator {operator}")
+            reporter(f"{name} of operator {operator}")
             folder = state_folder(operator, name)
             try:
                 write_state(target.storage, folder, batch + 1, frame, provider)
             except (PySparkException, Py4JJavaError) as error:
                 raise StorageError(
                     f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "
-                    f"{reason_of(error)}"
+                    f"{first_error_line(error)}"
                 ) from error
-    target.put(f"commits/{batch}", _commit(logs, batch, ids))
-    stores = _proved(spark, written, states, batch, partitions)
+    target.put(f"commits/{batch}", _build_commit(logs, batch, ids))
+    stores = _verify_stores(spark, written, states, batch, partitions)
     target.finish()
     return stores
 
 
-class _Told:
+class _ProgressReporter:
     """Reports the progress in stores."""
 
-    def __init__(self, tell: Callable[[float, float, str], None] | None, total: int) -> None:
-        self._tell, self._total, self._done = tell, total, 0
+    def __init__(self, callback: Callable[[float, float, str], None] | None, total: int) -> None:
+        self._callback, self._total, self._done = callback, total, 0
 
     def __call__(self, title: str) -> None:
-        if self._tell is not None:
-            self._tell(self._done, self._total, title)
+        if self._callback is not None:
+            self._callback(self._done, self._total, title)
         self._done += 1
 
 
-def _planned(store: StoreStates, partitions: int, told: _Told) -> ExportedStore:
-    one = store.one
-    told(f"{one.store} of operator {one.operator}")
+def _plan_store(store: StoreStates, partitions: int, reporter: _ProgressReporter) -> ExportedStore:
+    imported = store.imported
+    reporter(f"{imported.store} of operator {imported.operator}")
     rows = store.rows(partitions)
     size = F.length(KEY_BYTES) + F.length(VALUE_BYTES)
-    found = (
+    partition_rows = (
         rows.groupBy(F.spark_partition_id().alias("partition"))
         .agg(F.count("*").alias("rows"), F.sum(size).alias("size"))
         .collect()
     )
-    numbers = range(one.columns.partitions(partitions))
-    counted = {row.partition: (row.rows, row.size) for row in found}
+    numbers = range(imported.columns.partitions(partitions))
+    counted = {row.partition: (row.rows, row.size) for row in partition_rows}
     return ExportedStore(
-        operator=one.uid,
-        store=one.store,
-        rows=tuple(counted.get(at, (0, 0))[0] for at in numbers),
-        size_bytes=tuple(counted.get(at, (0, 0))[1] for at in numbers),
+        operator=imported.uid,
+        store=imported.store,
+        rows=tuple(counted.get(number, (0, 0))[0] for number in numbers),
+        size_bytes=tuple(counted.get(number, (0, 0))[1] for number in numbers),
     )
 
 
-def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
+def _split_offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
     lines = content.split(b"\n")
     return lines, json.loads(lines[1])
 
 
-def _for_spark(
+def _build_files(
     logs: Mapping[str, bytes], shape: tuple[int, Provider], location: str
 ) -> dict[str, bytes]:
     """Return the files of the location, except state files and commits."""
     partitions, provider = shape
-    found = {}
+    files = {}
     for name, content in logs.items():
         if name.startswith("offsets/"):
-            lines, settings = _offsets(content)
+            lines, settings = _split_offsets(content)
             conf = settings["conf"]
             conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
             conf[_COMPRESSION] = CODEC
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
-            found[name] = b"\n".join(lines)
+            files[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":
-            found[name] = _operator_for_spark(name, content, partitions, location)
+            files[name] = _build_operator_metadata(name, content, partitions, location)
         elif not name.startswith("commits/"):
-            found[name] = content
-    return found
+            files[name] = content
+    return files
 
 
-def _operator_for_spark(name: str, content: bytes, partitions: int, location: str) -> bytes:
+def _build_operator_metadata(name: str, content: bytes, partitions: int, location: str) -> bytes:
     """Return the metadata of an operator; its schema files are named by absolute paths."""
     version, document = content.split(b"\n", 1)
     operator = json.loads(document)
-    for one in operator["stateStoreInfo"]:
-        one["numPartitions"] = partitions
-        if one.get("stateSchemaFilePaths"):
+    for store_info in operator["stateStoreInfo"]:
+        store_info["numPartitions"] = partitions
+        if store_info.get("stateSchemaFilePaths"):
             folder = f"{location}/{name.partition('/_metadata/')[0]}/_stateSchema/"
-            paths = (path.rpartition("/_stateSchema/")[2] for path in one["stateSchemaFilePaths"])
-            one["stateSchemaFilePaths"] = [folder + path for path in paths]
+            paths = (
+                path.rpartition("/_stateSchema/")[2] for path in store_info["stateSchemaFilePaths"]
+            )
+            store_info["stateSchemaFilePaths"] = [folder + path for path in paths]
     return version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
 
 
-def _commit(
+def _build_commit(
     logs: Mapping[str, bytes], batch: int, ids: Mapping[int, list[list[str]]] | None
 ) -> bytes:
     """Return the commit log entry of the micro-batch, with the state ids if there are any."""
@@ -333,13 +337,15 @@ def _commit(
     document = json.loads(lines[0]) if lines and lines[0] else {}
     document.pop("stateUniqueIds", None)
     if ids is not None:
-        document["stateUniqueIds"] = {str(operator): of_it for operator, of_it in ids.items()}
+        document["stateUniqueIds"] = {
+            str(operator): state_ids for operator, state_ids in ids.items()
+        }
     return (b"v1\n" if ids is None else b"v2\n") + json.dumps(
         document, separators=(",", ":")
     ).encode()
 
 
-def _proved(
+def _verify_stores(
     spark: SparkSession,
     written: CheckpointLocation,
     stores: tuple[StoreStates, ...],
@@ -347,30 +353,36 @@ def _proved(
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError if they differ from a state."""
-    found = []
+    exported = []
     with reading(spark, written, batch):
         for store in stores:
-            one = store.one
-            seen = _seen(spark, written, batch, one, partitions)
+            imported = store.imported
+            observed = _observe_part(spark, written, batch, imported, partitions)
             for part, state in store.proofs:
-                again = seen if part is one else _seen(spark, written, batch, part, partitions)
-                if again.contents != state.contents():
+                observed_part = (
+                    observed
+                    if part is imported
+                    else _observe_part(spark, written, batch, part, partitions)
+                )
+                if observed_part.contents != state.contents():
                     raise CorruptionError(
-                        f"verification of {_where(written, part)} failed: Spark read "
-                        f"{again.contents.rows} rows, expected {state.contents().rows} (or "
+                        f"verification of {_describe_part(written, part)} failed: Spark read "
+                        f"{observed_part.contents.rows} rows, expected {state.contents().rows} (or "
                         "values differ); the exported location was left unusable"
                     )
-            folder = state_folder(one.operator, one.store)
-            numbers = range(one.columns.partitions(partitions))
-            sizes = tuple(written.size_of(folder.format(at)) for at in numbers)
-            counts = tuple(seen.rows.get(at, 0) for at in numbers)
-            found.append(
-                ExportedStore(operator=one.uid, store=one.store, rows=counts, size_bytes=sizes)
+            folder = state_folder(imported.operator, imported.store)
+            numbers = range(imported.columns.partitions(partitions))
+            sizes = tuple(written.folder_size(folder.format(number)) for number in numbers)
+            counts = tuple(observed.rows.get(number, 0) for number in numbers)
+            exported.append(
+                ExportedStore(
+                    operator=imported.uid, store=imported.store, rows=counts, size_bytes=sizes
+                )
             )
-    return tuple(found)
+    return tuple(exported)
 
 
-def _seen(
+def _observe_part(
     spark: SparkSession,
     written: CheckpointLocation,
     batch: int,
@@ -378,16 +390,16 @@ def _seen(
     partitions: int,
 ) -> ObservedState:
     """Return the rows that Spark reads back; CorruptionError for rows in wrong partitions."""
-    rows = stored_rows(spark, written.spark_url, batch, part)
-    seen = seen_in_spark(rows, part.columns, partitions)
-    if seen.misplaced:
+    rows = read_stored_rows(spark, written.spark_url, batch, part)
+    observed = observe_state(rows, part.columns, partitions)
+    if observed.misplaced:
         raise CorruptionError(
-            f"verification of {_where(written, part)} failed: {seen.misplaced} rows are in "
-            "partitions where Spark does not look for them; the exported location was left "
+            f"verification of {_describe_part(written, part)} failed: {observed.misplaced} rows "
+            "are in partitions where Spark does not look for them; the exported location was left "
             "unusable"
         )
-    return seen
+    return observed
 
 
-def _where(written: CheckpointLocation, part: ImportedStore) -> str:
+def _describe_part(written: CheckpointLocation, part: ImportedStore) -> str:
     return f"state {part.state!r} of operator {part.uid} in {written.url}"

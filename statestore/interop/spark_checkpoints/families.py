@@ -84,7 +84,7 @@ class FamilyColumns:
             keys = [at_leaf(key, leaf).alias(leaf.name) for leaf in self._leaves]
         else:
             keys = [F.hash(*fields_of(GROUPING_KEY, self.key)).alias(SHUFFLE_HASH)]
-        return _with_positions(
+        return _add_positions(
             rows.select(
                 *others, *(keys or [F.lit(0).alias(NO_KEY)]), FAMILY, KEY_BYTES, VALUE_BYTES
             )
@@ -94,12 +94,12 @@ class FamilyColumns:
         """Convert a state's rows back to Spark's bytes, in one Spark partition per state partition.
         The rows of a list are in its order: the first row starts the list, and the others append.
         """
-        return self.in_place(rows.withColumn(OWNER, self.owner(partitions)), partitions)
+        return self.partition_by_owner(rows.withColumn(OWNER, self.owner(partitions)), partitions)
 
-    def in_place(self, rows: DataFrame, partitions: int) -> DataFrame:
+    def partition_by_owner(self, rows: DataFrame, partitions: int) -> DataFrame:
         """Return rows with a column ``owner`` in the order of :meth:`to_bytes`."""
-        there = in_partitions(rows, self.partitions(partitions), F.col(OWNER))
-        in_order = there.sortWithinPartitions(FAMILY, KEY_BYTES, POSITION)
+        partitioned = in_partitions(rows, self.partitions(partitions), F.col(OWNER))
+        in_order = partitioned.sortWithinPartitions(FAMILY, KEY_BYTES, POSITION)
         return in_order.select(KEY_BYTES, VALUE_BYTES, FAMILY)
 
     def partitions(self, shuffled: int) -> int:
@@ -125,7 +125,7 @@ class FamilyColumns:
         return tuple(named(key_leaves(self.key), taken=_TAKEN))
 
 
-def _with_positions(rows: DataFrame) -> DataFrame:
+def _add_positions(rows: DataFrame) -> DataFrame:
     """Number the rows of each key of a family, in the order in which they arrive.
 
     Spark's reader returns all rows of a key consecutively, because they are one value in RocksDB.
@@ -133,10 +133,10 @@ def _with_positions(rows: DataFrame) -> DataFrame:
     """
     position = T.StructField(POSITION, T.IntegerType(), nullable=False)
     *first, value = rows.schema.fields
-    return map_in_arrow(rows, _number, T.StructType([*first, position, value]))
+    return map_in_arrow(rows, _number_rows, T.StructType([*first, position, value]))
 
 
-def _number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _number_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     warm_up_worker()
     last, position = None, 0
     for batch in batches:
@@ -144,13 +144,13 @@ def _number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         *first, family, key, value = batch.columns
         is_new = np.ones(batch.num_rows, bool)
-        same = (pc.equal(one[1:], one[:-1]) for one in (family, key))
-        is_new[1:] = ~np.logical_and(*(one.to_numpy(zero_copy_only=False) for one in same))
+        same = (pc.equal(column[1:], column[:-1]) for column in (family, key))
+        is_new[1:] = ~np.logical_and(*(column.to_numpy(zero_copy_only=False) for column in same))
         is_new[0] = (family[0], key[0]) != last
-        at = np.arange(batch.num_rows)
+        indexes = np.arange(batch.num_rows)
         # Rows before the first new key continue the numbering of the previous batch.
-        begun = np.maximum.accumulate(np.where(is_new, at, -1))
-        positions = at - np.where(begun < 0, -1 - position, begun)
+        group_starts = np.maximum.accumulate(np.where(is_new, indexes, -1))
+        positions = indexes - np.where(group_starts < 0, -1 - position, group_starts)
         last, position = (family[-1], key[-1]), int(positions[-1])
         names = [*batch.schema.names[:-1], POSITION, batch.schema.names[-1]]
         columns = [*first, family, key, pa.array(positions, pa.int32()), value]

@@ -119,24 +119,24 @@ def with_progress(
             own state.
         MissingFileError, DamagedFileError or FormatVersionError: for its files.
     """
-    at = f"micro-batch {record.batch} of query {record.query_id}"
+    position = f"micro-batch {record.batch} of query {record.query_id}"
     if record.has_logs:
         if progress is None:
             return record
         raise InvalidArgumentError(
-            f"checkpoint {checkpoint_id} is unchanged since its import, at {at}: no "
+            f"checkpoint {checkpoint_id} is unchanged since its import, at {position}: no "
             f"StatefulQuery continued it. Remove {progress}"
         )
     if progress is None:
         raise InvalidArgumentError(
             f"the state of checkpoint {checkpoint_id} has continued after its import, up to "
-            f"{at}: pass the checkpoint location of that StatefulQuery (--progress)"
+            f"{position}: pass the checkpoint location of that StatefulQuery (--progress)"
         )
     location = CheckpointLocation(open_storage(progress, storage_options))
     if location.query_id != record.query_id:
         raise InvalidArgumentError(
             f"{location.url} belongs to query {location.query_id}, but checkpoint "
-            f"{checkpoint_id} is at {at}; pass the location of that query"
+            f"{checkpoint_id} is at {position}; pass the location of that query"
         )
     location.batch(record.batch)
     ends = location.plan(record.batch).ends
@@ -151,14 +151,14 @@ def with_progress(
         raise InvalidArgumentError(
             f"the query of {location.url} also has state in Spark, which an export would lose"
         )
-    return replace(record, logs=(*_described(record), *_gone_on(record, location)))
+    return replace(record, logs=(*_select_descriptions(record), *_convert_logs(record, location)))
 
 
-def _described(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
+def _select_descriptions(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
     return ((name, content) for name, content in record.logs if name.startswith("state/"))
 
 
-def _gone_on(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
+def _convert_logs(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
     """Yield the logs of a location, with the imported settings and without the tick source.
 
     The layout of the rows depends on the imported settings.

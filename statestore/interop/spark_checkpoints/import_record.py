@@ -61,9 +61,9 @@ class ImportedStore(StatePart):
         }
 
     @classmethod
-    def of_element(cls, element: dict[str, Any]) -> ImportedStore:
+    def from_element(cls, element: dict[str, Any]) -> ImportedStore:
         """Return the part that an element describes."""
-        form, columns = PartForm(element["form"]), _columns(element)
+        form, columns = PartForm(element["form"]), _parse_columns(element)
         contents = RowSet(element["rows"], int(element["digest"], 16))
         plain = {
             field.name: element[field.name] for field in fields(StatePart) if field.name != "form"
@@ -71,14 +71,14 @@ class ImportedStore(StatePart):
         return cls(**plain, form=form, columns=columns, contents=contents)
 
 
-def _columns(element: dict[str, Any]) -> Columns:
-    key = _struct(element["key_schema"])
+def _parse_columns(element: dict[str, Any]) -> Columns:
+    key = _parse_struct(element["key_schema"])
     if element["form"] == PartForm.FAMILIES:
         return FamilyColumns(key)
-    return StoreColumns(key, _struct(element["value_schema"]), element["entry"] or None)
+    return StoreColumns(key, _parse_struct(element["value_schema"]), element["entry"] or None)
 
 
-def _struct(text: str) -> StructType:
+def _parse_struct(text: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
 
@@ -138,7 +138,7 @@ class QueryRecord:
             InvalidArgumentError: if it was not imported from a query's checkpoint location.
         """
         try:
-            stores = tuple(map(ImportedStore.of_element, _elements(restored, _STORES)))
+            stores = tuple(map(ImportedStore.from_element, _read_elements(restored, _STORES)))
         except StateNotFoundError:
             raise InvalidArgumentError(
                 f"checkpoint {restored.checkpoint_id} was not imported from a Spark query: it "
@@ -146,23 +146,23 @@ class QueryRecord:
                 "with 'statestore spark import'"
             ) from None
         logs = tuple(
-            (element["name"], element["content"]) for element in _elements(restored, _LOGS)
+            (element["name"], element["content"]) for element in _read_elements(restored, _LOGS)
         )
         progress = Progress.of(restored, QUERY)
         query, batch = progress.queries[-1]
         # A record of an older release has no positions; then the positions in its logs apply.
         ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
-        location = next((one["location"] for one in _origin(restored)), "")
+        location = next((origin["location"] for origin in _read_origin(restored)), "")
         return cls(query, batch, location, ends, stores, logs)
 
 
-def _origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
+def _read_origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
     try:
-        return _elements(restored, _ORIGIN)
+        return _read_elements(restored, _ORIGIN)
     except StateNotFoundError:  # a record of an older release, which has no origin
         return ()
 
 
-def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
+def _read_elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
     (elements,) = restored.operator_state(QUERY, name).per_old_subtask()
     return elements

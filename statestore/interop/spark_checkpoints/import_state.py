@@ -16,14 +16,14 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.spark_checkpoints.import_record import ImportedStore, QueryRecord
-from statestore.interop.spark_checkpoints.location import CheckpointLocation, Operator, Planned
-from statestore.interop.spark_checkpoints.operators import problem_of
+from statestore.interop.spark_checkpoints.location import BatchPlan, CheckpointLocation, Operator
+from statestore.interop.spark_checkpoints.operators import find_problem
 from statestore.interop.spark_checkpoints.parts import (
     Columns,
     StatePart,
-    columns_of,
-    parts_of,
-    stored_rows,
+    list_parts,
+    map_columns,
+    read_stored_rows,
 )
 from statestore.interop.spark_checkpoints.state_reader import reading
 from statestore.keys.groups import MAX_PARALLELISM
@@ -98,24 +98,24 @@ def import_checkpoint(
         SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
-    found = CheckpointLocation(open_storage(location, storage_options))
-    number = found.batch(batch)
-    plan = found.plan(number)
-    operators = found.operators(number)
-    _refuse_unknown(found, operators, plan)
-    stored = _stored(store)
+    query_location = CheckpointLocation(open_storage(location, storage_options))
+    number = query_location.batch(batch)
+    plan = query_location.plan(number)
+    operators = query_location.operators(number)
+    _refuse_unsupported(query_location, operators, plan)
+    stored = _load_newest(store)
     if stored is not None:
         restored, before = stored
-        _refuse_other(before, found, number, store)
+        _refuse_other_query(before, query_location, number, store)
         if before.batch == number:
             newest = restored.checkpoint_id
-            return ImportedCheckpoint(found.url, store.url, newest, True, False, before)
-        max_parallelism = min(one.state.max_parallelism for one in restored.manifest.keyed)
-    with reading(spark, found, number):
-        sources = tuple(_sources(spark, found, number, operators))
+            return ImportedCheckpoint(query_location.url, store.url, newest, True, False, before)
+        max_parallelism = min(entry.state.max_parallelism for entry in restored.manifest.keyed)
+    with reading(spark, query_location, number):
+        sources = tuple(_read_sources(spark, query_location, number, operators))
         if stored is not None:
-            _refuse_other_plan(stored[1], sources, found)
-        logs = tuple(found.files(number))
+            _refuse_changed_plan(stored[1], sources, query_location)
+        logs = tuple(query_location.files(number))
         partitions = max(source.part.partitions for source in sources)
         parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
         with store.snapshot(parallelism=parallelism) as checkpoint:
@@ -123,35 +123,37 @@ def import_checkpoint(
             for done, source in enumerate(sources):
                 if on_progress is not None:
                     on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
-                stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
-            record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
+                stores.append(_write_state(checkpoint, source, max_parallelism, stored is not None))
+            record = QueryRecord(
+                query_location.query_id, number, query_location.url, plan.ends, tuple(stores), logs
+            )
             record.write(checkpoint, parallelism)
     return ImportedCheckpoint(
-        found.url, store.url, checkpoint.id, False, stored is not None, record
+        query_location.url, store.url, checkpoint.id, False, stored is not None, record
     )
 
 
-def _refuse_unknown(
-    location: CheckpointLocation, operators: tuple[Operator, ...], plan: Planned
+def _refuse_unsupported(
+    location: CheckpointLocation, operators: tuple[Operator, ...], plan: BatchPlan
 ) -> None:
     for operator in operators:
-        problem = problem_of(operator, plan.settings)
+        problem = find_problem(operator, plan.settings)
         if problem is not None:
             raise UnsupportedTypeError(f"operator {operator.number} of {location.url}: {problem}")
 
 
-def _sources(
+def _read_sources(
     spark: SparkSession, location: CheckpointLocation, batch: int, operators: tuple[Operator, ...]
 ) -> Iterator[_Source]:
     """Yield the parts to import, without variables that have no columns (the store has them)."""
-    for part in (part for operator in operators for part in parts_of(operator)):
-        rows = stored_rows(spark, location.spark_url, batch, part)
-        columns = columns_of(rows, part)
+    for part in (part for operator in operators for part in list_parts(operator)):
+        rows = read_stored_rows(spark, location.spark_url, batch, part)
+        columns = map_columns(rows, part)
         if columns.is_typed or not part.is_view:
             yield _Source(part, columns, rows)
 
 
-def _written(
+def _write_state(
     checkpoint: CheckpointWriter, source: _Source, max_parallelism: int | None, is_known: bool
 ) -> ImportedStore:
     """Write the rows of a part as a state; if the state is known, write only the changes."""
@@ -177,7 +179,7 @@ def _written(
     return ImportedStore(**vars(part), columns=columns, contents=contents)
 
 
-def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
+def _load_newest(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
     """Return a store's newest checkpoint and its query record; None if it does not exist."""
     try:
         restored = store.restore()
@@ -186,7 +188,7 @@ def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
     return restored, QueryRecord.of(restored)
 
 
-def _refuse_other(
+def _refuse_other_query(
     before: QueryRecord, location: CheckpointLocation, batch: int, store: StateStore
 ) -> None:
     """Refuse a store whose newest checkpoint is from another query or a later micro-batch."""
@@ -202,7 +204,7 @@ def _refuse_other(
         )
 
 
-def _refuse_other_plan(
+def _refuse_changed_plan(
     before: QueryRecord, sources: tuple[_Source, ...], location: CheckpointLocation
 ) -> None:
     """Refuse operators or columns that differ from the previous micro-batch."""

@@ -40,13 +40,13 @@ __all__ = [
     "PROVIDERS",
     "SHUFFLE_PARTITIONS",
     "UNFINISHED",
+    "BatchCommit",
+    "BatchPlan",
     "CheckpointLocation",
-    "Committed",
     "Operator",
-    "Planned",
     "StoreInfo",
     "VariableInfo",
-    "provider_of",
+    "provider_name",
     "state_folder",
 ]
 
@@ -111,7 +111,7 @@ class _OperatorMetadata(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Planned:
+class BatchPlan:
     """The plan of a micro-batch: its settings, and the end of each source's data."""
 
     number: int
@@ -122,7 +122,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Committed:
+class BatchCommit:
     """A committed micro-batch; ``version`` is the version of the checkpoint format, 1 or 2."""
 
     number: int
@@ -184,17 +184,17 @@ class CheckpointLocation:
                 f"{self.url} is not a checkpoint location of a query: it has no file 'metadata'. "
                 "Pass the folder that the query was started with as checkpointLocation"
             ) from None
-        return self._declared("metadata", content, _Query).id
+        return self._decode("metadata", content, _Query).id
 
     @cached_property
     def planned(self) -> tuple[int, ...]:
         """The numbers of the planned micro-batches that are still kept, ascending."""
-        return self._numbers("offsets")
+        return self._list_numbers("offsets")
 
     @cached_property
     def committed(self) -> tuple[int, ...]:
         """The numbers of the committed micro-batches that are still kept, ascending."""
-        return self._numbers("commits")
+        return self._list_numbers("commits")
 
     @property
     def uncommitted(self) -> int | None:
@@ -234,7 +234,7 @@ class CheckpointLocation:
             )
         return number
 
-    def plan(self, number: int) -> Planned:
+    def plan(self, number: int) -> BatchPlan:
         """Return the plan of a micro-batch.
 
         Raises:
@@ -242,7 +242,7 @@ class CheckpointLocation:
             FormatVersionError: if another version of Spark wrote it.
         """
         name = f"offsets/{number}"
-        version, *lines = self._lines(name)
+        version, *lines = self._read_lines(name)
         if version == "v2":
             raise FormatVersionError(
                 f"{self.url}/{name} has version 2 of the offset log "
@@ -251,18 +251,18 @@ class CheckpointLocation:
                 "location and version 1, or as a StatefulQuery, which supports both"
             )
         if version != "v1":
-            raise FormatVersionError(_other(self, name, version))
+            raise FormatVersionError(_unsupported_version(self, name, version))
         if not lines:
             raise DamagedFileError(f"{self.url}/{name} is truncated: its settings are missing")
-        settings = self._declared(name, lines[0].encode(), _Offsets)
+        settings = self._decode(name, lines[0].encode(), _Offsets)
         if not lines[1:]:
             raise DamagedFileError(
                 f"{self.url}/{name} is truncated: it has no end position of a source"
             )
         for line in lines[1:]:
             if line != _NO_END:
-                self._declared(name, line.encode(), object)
-        return Planned(
+                self._decode(name, line.encode(), object)
+        return BatchPlan(
             number,
             settings.batchWatermarkMs,
             settings.batchTimestampMs,
@@ -270,14 +270,14 @@ class CheckpointLocation:
             tuple(lines[1:]),
         )
 
-    def commit(self, number: int) -> Committed:
+    def commit(self, number: int) -> BatchCommit:
         """Return the commit log entry of a micro-batch; raises the errors of :meth:`plan`."""
         name = f"commits/{number}"
-        version, *lines = self._lines(name)
+        version, *lines = self._read_lines(name)
         if version not in ("v1", "v2"):
-            raise FormatVersionError(_other(self, name, version))
-        found = self._declared(name, "".join(lines[:1]).encode() or b"{}", _Commit)
-        return Committed(number, int(version[1:]), found.nextBatchWatermarkMs)
+            raise FormatVersionError(_unsupported_version(self, name, version))
+        commit = self._decode(name, "".join(lines[:1]).encode() or b"{}", _Commit)
+        return BatchCommit(number, int(version[1:]), commit.nextBatchWatermarkMs)
 
     def operators(self, batch: int) -> tuple[Operator, ...]:
         """Return the stateful operators of a micro-batch, ordered by their numbers.
@@ -287,10 +287,12 @@ class CheckpointLocation:
             DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
         names = self.storage.list("state")
-        numbers = sorted({int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))})
+        numbers = sorted(
+            {int(part) for name in names if _NUMBER.fullmatch(part := _path_part(name, 1))}
+        )
         if not numbers:
             raise InvalidArgumentError(f"the query of {self.url} has no state")
-        return tuple(self._operator(number, names, batch) for number in numbers)
+        return tuple(self._read_operator(number, names, batch) for number in numbers)
 
     def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
         """Yield the names and contents of all files that an export needs, except the state's rows.
@@ -302,18 +304,18 @@ class CheckpointLocation:
         Raises:
             MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
-        yield "metadata", self._content("metadata")
+        yield "metadata", self._read_content("metadata")
         last = batch + 1 if batch + 1 in self.planned else batch
         plans = {number: self.plan(number) for number in range(max(batch - 1, 0), last + 1)}
         for number in plans:
-            yield f"offsets/{number}", self._content(f"offsets/{number}")
+            yield f"offsets/{number}", self._read_content(f"offsets/{number}")
         for number in sorted({batch - 1, batch} & {*self.committed}):
-            yield f"commits/{number}", self._content(f"commits/{number}")
-        described = (name for name in self.storage.list("state") if _describes(name, batch))
-        for name in (*self._seen(plans[last].ends), *described):
-            yield name, self._content(name)
+            yield f"commits/{number}", self._read_content(f"commits/{number}")
+        described = (name for name in self.storage.list("state") if _is_description(name, batch))
+        for name in (*self._list_source_logs(plans[last].ends), *described):
+            yield name, self._read_content(name)
 
-    def size_of(self, folder: str) -> int:
+    def folder_size(self, folder: str) -> int:
         """Return the total size of a folder's files, without subfolders."""
         return sum(
             self.storage.size(name)
@@ -321,7 +323,7 @@ class CheckpointLocation:
             if "/" not in name.removeprefix(f"{folder}/")
         )
 
-    def _seen(self, ends: tuple[str, ...]) -> Iterator[str]:
+    def _list_source_logs(self, ends: tuple[str, ...]) -> Iterator[str]:
         """Yield the files of source logs; for a file source, only up to its end.
 
         A file source writes a numbered file whenever it finds new input files. Every tenth file,
@@ -329,32 +331,32 @@ class CheckpointLocation:
         are needed.
         """
         names = self.storage.list("sources")
-        ended = [*map(_log_offset, ends)]
+        ended = [*map(_parse_log_offset, ends)]
         greatest = max((number for number in ended if number is not None), default=None)
-        folders = {int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))}
+        folders = {int(part) for name in names if _NUMBER.fullmatch(part := _path_part(name, 1))}
         # A source that is used twice, as in a self-join, has one folder and two ends. Then the ends
         # cannot be matched to folders.
         one_each = folders == {*range(len(ended))}
         for name in names:
-            source, file = _part(name, 1), _NUMBER.match(_part(name, 2))
+            source, file = _path_part(name, 1), _NUMBER.match(_path_part(name, 2))
             known = ended[int(source)] if one_each and source.isdigit() else greatest
             if known is None or file is None or int(file.group()) <= known:
                 yield name
         if one_each:
             for number, known in enumerate(ended):
-                self._check_seen(f"sources/{number}", known, names)
+                self._check_source_log(f"sources/{number}", known, names)
 
-    def _check_seen(self, folder: str, number: int | None, names: tuple[str, ...]) -> None:
-        for one in range(-1 if number is None else number, -1, -1):
-            if f"{folder}/{one}.compact" in names:
+    def _check_source_log(self, folder: str, number: int | None, names: tuple[str, ...]) -> None:
+        for log_number in range(-1 if number is None else number, -1, -1):
+            if f"{folder}/{log_number}.compact" in names:
                 return
-            if f"{folder}/{one}" not in names:
+            if f"{folder}/{log_number}" not in names:
                 raise MissingFileError(
-                    f"{self.url}/{folder}/{one} is missing; it records the files that a source has "
-                    "read, so the query cannot continue from this micro-batch without it"
+                    f"{self.url}/{folder}/{log_number} is missing; it records the files that a "
+                    "source has read, so the query cannot continue from this micro-batch without it"
                 )
 
-    def _operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
+    def _read_operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
         folder = f"state/{number}/_metadata"
         versions = [
             int(name.rpartition("/")[2])
@@ -368,40 +370,42 @@ class CheckpointLocation:
                 f"{self.url} has no {name}, which describes operator {number}: the location "
                 "was written before Spark 4.0. Run the query for one micro-batch with Spark 4"
             )
-        version, *lines = self._lines(name)
+        version, *lines = self._read_lines(name)
         if version not in ("v1", "v2"):
-            raise FormatVersionError(_other(self, name, version))
-        found = self._declared(name, "".join(lines).encode(), _OperatorMetadata)
-        if not found.stateStoreInfo or any(one.numPartitions < 1 for one in found.stateStoreInfo):
+            raise FormatVersionError(_unsupported_version(self, name, version))
+        document = self._decode(name, "".join(lines).encode(), _OperatorMetadata)
+        if not document.stateStoreInfo or any(
+            store.numPartitions < 1 for store in document.stateStoreInfo
+        ):
             raise DamagedFileError(
                 f"{self.url}/{name} is invalid: operator {number} has no store, or one "
                 "without partitions"
             )
-        files = sum(one.startswith(f"state/{number}/") for one in names)
-        most = max(one.numPartitions for one in found.stateStoreInfo)
+        files = sum(file.startswith(f"state/{number}/") for file in names)
+        most = max(store.numPartitions for store in document.stateStoreInfo)
         if most > files:  # each partition has at least one file
             raise DamagedFileError(
                 f"{self.url}/{name} is invalid: operator {number} has {most} partitions, but "
                 f"{files} files in total"
             )
-        stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
-        info = found.operatorInfo
-        properties = self._declared(
-            name, (found.operatorPropertiesJson or "{}").encode(), _Properties
+        stores = tuple(
+            StoreInfo(store.storeName, store.numPartitions) for store in document.stateStoreInfo
+        )
+        info = document.operatorInfo
+        properties = self._decode(
+            name, (document.operatorPropertiesJson or "{}").encode(), _Properties
         )
         variables = tuple(
-            VariableInfo(
-                stateVariable.stateName, stateVariable.stateVariableType, stateVariable.ttlEnabled
-            )
-            for stateVariable in properties.stateVariables
+            VariableInfo(variable.stateName, variable.stateVariableType, variable.ttlEnabled)
+            for variable in properties.stateVariables
         )
         return Operator(info.operatorId, info.operatorName, stores, variables, name)
 
-    def _numbers(self, folder: str) -> tuple[int, ...]:
+    def _list_numbers(self, folder: str) -> tuple[int, ...]:
         names = (name.rpartition("/")[2] for name in self.storage.list(folder))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
-    def _content(self, name: str) -> bytes:
+    def _read_content(self, name: str) -> bytes:
         try:
             return self.storage.read(name)
         except FileNotFoundError:
@@ -409,20 +413,20 @@ class CheckpointLocation:
                 f"{self.url}/{name} does not exist; Spark has removed it, or it was lost"
             ) from None
 
-    def _lines(self, name: str) -> list[str]:
+    def _read_lines(self, name: str) -> list[str]:
         try:
-            lines = self._content(name).decode().splitlines()
+            lines = self._read_content(name).decode().splitlines()
         except UnicodeDecodeError:
             lines = []
         if not lines:
             raise DamagedFileError(f"{self.url}/{name} is empty or not in Spark's format")
         return lines
 
-    def _declared(self, name: str, content: bytes, kind: type[T]) -> T:
+    def _decode(self, name: str, content: bytes, document_type: type[T]) -> T:
         try:
             value: Any = json.loads(content)
             json.dumps(value, ensure_ascii=False).encode()  # refuses unpaired surrogates
-            return as_declared(value, kind)
+            return as_declared(value, document_type)
         except RecursionError:
             raise DamagedFileError(
                 f"{self.url}/{name} is not in Spark's format: its JSON is nested too deeply"
@@ -433,7 +437,7 @@ class CheckpointLocation:
             ) from error
 
 
-def provider_of(settings: Mapping[str, str]) -> str:
+def provider_name(settings: Mapping[str, str]) -> str:
     """Return ``hdfs`` or ``rocksdb``, or the class name of any other provider."""
     name = settings.get(PROVIDER, PROVIDERS["hdfs"])
     return next((short for short, known in PROVIDERS.items() if known == name), name)
@@ -444,7 +448,7 @@ def state_folder(operator: int, store: str) -> str:
     return f"state/{operator}/{{}}" + ("" if store == "default" else f"/{store}")
 
 
-def _describes(name: str, batch: int) -> bool:
+def _is_description(name: str, batch: int) -> bool:
     """Return whether a file below ``state`` describes an operator or a store."""
     *folders, last = name.split("/")
     if last.startswith("."):
@@ -454,19 +458,19 @@ def _describes(name: str, batch: int) -> bool:
     return not {"_metadata", "_stateSchema"}.isdisjoint(folders)
 
 
-def _part(name: str, at: int) -> str:
+def _path_part(name: str, index: int) -> str:
     parts = name.split("/")
-    return parts[at] if len(parts) > at else ""
+    return parts[index] if len(parts) > index else ""
 
 
-def _log_offset(end: str) -> int | None:
+def _parse_log_offset(end: str) -> int | None:
     """Return the log number at which a file source ends, None for any other source."""
     value = None if end == _NO_END else json.loads(end)
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None
 
 
-def _other(location: CheckpointLocation, name: str, version: str) -> str:
+def _unsupported_version(location: CheckpointLocation, name: str, version: str) -> str:
     return (
         f"{location.url}/{name} begins with {version[:40]!r}: it has the format of an "
         "unsupported Spark version"

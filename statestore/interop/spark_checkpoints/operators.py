@@ -11,9 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from statestore.interop.spark_checkpoints.location import Operator, provider_of
+from statestore.interop.spark_checkpoints.location import Operator, provider_name
 
-__all__ = ["ENCODING", "NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
+__all__ = [
+    "ENCODING",
+    "NOT_REWRITTEN",
+    "PREFIXED",
+    "OperatorKind",
+    "find_operator_kind",
+    "find_problem",
+]
 
 
 @dataclass(frozen=True)
@@ -67,20 +74,20 @@ _STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
-def kind_of(operator_name: str) -> OperatorKind | None:
+def find_operator_kind(operator_name: str) -> OperatorKind | None:
     """Return the properties of an operator; None for an unsupported operator."""
     return _KINDS.get(operator_name)
 
 
-def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
+def find_problem(operator: Operator, settings: Mapping[str, str]) -> str | None:
     """Return why an operator's state cannot be imported, None if it can be.
 
     ``settings`` are the settings in the plan of the micro-batch.
     """
-    kind = kind_of(operator.name)
+    kind = find_operator_kind(operator.name)
     if kind is None:
         return f"the operator {operator.name} is not supported; supported are {', '.join(_KINDS)}"
-    provider = provider_of(settings)
+    provider = provider_name(settings)
     if provider not in ("hdfs", "rocksdb"):
         return f"its state store provider {provider} is not one of Spark's own"
     if settings.get(_ROW_CHECKSUM, "false") != "false":

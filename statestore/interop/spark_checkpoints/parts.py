@@ -23,10 +23,18 @@ from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark_checkpoints.location import Operator
-from statestore.interop.spark_checkpoints.operators import kind_of
+from statestore.interop.spark_checkpoints.operators import find_operator_kind
 from statestore.spark.structs import first_free
 
-__all__ = ["Columns", "PartForm", "StatePart", "columns_of", "parts_of", "reason_of", "stored_rows"]
+__all__ = [
+    "Columns",
+    "PartForm",
+    "StatePart",
+    "first_error_line",
+    "list_parts",
+    "map_columns",
+    "read_stored_rows",
+]
 
 Columns = StoreColumns | FamilyColumns
 TTL = "ttlExpirationMs"
@@ -90,35 +98,37 @@ class StatePart:
         return StateKind.MAP if columns.entry_columns else StateKind.VALUE
 
 
-def parts_of(operator: Operator) -> tuple[StatePart, ...]:
+def list_parts(operator: Operator) -> tuple[StatePart, ...]:
     """Return the parts of a supported operator; a store comes before its variables."""
-    kind = kind_of(operator.name)
+    kind = find_operator_kind(operator.name)
     stores = tuple(
         StatePart(
             operator=operator.number,
             operator_name=operator.name,
-            store=one.name,
-            partitions=one.partitions,
-            state=one.name,
+            store=info.name,
+            partitions=info.partitions,
+            state=info.name,
         )
-        for one in operator.stores
+        for info in operator.stores
     )
     if kind is None or not kind.has_variables:
         return stores
     (store,) = stores
-    return (replace(store, form=PartForm.FAMILIES), *_views(store, operator))
+    return (replace(store, form=PartForm.FAMILIES), *_list_variable_parts(store, operator))
 
 
-def _views(store: StatePart, operator: Operator) -> Iterator[StatePart]:
+def _list_variable_parts(store: StatePart, operator: Operator) -> Iterator[StatePart]:
     taken = {store.state}
-    for one in sorted(operator.variables, key=lambda one: one.name):
-        form = _FORMS[one.kind]
-        name = first_free("timers" if form is PartForm.TIMERS else one.name, taken)
+    for variable in sorted(operator.variables, key=lambda variable: variable.name):
+        form = _FORMS[variable.kind]
+        name = first_free("timers" if form is PartForm.TIMERS else variable.name, taken)
         taken.add(name)
-        yield replace(store, state=name, form=form, variable=one.name, has_ttl=one.has_ttl)
+        yield replace(
+            store, state=name, form=form, variable=variable.name, has_ttl=variable.has_ttl
+        )
 
 
-def stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+def read_stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
     """Return the rows of a part from Spark's reader, with their ``partition_id``.
 
     The rows have the structs ``key`` and ``value``. For a list, a map or timers, the last field of
@@ -129,21 +139,21 @@ def stored_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> D
         DamagedFileError: if Spark does not find the description of the store.
     """
     try:
-        return _opened(spark, url, batch, part)
+        return _load_rows(spark, url, batch, part)
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot open store {part.store!r} of operator {part.operator} "
-            f"({part.operator_name}) in {url} at micro-batch {batch}: {reason_of(error)}. Its "
-            f"description in state/{part.operator}/…/_metadata is missing or damaged"
+            f"({part.operator_name}) in {url} at micro-batch {batch}: {first_error_line(error)}. "
+            f"Its description in state/{part.operator}/…/_metadata is missing or damaged"
         ) from error
 
 
-def reason_of(error: Exception) -> str:
+def first_error_line(error: Exception) -> str:
     """Return the first line of Spark's error message."""
     return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
-def _opened(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
+def _load_rows(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataFrame:
     reader = (
         spark.read.format("statestore")
         .option("path", url)
@@ -159,38 +169,40 @@ def _opened(spark: SparkSession, url: str, batch: int, part: StatePart) -> DataF
         return rows.withColumn("partition_id", F.spark_partition_id())
     if part.form is PartForm.TIMERS:
         rows = reader.option("readRegisteredTimers", "true").load()
-        return _keyed(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
+        return _add_key_field(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
     # Flattened rows of a list do not have a position.
     is_flat = str(part.form is not PartForm.LIST).lower()
     rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
     if part.form is PartForm.VALUE:
-        return rows.select("key", _value("value", part).alias("value"), "partition_id")
+        return rows.select("key", _value_column("value", part).alias("value"), "partition_id")
     if part.form is PartForm.MAP:
-        return _keyed(rows, F.col("user_map_key"), "user_key", _value("user_map_value", part))
+        return _add_key_field(
+            rows, F.col("user_map_key"), "user_key", _value_column("user_map_value", part)
+        )
     elements = rows.select("key", "partition_id", F.posexplode("list_value").alias("at", "element"))
-    return _keyed(elements, F.col("at"), "position", _value("element", part))
+    return _add_key_field(elements, F.col("at"), "position", _value_column("element", part))
 
 
-def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFrame:
+def _add_key_field(rows: DataFrame, entry: Column, field_name: str, value: Column) -> DataFrame:
     """Return rows whose key has an additional field with an unused name."""
     shape = rows.schema["key"].dataType
     assert isinstance(shape, T.StructType)
-    key = F.struct("key.*", entry.alias(first_free(wanted, shape.names)))
+    key = F.struct("key.*", entry.alias(first_free(field_name, shape.names)))
     return rows.select(key.alias("key"), value.alias("value"), "partition_id")
 
 
-def _value(name: str, part: StatePart) -> Column:
+def _value_column(name: str, part: StatePart) -> Column:
     """Return the value of a variable; with a TTL, the expiration time is its last field."""
     return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
 
 
-def columns_of(rows: DataFrame, part: StatePart) -> Columns:
+def map_columns(rows: DataFrame, part: StatePart) -> Columns:
     """Return the mapping of a part's rows to columns of a state."""
     if part.form is PartForm.FAMILIES:
-        return FamilyColumns(_struct(rows, GROUPING_KEY))
-    key, value = _struct(rows, "key"), _struct(rows, "value")
+        return FamilyColumns(_struct_type(rows, GROUPING_KEY))
+    key, value = _struct_type(rows, "key"), _struct_type(rows, "value")
     if part.form is PartForm.STORE:
-        kind = kind_of(part.operator_name)
+        kind = find_operator_kind(part.operator_name)
         entry = None if kind is None else kind.entry(part.store)
         if entry is not None and entry not in key.names:
             raise DamagedFileError(
@@ -206,7 +218,7 @@ def columns_of(rows: DataFrame, part: StatePart) -> Columns:
     return StoreColumns(T.StructType([*grouping, last]), value, last.name)
 
 
-def _struct(rows: DataFrame, name: str) -> T.StructType:
-    kind = rows.schema[name].dataType
-    assert isinstance(kind, T.StructType)
-    return kind
+def _struct_type(rows: DataFrame, name: str) -> T.StructType:
+    column_type = rows.schema[name].dataType
+    assert isinstance(column_type, T.StructType)
+    return column_type

@@ -33,7 +33,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, provider_of
+from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, provider_name
 from statestore.spark.compat import refuse_connect
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _PARAMETERS: Final = (
     "scala.Option",  # logs of the checkpoint to write
 )
 # Folders below state/<operator> that describe the state, and contain no rows.
-_DESCRIBING: Final = frozenset({"_metadata", "_stateSchema"})
+_METADATA_FOLDERS: Final = frozenset({"_metadata", "_stateSchema"})
 _ERRORS: Final = (Py4JError, PySparkException)  # PySpark converts some errors of the JVM
 
 _Store = tuple[int, str]  # operator, and name of the store
@@ -106,12 +106,19 @@ def rewrite(
     session.streams  # noqa: B018
     with TemporaryDirectory(prefix="statestore-") as folder:
         try:
-            partitions = _skeleton(spark, location, batch, Path(folder))
+            partitions = _copy_metadata(spark, location, batch, Path(folder))
         except _ERRORS as error:
-            raise StorageError(f"cannot read the checkpoint {location}: {_brief(error)}") from error
+            raise StorageError(
+                f"cannot read the checkpoint {location}: {_find_cause(error)}"
+            ) from error
         _check_stores(frames.keys(), partitions.keys(), location)
-        rows = {store: _rows(frames[store], store, number) for store, number in partitions.items()}
-        return _run(session, location, batch, _uri(Path(folder)), _Given(session, rows))
+        rows = {
+            store: _prepare_rows(frames[store], store, number)
+            for store, number in partitions.items()
+        }
+        return _run_rewriter(
+            session, location, batch, _local_uri(Path(folder)), _RowSource(session, rows)
+        )
 
 
 def check_spark(spark: SparkSession) -> None:
@@ -133,18 +140,18 @@ def check_spark(spark: SparkSession) -> None:
             f"{needed}; this is Spark {version}, which has no {_REWRITER}: export with a "
             "newer Spark"
         ) from error
-    found = [
-        tuple(getParameterType.getName() for getParameterType in constructor.getParameterTypes())
+    signatures = [
+        tuple(parameter_type.getName() for parameter_type in constructor.getParameterTypes())
         for constructor in constructors
     ]
-    if _PARAMETERS not in found:
-        takes = " or ".join(f"({', '.join(types)})" for types in found)
+    if _PARAMETERS not in signatures:
+        takes = " or ".join(f"({', '.join(types)})" for types in signatures)
         raise MissingDependencyError(
             f"{needed}; this is Spark {version}, whose {_REWRITER} takes {takes}"
         )
 
 
-class _Given:
+class _RowSource:
     """The function that the rewriter calls for each store, a ``scala.Function1``.
 
     The JVM calls it in the thread that waits for the rewriter.
@@ -172,10 +179,14 @@ class _Given:
         key = StructType.fromJson(json.loads(read.schema().json()))[_KEY].dataType
         # The rewriter's rows must have the shuffle key, but the rewriter does not read it.
         whole = frame.select(F.lit(None).cast(key).alias(_KEY), *_COLUMNS)
-        wanted, found = read.schema().catalogString(), whole._jdf.schema().catalogString()
-        if wanted != found:
+        required_schema, frame_schema = (
+            read.schema().catalogString(),
+            whole._jdf.schema().catalogString(),
+        )
+        if required_schema != frame_schema:
             raise SchemaMismatchError(
-                f"{_named(self.store)} requires rows of {wanted}, not {found}"
+                f"{_describe_store(self.store)} requires rows of {required_schema}, not "
+                f"{frame_schema}"
             )
         # The result must have the schema of ``read``, because Spark also compares nullability.
         rows = whole._jdf.queryExecution().toRdd()
@@ -187,8 +198,8 @@ class _Given:
         implements: ClassVar = ["scala.Function1"]
 
 
-def _run(
-    session: Any, location: str, batch: int, skeleton: str, given: _Given
+def _run_rewriter(
+    session: Any, location: str, batch: int, skeleton: str, row_source: _RowSource
 ) -> Mapping[int, list[list[str]]] | None:
     jvm, java = session._jvm, session._jsparkSession
     some = jvm.scala.Option.apply
@@ -198,7 +209,7 @@ def _run(
         qualified = path.getFileSystem(conf).makeQualified(path).toString()
         state = jvm.org.apache.spark.sql.execution.streaming.state
         rewriter = state.StateRewriter(
-            *(java, batch, batch, qualified, conf, some(skeleton), some(given), some(None))
+            *(java, batch, batch, qualified, conf, some(skeleton), some(row_source), some(None))
         )
         ids = rewriter.run()
         if ids.isEmpty():
@@ -209,14 +220,20 @@ def _run(
             for operator in by_operator
         }
     except _ERRORS as error:
-        if isinstance(given.error, StateStoreError):
-            raise given.error from error
-        what = f"{_named(given.store)} of {location}" if given.store else location
-        cause = given.error or error
-        raise StorageError(f"Spark cannot write the state of {what}: {_brief(cause)}") from cause
+        if isinstance(row_source.error, StateStoreError):
+            raise row_source.error from error
+        what = (
+            f"{_describe_store(row_source.store)} of {location}" if row_source.store else location
+        )
+        cause = row_source.error or error
+        raise StorageError(
+            f"Spark cannot write the state of {what}: {_find_cause(cause)}"
+        ) from cause
 
 
-def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> dict[_Store, int]:
+def _copy_metadata(
+    spark: SparkSession, location: str, batch: int, folder: Path
+) -> dict[_Store, int]:
     """Copy the metadata and schemas of the state to ``folder``, with ``batch`` as committed.
 
     Returns:
@@ -231,73 +248,77 @@ def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> d
     wanted = [f"offsets/{batch}"]
     while listed.hasNext():
         name = root.toUri().relativize(listed.next().getPath().toUri()).getPath()
-        if _DESCRIBING & set(name.split("/")):
+        if _METADATA_FOLDERS & set(name.split("/")):
             wanted.append(name)
     for name in wanted:
-        target = hadoop.Path(_uri(folder / name))
+        target = hadoop.Path(_local_uri(folder / name))
         files.copyToLocalFile(False, hadoop.Path(root, name), target, True)  # True: no checksums
     commit = folder / "commits" / str(batch)
     commit.parent.mkdir()
     version = spark.conf.get(FORMAT_VERSION)
     commit.write_text(f"v{version}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
     _check_provider(folder / "offsets" / str(batch), location)
-    stores = spark.read.format("state-metadata").load(_uri(folder)).collect()
+    stores = spark.read.format("state-metadata").load(_local_uri(folder)).collect()
     return {(row.operatorId, row.stateStoreName): row.numPartitions for row in stores}
 
 
 def _check_provider(offsets: Path, location: str) -> None:
     conf = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1]).get("conf", {})
-    provider = provider_of(conf)
+    provider = provider_name(conf)
     if provider != "rocksdb":
         raise IncompatibleStateError(
             f"Spark's rewriter supports only RocksDB, but the provider in {location} is {provider}"
         )
 
 
-def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None:
-    if given == known:
+def _check_stores(passed: Set[_Store], known: Set[_Store], location: str) -> None:
+    if passed == known:
         return
-    has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
+    has, got = (
+        ", ".join(map(_describe_store, sorted(stores))) or "none" for stores in (known, passed)
+    )
     raise InvalidArgumentError(
         f"rows were passed for {got}, but the stores of {location} are {has}"
     )
 
 
-def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
+def _prepare_rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
     """Return the frame with its columns in order, as an RDD of its plan's rows."""
     if _FAMILY not in frame.columns:
         frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
     if not set(_COLUMNS) <= set(frame.columns):
-        wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
+        required, actual = ", ".join(_COLUMNS), ", ".join(frame.columns)
         raise SchemaMismatchError(
-            f"the rows for {_named(store)} must have the columns {wanted}, not {found}"
+            f"the rows for {_describe_store(store)} must have the columns {required}, not {actual}"
         )
     session: Any = frame.sparkSession
     ordered: Any = frame.select(*_COLUMNS)._jdf
     try:
         rows = ordered.queryExecution().toRdd()
-        found_partitions = int(rows.getNumPartitions())
+        partition_count = int(rows.getNumPartitions())
     except _ERRORS as error:
-        raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
-    if found_partitions not in (partitions, 1):  # 1 if an operator has no shuffle key
+        raise StorageError(
+            f"cannot read the rows for {_describe_store(store)}: {_find_cause(error)}"
+        ) from error
+    if partition_count not in (partitions, 1):  # 1 if an operator has no shuffle key
         raise ParallelismError(
-            f"{_named(store)} has {partitions} partitions, but its rows are in "
-            f"{found_partitions}: repartition them"
+            f"{_describe_store(store)} has {partitions} partitions, but its rows are in "
+            f"{partition_count}: repartition them"
         )
     java = session._jsparkSession
     return DataFrame(java.internalCreateDataFrame(rows, ordered.schema(), False), session)
 
 
-def _uri(path: Path) -> str:
+def _local_uri(path: Path) -> str:
     """Return Hadoop's URI of a local path, independent of its default; it does not unescape."""
     return f"file://{path}"
 
 
-def _named(store: _Store) -> str:
+def _describe_store(store: _Store) -> str:
     return f"operator {store[0]}, store {store[1]!r}"
 
 
-def _brief(error: BaseException) -> str:
+def _find_cause(error: BaseException) -> str:
     """Return the innermost cause in the JVM, or the first line of the error."""
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception

@@ -17,12 +17,12 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["encoded"]
+__all__ = ["encode_rows"]
 
 _PARTS: Final = ("key", "value")
 
 
-def encoded(frame: DataFrame) -> DataFrame:
+def encode_rows(frame: DataFrame) -> DataFrame:
     """Encode the keys and values of a state's rows as the bytes of Spark's state stores.
 
     The partitions and the order of their rows do not change. The bytes depend on the number, order
@@ -40,22 +40,22 @@ def encoded(frame: DataFrame) -> DataFrame:
         UnsupportedTypeError: One of them is not a struct.
     """
     for name in _PARTS:
-        _check(frame, name)
+        _check_struct(frame, name)
     rows = _as_unsafe_rows(frame)
-    others = [rows[_quoted(name)] for name in rows.columns if name not in _PARTS]
-    bytes_of = _bytes_of(frame.sparkSession)
-    return rows.select(*others, *(bytes_of(rows[name]).alias(f"{name}_bytes") for name in _PARTS))
+    others = [rows[_quote_name(name)] for name in rows.columns if name not in _PARTS]
+    to_bytes = _make_converter(frame.sparkSession)
+    return rows.select(*others, *(to_bytes(rows[name]).alias(f"{name}_bytes") for name in _PARTS))
 
 
-def _check(frame: DataFrame, name: str) -> None:
-    found = [field.dataType for field in frame.schema.fields if field.name == name]
-    if len(found) != 1:
+def _check_struct(frame: DataFrame, name: str) -> None:
+    column_types = [field.dataType for field in frame.schema.fields if field.name == name]
+    if len(column_types) != 1:
         columns = ", ".join(frame.columns) or "none"
         raise InvalidArgumentError(
             f"the rows of a state must have one column {name!r}; these have the columns: {columns}"
         )
-    if not isinstance(found[0], StructType):
-        text = found[0].simpleString()
+    if not isinstance(column_types[0], StructType):
+        text = column_types[0].simpleString()
         raise UnsupportedTypeError(f"the column {name!r} of a state must be a struct, not {text}")
 
 
@@ -71,7 +71,7 @@ def _as_unsafe_rows(frame: DataFrame) -> DataFrame:
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, schema, False), session)
 
 
-def _bytes_of(session: Any) -> Callable[[Column], Column]:
+def _make_converter(session: Any) -> Callable[[Column], Column]:
     """Return a function that converts a column of UnsafeRows to their bytes."""
     jvm = session._jvm
     expressions, types = (
@@ -87,13 +87,13 @@ def _bytes_of(session: Any) -> Callable[[Column], Column]:
         # No arguments and no argument types; null only for null input; deterministic.
         return invoke(target, method, returned, nothing, nothing, True, False, True)
 
-    def bytes_of(struct: Column) -> Column:
+    def to_bytes(struct: Column) -> Column:
         # The copy is necessary, because the row is a window into the row around it. It also changes
         # the type: only an UnsafeRow has getBytes(), and Spark declares a struct as InternalRow.
         copied = call(columns.expression(struct._jc), "copy", unsafe_row)
         return Column(columns.column(call(copied, "getBytes", binary)))
 
-    return bytes_of
+    return to_bytes
 
 
 def _scala_object(package: Any, name: str) -> Any:
@@ -101,5 +101,5 @@ def _scala_object(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

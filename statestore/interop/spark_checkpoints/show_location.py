@@ -9,15 +9,20 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from statestore.interop.spark_checkpoints.location import (
+    BatchPlan,
     CheckpointLocation,
     Operator,
-    Planned,
     StoreInfo,
-    provider_of,
+    provider_name,
     state_folder,
 )
-from statestore.interop.spark_checkpoints.operators import kind_of, problem_of
-from statestore.interop.spark_checkpoints.parts import StatePart, columns_of, parts_of, stored_rows
+from statestore.interop.spark_checkpoints.operators import find_operator_kind, find_problem
+from statestore.interop.spark_checkpoints.parts import (
+    StatePart,
+    list_parts,
+    map_columns,
+    read_stored_rows,
+)
 from statestore.interop.spark_checkpoints.state_reader import reading
 from statestore.storage import open_storage
 
@@ -119,21 +124,23 @@ def show_location(
         DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
         FormatVersionError: if another version of Spark wrote it.
     """
-    found = CheckpointLocation(open_storage(location, storage_options))
-    number = found.batch(batch)
-    plan, commit = found.plan(number), found.commit(number)
-    operators = found.operators(number)
+    query_location = CheckpointLocation(open_storage(location, storage_options))
+    number = query_location.batch(batch)
+    plan, commit = query_location.plan(number), query_location.commit(number)
+    operators = query_location.operators(number)
     total = sum(len(operator.stores) for operator in operators)
     shown, done = [], 0
     for operator in operators:
-        problem = problem_of(operator, plan.settings)
+        problem = find_problem(operator, plan.settings)
         stores = []
         for info in operator.stores:
             if on_progress is not None:
                 on_progress(done, total, f"{info.name} of operator {operator.number}")
             done += 1
-            stores.append(_store(spark, found, plan, operator, info, is_known=problem is None))
-        kind = kind_of(operator.name)
+            stores.append(
+                _show_store(spark, query_location, plan, operator, info, is_known=problem is None)
+            )
+        kind = find_operator_kind(operator.name)
         shown.append(
             ShownQueryOperator(
                 number=operator.number,
@@ -144,12 +151,12 @@ def show_location(
             )
         )
     return ShownLocation(
-        location=found.url,
-        query_id=found.query_id,
+        location=query_location.url,
+        query_id=query_location.query_id,
         batch=number,
-        kept=(found.committed[0], found.committed[-1]),
-        uncommitted=found.uncommitted,
-        provider=provider_of(plan.settings),
+        kept=(query_location.committed[0], query_location.committed[-1]),
+        uncommitted=query_location.uncommitted,
+        provider=provider_name(plan.settings),
         checkpoint_version=commit.version,
         watermark_ms=max(plan.watermark_ms, commit.next_watermark_ms),
         planned_at_ms=plan.planned_at_ms,
@@ -159,25 +166,27 @@ def show_location(
     )
 
 
-def _store(
+def _show_store(
     spark: SparkSession,
     location: CheckpointLocation,
-    plan: Planned,
+    plan: BatchPlan,
     operator: Operator,
     info: StoreInfo,
     *,
     is_known: bool,
 ) -> ShownStore:
     folder = state_folder(operator.number, info.name)
-    sizes = tuple(location.size_of(folder.format(at)) for at in range(info.partitions))
+    sizes = tuple(
+        location.folder_size(folder.format(partition)) for partition in range(info.partitions)
+    )
     if not is_known:
         return ShownStore(
             name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
         )
     with reading(spark, location, plan.number):
         whole, *views = (
-            _look(spark, location.spark_url, plan.number, part)
-            for part in parts_of(operator)
+            _show_part(spark, location.spark_url, plan.number, part)
+            for part in list_parts(operator)
             if part.store == info.name
         )
     return ShownStore(
@@ -191,10 +200,10 @@ def _store(
     )
 
 
-def _look(spark: SparkSession, url: str, batch: int, part: StatePart) -> ShownVariable:
+def _show_part(spark: SparkSession, url: str, batch: int, part: StatePart) -> ShownVariable:
     """Return the columns and row counts of a part of an operator."""
-    rows = stored_rows(spark, url, batch, part)
-    columns = columns_of(rows, part)
+    rows = read_stored_rows(spark, url, batch, part)
+    columns = map_columns(rows, part)
     counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
     return ShownVariable(
         name=part.state,
@@ -202,6 +211,6 @@ def _look(spark: SparkSession, url: str, batch: int, part: StatePart) -> ShownVa
         has_ttl=part.has_ttl,
         key=columns.key.simpleString(),
         value=columns.value.simpleString(),
-        rows=tuple(counts.get(at, 0) for at in range(part.partitions)),
+        rows=tuple(counts.get(partition, 0) for partition in range(part.partitions)),
         notes=columns.problems,
     )

@@ -56,12 +56,12 @@ def write_state(
     Raises:
         StorageError: if a file cannot be written.
     """
-    task = _write(storage, folder, version, provider)
+    task = _make_writer(storage, folder, version, provider)
     for failed in map_in_arrow(rows, task, "error binary").collect():
         raise pickle.loads(failed.error)
 
 
-def _write(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
+def _make_writer(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()
         context = TaskContext.get()
@@ -73,7 +73,9 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
             else:
                 name, encoding = f"{folder.format(number)}/{version}.changelog", _ENCODING
                 if version > 1:  # version 0 is always empty and needs no file
-                    storage.put_if_absent(f"{folder.format(number)}/{version - 1}.zip", _empty())
+                    storage.put_if_absent(
+                        f"{folder.format(number)}/{version - 1}.zip", _empty_database()
+                    )
             _write_file(storage, name, batches, encoding)
         except StateStoreError as error:  # returned as a row, so that the driver raises it
             yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
@@ -81,7 +83,7 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
     return write
 
 
-def _empty() -> bytes:
+def _empty_database() -> bytes:
     """Return the file of an empty RocksDB database."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
@@ -96,16 +98,16 @@ def _write_file(
     with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
         for batch in batches:
             if batch.num_rows:
-                compressed.write(_framed(batch.column(0), batch.column(1), encoding))
+                compressed.write(_frame_rows(batch.column(0), batch.column(1), encoding))
         compressed.write(_END)
 
 
-def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
+def _frame_rows(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
     """Return the rows in the format of the file: concatenated, with their lengths."""
-    before, empty = (pa.scalar(text, pa.large_binary()) for text in (encoding, b""))
+    prefix, empty = (pa.scalar(text, pa.large_binary()) for text in (encoding, b""))
     parts: list[pa.Array | pa.Scalar] = []
     for column in (keys, values):
-        parts += [_lengths(column, len(encoding)), before, column.cast(pa.large_binary())]
+        parts += [_encode_lengths(column, len(encoding)), prefix, column.cast(pa.large_binary())]
     joined = pc.binary_join_element_wise(*parts, empty)
     # The values of an array are contiguous, so the result is the slice from the first to the last.
     _, offsets, data = joined.buffers()
@@ -114,7 +116,7 @@ def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
     return data.slice(first, last - first)
 
 
-def _lengths(column: pa.Array, more: int) -> pa.Array:
+def _encode_lengths(column: pa.Array, more: int) -> pa.Array:
     """Return value lengths plus ``more`` as four bytes each, big-endian."""
     lengths = pc.binary_length(column).to_numpy(zero_copy_only=False) + more
     data = pa.py_buffer(lengths.astype(">i4").tobytes())

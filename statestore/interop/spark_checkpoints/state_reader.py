@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.format.digest import RowSet, combine
 from statestore.interop.spark_checkpoints.location import FORMAT_VERSION, CheckpointLocation
-from statestore.interop.spark_checkpoints.parts import Columns, reason_of
+from statestore.interop.spark_checkpoints.parts import Columns, first_error_line
 from statestore.rows.digests import rows_digest
 from statestore.spark.compat import refuse_connect
 from statestore.spark.session import hand_on
@@ -25,9 +25,9 @@ from statestore.spark.workers import warm_up_worker
 
 __all__ = [
     "ObservedState",
+    "observe_state",
     "reading",
-    "seen_in_spark",
-    "session_with",
+    "session_settings",
 ]
 
 # If this is on, Spark looks up each row of a changelog in RocksDB to count the rows.
@@ -52,18 +52,18 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
     _ = spark.streams  # starts the coordinator of state stores, which Spark's reader needs
     settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
-        with session_with(spark, settings):
+        with session_settings(spark, settings):
             yield
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
-            f"{reason_of(error)}. A file of it is missing or damaged; choose an older intact "
-            "micro-batch"
+            f"{first_error_line(error)}. A file of it is missing or damaged; choose an older "
+            "intact micro-batch"
         ) from error
 
 
 @contextmanager
-def session_with(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     """Change settings of a session within a block, and restore them afterwards."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
@@ -86,7 +86,7 @@ _OUTCOME = pa.schema(
         "misplaced": pa.int64(),
     }
 )
-_AS_SPARK_SAYS = "partition int, rows long, digest string, misplaced long"
+_OUTCOME_TYPES = "partition int, rows long, digest string, misplaced long"
 
 
 @dataclass(frozen=True)
@@ -101,24 +101,26 @@ class ObservedState:
     misplaced: int
 
 
-def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
+def observe_state(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
     """Read all rows of a store with Spark's reader, and count and digest them.
 
     Spark itself does not report rows in a wrong partition. It just finds no state for their keys.
     """
     partition = F.col("partition_id")
     misplaced = partition != columns.owner_in_spark(partitions)
-    found = map_in_arrow(columns.to_state(rows, partition, misplaced), _look, _AS_SPARK_SAYS)
+    outcomes = map_in_arrow(
+        columns.to_state(rows, partition, misplaced), _digest_batches, _OUTCOME_TYPES
+    )
     counts: dict[int, int] = {}
     digest = wrong = 0
-    for row in found.collect():
+    for row in outcomes.collect():
         counts[row.partition] = counts.get(row.partition, 0) + row.rows
         digest = combine((digest, int(row.digest)))
         wrong += row.misplaced
     return ObservedState(RowSet(sum(counts.values()), digest), counts, wrong)
 
 
-def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _digest_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count and digest the rows of each batch; all rows of a batch are in one state partition."""
     warm_up_worker()
     for batch in batches:

@@ -21,14 +21,14 @@ from statestore.interop.spark_checkpoints.operators import (
     ENCODING,
     NOT_REWRITTEN,
     PREFIXED,
-    kind_of,
+    find_operator_kind,
 )
 from statestore.interop.spark_checkpoints.parts import PartForm
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.variables import families_of, own_families
+from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 
-__all__ = ["StoreStates", "is_rewritten", "stores_of"]
+__all__ = ["StoreStates", "needs_rewriter", "select_stores"]
 
 State = tuple[ImportedStore, RestoredKeyedState]
 
@@ -40,29 +40,29 @@ class StoreStates:
     If ``variables`` is not empty, the store is rebuilt from the states of its variables instead.
     """
 
-    one: ImportedStore
+    imported: ImportedStore
     state: RestoredKeyedState
     variables: tuple[State, ...] = ()
 
     def rows(self, partitions: int) -> DataFrame:
         """Return its rows as Spark's bytes, with one Spark partition per state partition."""
-        columns = self.one.columns
+        columns = self.imported.columns
         if not self.variables:
             return columns.to_bytes(self.state.to_spark(), partitions)
         assert isinstance(columns, FamilyColumns)
         families = []
         for part, state in self.variables:
             assert isinstance(part.columns, StoreColumns)
-            families.append(families_of(part, part.columns, state.to_spark(), partitions))
-        return columns.in_place(reduce(DataFrame.union, families), partitions)
+            families.append(rebuild_families(part, part.columns, state.to_spark(), partitions))
+        return columns.partition_by_owner(reduce(DataFrame.union, families), partitions)
 
     @property
     def proofs(self) -> tuple[State, ...]:
         """The states that Spark must read back, row by row."""
-        return self.variables or ((self.one, self.state),)
+        return self.variables or ((self.imported, self.state),)
 
 
-def stores_of(
+def select_stores(
     restored: RestoredCheckpoint, record: QueryRecord, provider: Provider
 ) -> tuple[StoreStates, ...]:
     """Return the stores of a query's operators.
@@ -73,11 +73,13 @@ def stores_of(
             rebuilt.
     """
     return tuple(
-        _store(restored, record, store, provider) for store in record.stores if not store.is_view
+        _select_store(restored, record, store, provider)
+        for store in record.stores
+        if not store.is_view
     )
 
 
-def is_rewritten(record: QueryRecord, provider: Provider) -> bool:
+def needs_rewriter(record: QueryRecord, provider: Provider) -> bool:
     """Return whether only Spark's own rewriter can write the state.
 
     This is the case for RocksDB, if keys have a special encoding for scans, or if each file has an
@@ -87,38 +89,44 @@ def is_rewritten(record: QueryRecord, provider: Provider) -> bool:
         return False
     if record.commit_version != "1":
         return True
-    kinds = ((store.operator_name, kind_of(store.operator_name)) for store in record.stores)
+    kinds = (
+        (store.operator_name, find_operator_kind(store.operator_name)) for store in record.stores
+    )
     return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
 
 
-def _store(
-    restored: RestoredCheckpoint, record: QueryRecord, one: ImportedStore, provider: Provider
+def _select_store(
+    restored: RestoredCheckpoint, record: QueryRecord, store: ImportedStore, provider: Provider
 ) -> StoreStates:
-    kind = kind_of(one.operator_name)
-    if is_rewritten(record, provider) and one.operator_name in NOT_REWRITTEN:
+    kind = find_operator_kind(store.operator_name)
+    if needs_rewriter(record, provider) and store.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             "Spark's own rewriter, which writes RocksDB for this query, does not support "
-            f"operator {one.uid}: export with provider hdfs"
+            f"operator {store.uid}: export with provider hdfs"
         )
     if provider == "hdfs" and kind is not None and kind.has_variables:
         raise UnsupportedTypeError(
-            f"Spark supports operator {one.uid} only with provider rocksdb: export with that "
+            f"Spark supports operator {store.uid} only with provider rocksdb: export with that "
             "provider"
         )
-    state = restored.keyed(one.uid, one.state)
-    variables = _changed(restored, record, one, state) if one.form is PartForm.FAMILIES else ()
+    state = restored.keyed(store.uid, store.state)
+    variables = (
+        _find_changed_variables(restored, record, store, state)
+        if store.form is PartForm.FAMILIES
+        else ()
+    )
     if variables:
-        return StoreStates(one, state, variables)
-    if not one.columns.is_typed and state.contents() != one.contents:
+        return StoreStates(store, state, variables)
+    if not store.columns.is_typed and state.contents() != store.contents:
         raise UnsupportedTypeError(
-            f"state {one.state!r} of operator {one.uid!r} is kept as Spark's bytes "
-            f"({one.columns.problems[0]}), and its rows have changed since the import. Export "
+            f"state {store.state!r} of operator {store.uid!r} is kept as Spark's bytes "
+            f"({store.columns.problems[0]}), and its rows have changed since the import. Export "
             "a checkpoint in which they are unchanged"
         )
-    return StoreStates(one, state)
+    return StoreStates(store, state)
 
 
-def _changed(
+def _find_changed_variables(
     restored: RestoredCheckpoint,
     record: QueryRecord,
     store: ImportedStore,
@@ -126,11 +134,13 @@ def _changed(
 ) -> tuple[State, ...]:
     """Return the variables of a transformWithState if one was changed, otherwise nothing."""
     variables = tuple(
-        (one, restored.keyed(one.uid, one.state))
-        for one in record.stores
-        if one.is_view and one.operator == store.operator
+        (variable, restored.keyed(variable.uid, variable.state))
+        for variable in record.stores
+        if variable.is_view and variable.operator == store.operator
     )
-    changed = [one.state for one, state in variables if state.contents() != one.contents]
+    changed = [
+        variable.state for variable, state in variables if state.contents() != variable.contents
+    ]
     if not changed:
         return ()
     what = f"state {changed[0]!r} of operator {store.uid!r} was changed since its import, and"
@@ -140,9 +150,9 @@ def _changed(
             f"{what} Spark stores its variables as {encoding}, which cannot be written. "
             "Export a checkpoint in which the state is unchanged"
         )
-    known = frozenset().union(*(own_families(one) for one, _ in variables))
-    found = {row[0] for row in families.to_spark().select(FAMILY).distinct().collect()}
-    for family in sorted(found - known):
+    known = frozenset().union(*(family_names(variable) for variable, _ in variables))
+    present = {row[0] for row in families.to_spark().select(FAMILY).distinct().collect()}
+    for family in sorted(present - known):
         raise UnsupportedTypeError(
             f"{what} family {family!r} of its store has no state of its own, so the store "
             "cannot be rebuilt. Export a checkpoint in which the state is unchanged"

@@ -36,7 +36,7 @@ class Target:
         """
         if not self.storage.is_empty():
             if CheckpointLocation(self.storage).is_unfinished:
-                raise self._under_way()
+                raise self._other_export_error()
             raise InvalidArgumentError(
                 f"{self.storage.url} is not empty; choose a new folder for the exported query state"
             )
@@ -55,7 +55,7 @@ class Target:
         changed.
         """
         if not self.storage.put_if_absent(self._marker, _NOTE):
-            raise self._under_way()
+            raise self._other_export_error()
         if self.storage.list("") != (self._marker,):
             self.storage.delete(self._marker)
             raise CommitConflictError(
@@ -82,7 +82,7 @@ class Target:
         # greater than necessary, because Spark counts the missing numbers before it.
         return f"offsets/{self.batch + 2}"
 
-    def _under_way(self) -> CommitConflictError:
+    def _other_export_error(self) -> CommitConflictError:
         return CommitConflictError(
             f"another export to {self.storage.url} is running or did not finish. If none is "
             "running, delete the folder and export again"

@@ -32,16 +32,16 @@ from pyspark.sql import functions as F
 from statestore.interop.spark_checkpoints.columns import KEY_BYTES, VALUE_BYTES, StoreColumns
 from statestore.interop.spark_checkpoints.families import FAMILY, OWNER, POSITION
 from statestore.interop.spark_checkpoints.parts import PartForm, StatePart
-from statestore.interop.spark_checkpoints.rows import encoded
+from statestore.interop.spark_checkpoints.rows import encode_rows
 
-__all__ = ["families_of", "own_families"]
+__all__ = ["family_names", "rebuild_families"]
 
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
 _GROUP, _ENTRY, _VALUE = "grouping_key", "entry", "value"
 
 
-def own_families(part: StatePart) -> frozenset[str]:
+def family_names(part: StatePart) -> frozenset[str]:
     """Return the names of all families that can contain rows of a variable."""
     name = part.variable
     if part.form is PartForm.TIMERS:
@@ -49,7 +49,7 @@ def own_families(part: StatePart) -> frozenset[str]:
     return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
 
 
-def families_of(
+def rebuild_families(
     part: StatePart, columns: StoreColumns, rows: DataFrame, partitions: int
 ) -> DataFrame:
     """Return the rows of all families of a variable, from the rows of its state.
@@ -58,7 +58,7 @@ def families_of(
     partition of a row, replaces the key columns.
     """
     structs = columns.to_structs(rows, columns.owner(partitions).alias(OWNER))
-    names = [f"f{at}" for at in range(len(columns.key))]
+    names = [f"f{index}" for index in range(len(columns.key))]
     group = [F.col("key")[name] for name in (names if columns.entry is None else names[:-1])]
     parts = structs.select(
         OWNER,
@@ -66,33 +66,35 @@ def families_of(
         (F.lit(None) if columns.entry is None else F.col("key")[names[-1]]).alias(_ENTRY),
         _VALUE,
     )
-    return reduce(DataFrame.union, _families(part, len(columns.value), parts))
+    return reduce(DataFrame.union, _build_families(part, len(columns.value), parts))
 
 
-def _families(part: StatePart, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
+def _build_families(part: StatePart, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
     name, group, entry, value = part.variable, F.col(_GROUP), F.col(_ENTRY), F.col(_VALUE)
     if part.form is PartForm.TIMERS:
-        yield _family(rows, name, F.struct(group, entry), _nothing())
-        yield _family(rows, name.replace(_TO_TIME, _TO_KEY), F.struct(entry, group), _nothing())
+        yield _build_family(rows, name, F.struct(group, entry), _null_struct())
+        yield _build_family(
+            rows, name.replace(_TO_TIME, _TO_KEY), F.struct(entry, group), _null_struct()
+        )
         return
     ends = value[f"f{fields - 1}"]
     if part.has_ttl:
-        value = F.struct(F.struct(*(value[f"f{at}"] for at in range(fields - 1))), ends)
+        value = F.struct(F.struct(*(value[f"f{index}"] for index in range(fields - 1))), ends)
     if part.form is PartForm.LIST:
-        own = _family(rows, name, group, value, entry)
+        own = _build_family(rows, name, group, value, entry)
         yield own
-        yield from _of_lists(part, rows, ends)
+        yield from _build_list_families(part, rows, ends)
         return
     key = group if part.form is PartForm.VALUE else F.struct(group, entry)
-    yield _family(rows, name, key, value)
+    yield _build_family(rows, name, key, value)
     if part.has_ttl:
-        yield _family(rows, f"{_TTL}{name}", F.struct(ends, key), _nothing())
+        yield _build_family(rows, f"{_TTL}{name}", F.struct(ends, key), _null_struct())
 
 
-def _of_lists(part: StatePart, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
+def _build_list_families(part: StatePart, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
     """Yield the families with one row per list: lengths and earliest expiration times."""
     # Group by the bytes of the key: -0.0 and 0.0 are different keys, but equal in an aggregation.
-    keys = encoded(
+    keys = encode_rows(
         rows.select(OWNER, _GROUP, ends.alias("ends"), F.col(_GROUP).alias("key"), _VALUE)
     )
     lists = keys.groupBy(KEY_BYTES).agg(
@@ -103,22 +105,24 @@ def _of_lists(part: StatePart, rows: DataFrame, ends: Column) -> Iterator[DataFr
     )
     name, group, count = part.variable, F.col(_GROUP), F.struct("count")
     if not part.has_ttl:
-        yield _family(lists, f"{_ROWS}{name}", group, count)
+        yield _build_family(lists, f"{_ROWS}{name}", group, count)
         return
     first = F.col("ends")
-    yield _family(lists, f"{_COUNT}{name}", group, count)
-    yield _family(lists, f"{_FIRST}{name}", group, F.struct(first))
-    yield _family(lists, f"{_TTL}{name}", F.struct(first, group), _nothing())
+    yield _build_family(lists, f"{_COUNT}{name}", group, count)
+    yield _build_family(lists, f"{_FIRST}{name}", group, F.struct(first))
+    yield _build_family(lists, f"{_TTL}{name}", F.struct(first, group), _null_struct())
 
 
-def _nothing() -> Column:
+def _null_struct() -> Column:
     """Return the value of a row whose data is all in its key."""
     return F.struct(F.lit(None))
 
 
-def _family(
+def _build_family(
     rows: DataFrame, name: str, key: Column, value: Column, position: Column | None = None
 ) -> DataFrame:
-    at = F.lit(0) if position is None else position
-    found = encoded(rows.select(OWNER, at.alias(POSITION), key.alias("key"), value.alias("value")))
-    return found.select(OWNER, F.lit(name).alias(FAMILY), KEY_BYTES, POSITION, VALUE_BYTES)
+    position_column = F.lit(0) if position is None else position
+    encoded_rows = encode_rows(
+        rows.select(OWNER, position_column.alias(POSITION), key.alias("key"), value.alias("value"))
+    )
+    return encoded_rows.select(OWNER, F.lit(name).alias(FAMILY), KEY_BYTES, POSITION, VALUE_BYTES)

@@ -34,9 +34,9 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import import_checkpoint
 from statestore.interop.spark_checkpoints.location import CheckpointLocation
-from statestore.interop.spark_checkpoints.parts import columns_of, parts_of, stored_rows
+from statestore.interop.spark_checkpoints.parts import list_parts, map_columns, read_stored_rows
 from statestore.interop.spark_checkpoints.state_files import Provider
-from statestore.interop.spark_checkpoints.state_reader import reading, seen_in_spark
+from statestore.interop.spark_checkpoints.state_reader import observe_state, reading
 from statestore.interop.spark_checkpoints.target import Target
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -479,9 +479,9 @@ def misplaced(kept: Kept, target: Path) -> int:
     location = CheckpointLocation(LocalStorage(str(target)))
     (operator,) = location.operators(3)
     with reading(kept.spark, location, 3):
-        (part,) = parts_of(operator)
-        rows = stored_rows(kept.spark, location.spark_url, 3, part)
-        return seen_in_spark(rows, columns_of(rows, part), 3).misplaced
+        (part,) = list_parts(operator)
+        rows = read_stored_rows(kept.spark, location.spark_url, 3, part)
+        return observe_state(rows, map_columns(rows, part), 3).misplaced
 
 
 @pytest.mark.usefixtures("untouched")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.spark_checkpoints.rows import encoded
+from statestore.interop.spark_checkpoints.rows import encode_rows
 from tests.interop.spark_checkpoints.queries import QUERIES, events, run, settings
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def test_bytes_equal_those_of_the_store(spark: SparkSession, checkpoints: Path, 
         kept = pairs(state(spark, checkpoints / kind, store, raw=True))
         typed = state(spark, checkpoints / kind, store)
         assert kept
-        assert pairs(encoded(typed)) == kept
-        assert pairs(encoded(rebuilt(typed))) == kept
+        assert pairs(encode_rows(typed)) == kept
+        assert pairs(encode_rows(rebuilt(typed))) == kept
 
 
 @pytest.mark.parametrize("kind", ["agg", "nested", "join"])
@@ -91,7 +91,7 @@ def test_bytes_survive_a_table(
         renamed = [F.col(part).cast(of).alias(part) for part, of in names.items()]
         typed.select(*renamed).write.parquet(path)
         kept = pairs(state(spark, checkpoints / kind, store, raw=True))
-        assert sorted(pairs(encoded(spark.read.parquet(path)))) == sorted(kept)
+        assert sorted(pairs(encode_rows(spark.read.parquet(path)))) == sorted(kept)
 
 
 def storable(struct: T.DataType) -> T.StructType:
@@ -126,15 +126,15 @@ def test_every_type_in_every_spark_mode(spark: SparkSession, conf: dict[str, str
     whole = spark.range(20).repartition(4).selectExpr("id", f"struct({', '.join(fields)}) as value")
     frame = whole.withColumn("key", F.struct())
     with settings(spark, conf):
-        rows = sorted((row.id, bytes(row.value_bytes)) for row in encoded(frame).collect())
+        rows = sorted((row.id, bytes(row.value_bytes)) for row in encode_rows(frame).collect())
     assert [number for number, _ in rows] == list(range(20))
     width = 8 + 8 * len(fields)
     assert {len(value) % 8 for _, value in rows} == {0}
     assert min(len(value) for _, value in rows) > width
     assert [int.from_bytes(value[8:16], "little") for _, value in rows] == list(range(1, 21))
     again = rebuilt_without_intervals(frame)
-    assert sorted(pairs(encoded(again))) == sorted(
-        pairs(encoded(frame.withColumn("value", F.col("value").dropFields("q"))))
+    assert sorted(pairs(encode_rows(again))) == sorted(
+        pairs(encode_rows(frame.withColumn("value", F.col("value").dropFields("q"))))
     )
 
 
@@ -146,7 +146,7 @@ def rebuilt_without_intervals(frame: DataFrame) -> DataFrame:
 def test_more_fields_than_one_method_of_code_has(spark: SparkSession) -> None:
     value = F.struct(*(F.lit(n).alias(f"f{n}") for n in range(300)))
     frame = spark.range(1).select(F.struct("id").alias("key"), value.alias("value"))
-    ((_, found),) = pairs(encoded(frame))
+    ((_, found),) = pairs(encode_rows(frame))
     assert [int.from_bytes(found[40 + 8 * n : 48 + 8 * n], "little") for n in range(300)] == list(
         range(300)
     )
@@ -159,7 +159,7 @@ def test_partitions_order_and_other_columns_stay(spark: SparkSession) -> None:
         F.struct("id").alias("key"),
         "id",
     )
-    found = encoded(frame)
+    found = encode_rows(frame)
     assert found.columns == ["a.b`c", "id", "key_bytes", "value_bytes"]
     assert found.rdd.getNumPartitions() == 5
     rows = found.withColumn("now", F.spark_partition_id()).collect()
@@ -169,7 +169,7 @@ def test_partitions_order_and_other_columns_stay(spark: SparkSession) -> None:
 
 def test_a_null_struct_stays_null(spark: SparkSession) -> None:
     frame = spark.sql("select cast(null as struct<x: int>) as value, named_struct('x', 1) as key")
-    (row,) = encoded(frame).collect()
+    (row,) = encode_rows(frame).collect()
     assert row.value_bytes is None
     assert row.key_bytes is not None
 
@@ -178,7 +178,7 @@ def test_a_null_struct_stays_null(spark: SparkSession) -> None:
 def test_key_and_value_are_required(spark: SparkSession, columns: list[str]) -> None:
     frame = spark.range(1).select(*(F.struct("id").alias(name) for name in columns))
     with pytest.raises(InvalidArgumentError, match=r"one column '(key|value)'"):
-        encoded(frame)
+        encode_rows(frame)
 
 
 def test_key_and_value_are_structs(spark: SparkSession) -> None:
@@ -186,4 +186,4 @@ def test_key_and_value_are_structs(spark: SparkSession) -> None:
     with pytest.raises(
         UnsupportedTypeError, match=r"'value' of a state must be a struct, not bigint"
     ):
-        encoded(frame)
+        encode_rows(frame)

@@ -17,7 +17,7 @@ from statestore.interop.spark_checkpoints.columns import StoreColumns
 from statestore.interop.spark_checkpoints.export_state import export_checkpoint
 from statestore.interop.spark_checkpoints.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark_checkpoints.show_location import show_location
-from statestore.interop.spark_checkpoints.variables import families_of, own_families
+from statestore.interop.spark_checkpoints.variables import family_names, rebuild_families
 from tests.interop.spark_checkpoints.processors import DAY
 from tests.interop.spark_checkpoints.queries import (
     NO_DATA_BATCHES,
@@ -221,9 +221,9 @@ def test_column_families_are_generated_like_sparks(taken: Taken) -> None:
     for part in taken.second.record.stores:
         if isinstance(part.columns, StoreColumns):
             rows = restored.keyed(UID, part.state).to_spark()
-            for row in families_of(part, part.columns, rows, 2).collect():
+            for row in rebuild_families(part, part.columns, rows, 2).collect():
                 owner, family, *rest = row
-                assert family in own_families(part)
+                assert family in family_names(part)
                 made.setdefault(family, []).append((owner, *rest))
     (raw, *_) = taken.second.record.stores
     stored: dict[str, list[tuple[Any, ...]]] = {}
