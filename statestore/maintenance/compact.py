@@ -131,17 +131,20 @@ def compact(
     file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
     catalog, only = deriver.catalog, wanted.only
-    manifest, seen = deriver.load_source(checkpoint)
-    plans = [_Plan.of(entry, wanted, only) for entry in _chosen(manifest, wanted)]
+    manifest, newest_id = deriver.load_source(checkpoint)
+    plans = [
+        _CompactionPlan.from_entry(entry, wanted, only)
+        for entry in _select_entries(manifest, wanted)
+    ]
     done = [plan.entry for plan in plans]
     new = None
     if any(plan.steps for plan in plans) and not dry_run:
-        with deriver.begin(manifest, seen=seen) as writer:
+        with deriver.begin(manifest, newest_id=newest_id) as writer:
             number, _ = writer.planned
             compactor = Compactor(catalog.storage, number, deriver.parquet, now_ms)
             with writer.compacting():
-                done = _compacted(compactor, plans, writer, progress)
-            carry_others(writer, manifest, {(one.state.uid, one.state.name) for one in done})
+                done = _compact_states(compactor, plans, writer, progress)
+            carry_others(writer, manifest, {(entry.state.uid, entry.state.name) for entry in done})
             writer.record_origin(_origin(manifest, wanted, plans))
         new = writer.id
     return CompactReport(
@@ -157,7 +160,7 @@ def compact(
     )
 
 
-def _chosen(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
+def _select_entries(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
     """Return the requested states that have layers.
 
     Raises StateNotFoundError if no state matches.
@@ -180,7 +183,7 @@ def _chosen(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _CompactionPlan:
     """The compaction of one state: fold spans, then merge the newest remaining layers."""
 
     entry: KeyedEntry
@@ -190,7 +193,9 @@ class _Plan:
     rows_read: int
 
     @classmethod
-    def of(cls, entry: KeyedEntry, wanted: CompactRequest, only: KeyGroupRange | None) -> _Plan:
+    def from_entry(
+        cls, entry: KeyedEntry, wanted: CompactRequest, only: KeyGroupRange | None
+    ) -> _CompactionPlan:
         ages = wanted.everything and entry.state.ttl is not None
         known = [span for span in spans_of(entry) if span.changed_rows or (ages and span.rows)]
         if not wanted.everything:
@@ -198,7 +203,11 @@ class _Plan:
             known = [span for span in known if span.key_groups in due]
         spans = [span for span in known if only is None or span.key_groups.intersect(only)]
         folded = [span.key_groups for span in spans]
-        left = [one for layer in entry.layers if (one := live_without(layer, folded)) is not None]
+        left = [
+            remaining
+            for layer in entry.layers
+            if (remaining := live_without(layer, folded)) is not None
+        ]
         merged = 0
         if only is None and not wanted.everything:
             merged = layers_to_merge(replace(entry, layers=tuple(left)), wanted.rule)
@@ -234,9 +243,9 @@ def _live_rows(layer: Layer) -> int:
     return live_rows(layer, KeyGroupRange.every(layer.entry.state.max_parallelism))
 
 
-def _compacted(
+def _compact_states(
     compactor: Compactor,
-    plans: Sequence[_Plan],
+    plans: Sequence[_CompactionPlan],
     writer: CheckpointWriter,
     progress: Callable[[int, int], None],
 ) -> list[KeyedEntry]:
@@ -261,7 +270,9 @@ def _compacted(
     return done
 
 
-def _origin(manifest: Manifest, wanted: CompactRequest, plans: Sequence[_Plan]) -> dict[str, Any]:
+def _origin(
+    manifest: Manifest, wanted: CompactRequest, plans: Sequence[_CompactionPlan]
+) -> dict[str, Any]:
     """Return the ``origin`` that the new manifest records."""
     return {
         "command": "compact",

@@ -104,31 +104,31 @@ def copy(
     if name is not None:
         check_savepoint_name(name)
     manifest = source.load(checkpoint)
-    making = _begun(source, target, deriver, table_format, layout, dry_run)
+    making = _open_target(source, target, deriver, table_format, layout, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
-    found = new_id is not None
+    is_copied = new_id is not None
     if making is not None:
         _refuse_taken_name(making.catalog, name, new_id)
-        if not found:
+        if not is_copied:
             _refuse_other_keys(making.catalog, manifest)
     files = data_files(manifest)
-    work = FileCopy(source.storage, target, progress, () if found else files, linked=linked)
-    if making is not None and not found:
-        work.learn(making.catalog)
+    work = FileCopy(source.storage, target, progress, () if is_copied else files, linked=linked)
+    if making is not None and not is_copied:
+        work.index_kept_files(making.catalog)
     if dry_run:
-        work.look()
+        work.count_missing()
     elif making is not None:
         if new_id is None:
-            new_id = _make(making, manifest, work, name)
+            new_id = _copy_and_commit(making, manifest, work, name)
         if name is not None:
-            _keep(making.catalog, name, new_id)
+            _put_savepoint(making.catalog, name, new_id)
     return CopiedCheckpoint(
         store=source.storage.url,
         target=target.url,
         dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
         new_id=new_id,
-        found=found,
+        found=is_copied,
         savepoint=name,
         files=len(files),
         size_bytes=sum(file.handle.size_bytes for file in files),
@@ -138,7 +138,7 @@ def copy(
     )
 
 
-def _begun(
+def _open_target(
     source: Catalog,
     target: Storage,
     deriver: Callable[[Catalog], Deriver],
@@ -166,13 +166,15 @@ def _begun(
     return deriver(catalog)
 
 
-def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None) -> int:
+def _copy_and_commit(
+    deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None
+) -> int:
     """Copy the files that the target lacks, and commit; return the id of the new checkpoint."""
-    with deriver.begin(manifest, seen=None) as writer:
+    with deriver.begin(manifest, newest_id=None) as writer:
         names = work.copy(writer.planned[0])
         table_format = deriver.catalog.table_format(None)
         for entry in manifest.entries:
-            writer.collected.carry_entry(_moved(entry, names, table_format))
+            writer.collected.carry_entry(_relocate_entry(entry, names, table_format))
         origin: dict[str, object] = {
             "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,
@@ -184,7 +186,7 @@ def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str |
     return writer.id
 
 
-def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
+def _relocate_entry(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
     """Return a state as the target stores it.
 
     Its files have their new names. It has no table version yet, and no copies in a local cache.
@@ -193,11 +195,11 @@ def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
     if not isinstance(entry, KeyedEntry):
         handles = (replace(handle, path=names[table.name_of(handle)]) for handle in entry.handles)
         return replace(entry, table=table, handles=tuple(handles))
-    layers = (replace(layer, entry=_renamed(layer.entry, names)) for layer in entry.layers)
-    return replace(_renamed(entry, names), table=table, layers=tuple(layers))
+    layers = (replace(layer, entry=_rename_files(layer.entry, names)) for layer in entry.layers)
+    return replace(_rename_files(entry, names), table=table, layers=tuple(layers))
 
 
-def _renamed(entry: KeyedEntry, names: Mapping[str, str]) -> KeyedEntry:
+def _rename_files(entry: KeyedEntry, names: Mapping[str, str]) -> KeyedEntry:
     folder = entry.table.path
     handles = (replace(h, path=names[f"{folder}/{h.path}"], host="") for h in entry.handles)
     return replace(entry, handles=tuple(handles))
@@ -215,44 +217,44 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
             origin = target.load_header(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):
             continue  # collected since it was listed, or unreadable
-        told = (origin.get("store"), origin.get("checkpoint"))
+        source_id = (origin.get("store"), origin.get("checkpoint"))
         brought = origin.get("command") in ("copy", "fork")
-        if brought and told == (manifest.store_id, manifest.checkpoint_id):
-            if _is_of(manifest, origin):
+        if brought and source_id == (manifest.store_id, manifest.checkpoint_id):
+            if _is_copy_of(manifest, origin):
                 return number
             others.append((number, origin))
     if others:
-        raise _other(target, manifest, *others[0])
+        raise _other_source_error(target, manifest, *others[0])
     return None
 
 
-def _is_of(manifest: Manifest, origin: Mapping[str, Any]) -> bool:
+def _is_copy_of(manifest: Manifest, origin: Mapping[str, Any]) -> bool:
     """Return whether the copied checkpoint is this one.
 
     Older releases did not record the writer.
     """
     writer = origin.get("writer", manifest.writer.token)
-    told = writer, origin.get("created_at_ms")
-    return told == (manifest.writer.token, manifest.created_at_ms)
+    recorded = writer, origin.get("created_at_ms")
+    return recorded == (manifest.writer.token, manifest.created_at_ms)
 
 
-def _other(
+def _other_source_error(
     target: Catalog, manifest: Manifest, number: int, origin: Mapping[str, Any]
 ) -> InvalidArgumentError:
     which, where = f"checkpoint {manifest.checkpoint_id}", target.storage.url
     return InvalidArgumentError(
         f"{where} already has a copy of another {which} of store {manifest.store_id}: its "
         f"checkpoint {number} was copied from the {which} that writer "
-        f"{origin.get('writer', 'unknown')} made at {_time(origin.get('created_at_ms'))}, but "
+        f"{origin.get('writer', 'unknown')} made at {_time_text(origin.get('created_at_ms'))}, but "
         f"the one to copy was made by writer {manifest.writer.token} ({manifest.writer.name}) "
-        f"at {_time(manifest.created_at_ms)}. The store's files were probably copied or "
+        f"at {_time_text(manifest.created_at_ms)}. The store's files were probably copied or "
         "restored from a backup, and both stores were then written. Copy to another store, "
         f"or remove the existing copy first (expire checkpoint {number} of {where}, and "
         "delete the savepoints that keep it)"
     )
 
 
-def _time(at_ms: object) -> str:
+def _time_text(at_ms: object) -> str:
     if not isinstance(at_ms, int):
         return "an unknown time"
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -290,7 +292,7 @@ def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
                 )
 
 
-def _keep(target: Catalog, name: str, number: int) -> None:
+def _put_savepoint(target: Catalog, name: str, number: int) -> None:
     savepoint = Savepoint(name, number, time.time_ns() // 1_000_000)
     if number not in {s.checkpoint_id for s in target.holds.savepoints() if s.name == name}:
         target.holds.put_savepoint(savepoint, visible=lambda: target.check_visible(number))
@@ -353,8 +355,8 @@ def _refuse_taken(target: Storage) -> None:
         )
 
 
-def _is_same_place(one: Storage, other: Storage) -> bool:
+def _is_same_place(first: Storage, second: Storage) -> bool:
     """Return whether two storages are the same folder, by URL or by real path."""
-    paths = [storage.native_path("") for storage in (one, other)]
+    paths = [storage.native_path("") for storage in (first, second)]
     real = [None if path is None else Path(path).resolve() for path in paths]
-    return one.url == other.url or (real[0] is not None and real[0] == real[1])
+    return first.url == second.url or (real[0] is not None and real[0] == real[1])

@@ -24,7 +24,7 @@ from statestore.errors import (
 )
 from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
-from statestore.maintenance.derive import Holding, new_name
+from statestore.maintenance.derive import StoredFileIndex, new_name
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.storage.local import can_link, link
@@ -53,10 +53,10 @@ class CopiedFile:
 
 def data_files(manifest: Manifest) -> tuple[CopiedFile, ...]:
     """Return the data files that a checkpoint names, each once."""
-    found = [
+    files = [
         CopiedFile(part.table.path, handle) for part in manifest.parts for handle in part.handles
     ]
-    return tuple({file.name: file for file in found}.values())
+    return tuple({file.name: file for file in files}.values())
 
 
 @dataclass
@@ -71,13 +71,13 @@ class FileCopy:
     copied_bytes: int = 0
     linked: bool = False
     _done: int = 0
-    _there: Holding = field(init=False)
+    _target_files: StoredFileIndex = field(init=False)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """List the target folders of the files."""
         tables = [] if self._shares else sorted({file.table for file in self.files})
-        self._there = Holding(self.target, tables)
+        self._target_files = StoredFileIndex(self.target, tables)
 
     @property
     def total(self) -> int:
@@ -88,22 +88,22 @@ class FileCopy:
     def _shares(self) -> bool:
         return self.linked and can_link(self.source, self.target)
 
-    def learn(self, target: Catalog) -> None:
+    def index_kept_files(self, target: Catalog) -> None:
         """Record which files the target's checkpoints name, so that they are named again."""
         for number in () if self._shares else target.checkpoint_ids():
             try:
-                self._there.add_kept(target.manifest(number))
+                self._target_files.add_kept(target.manifest(number))
             except (CheckpointNotFoundError, MalformedManifestError):
                 continue  # its files are copied
 
-    def look(self) -> None:
+    def count_missing(self) -> None:
         """Count the files that would be copied.
 
         For a file that is already there, only the length is compared.
         """
         for file in () if self._shares else self.files:
-            there = self._there.kept(file.name, file.handle)
-            if there is None and not self._there.left(file.name, file.handle):
+            there = self._target_files.find_kept(file.name, file.handle)
+            if there is None and not self._target_files.find_leftovers(file.name, file.handle):
                 self.copied_files += 1
                 self.copied_bytes += file.handle.size_bytes
 
@@ -115,9 +115,9 @@ class FileCopy:
         """
         self.progress(0, self.total)
         with ThreadPoolExecutor(max_workers=_COPIERS) as pool:
-            under_way = [pool.submit(self._bring, file, number) for file in self.files]
+            under_way = [pool.submit(self._copy_file, file, number) for file in self.files]
             try:
-                names = [one.result() for one in under_way]
+                names = [transfer.result() for transfer in under_way]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -129,27 +129,27 @@ class FileCopy:
             for file, name in zip(self.files, names, strict=True)
         }
 
-    def _bring(self, file: CopiedFile, number: int) -> str:
+    def _copy_file(self, file: CopiedFile, number: int) -> str:
         """Bring one file; return its name in the target."""
-        if self.linked and (shared := self._linked(file, number)):
+        if self.linked and (shared := self._link_file(file, number)):
             return shared
-        kept = self._there.kept(file.name, file.handle)
-        if kept is not None and self._holds(kept, file):
+        kept = self._target_files.find_kept(file.name, file.handle)
+        if kept is not None and self._has_same_content(kept, file):
             self._advance(file.handle.size_bytes)
             return kept
-        for left in self._there.left(file.name, file.handle):
-            if renewed := self._renewed(left, file, number):
+        for left in self._target_files.find_leftovers(file.name, file.handle):
+            if renewed := self._renew_file(left, file, number):
                 self._advance(file.handle.size_bytes)
                 return renewed
-        return self._written(file, number)
+        return self._stream_file(file, number)
 
-    def _linked(self, file: CopiedFile, number: int) -> str | None:
+    def _link_file(self, file: CopiedFile, number: int) -> str | None:
         """Hard-link a file of the source; check its length only, and read no byte."""
-        name = _new(file, number)
+        name = _new_path(file, number)
         try:
             shared = link(self.source, file.name, self.target, name)
         except FileNotFoundError as error:
-            raise _missing(self.source, file.name) from error
+            raise _missing_file_error(self.source, file.name) from error
         try:
             if not shared or self.target.size(name) != file.handle.size_bytes:
                 return None  # the copy reports the reason
@@ -158,23 +158,27 @@ class FileCopy:
         self._advance(file.handle.size_bytes)
         return name
 
-    def _renewed(self, left: str, file: CopiedFile, number: int) -> str | None:
+    def _renew_file(self, left: str, file: CopiedFile, number: int) -> str | None:
         """Give the file of an earlier copy a new name.
 
         Return None if its bytes differ or it is gone.
         """
-        name = _new(file, number)
+        name = _new_path(file, number)
         try:
-            return name if self._holds(left, file) and self.target.renew(left, name) else None
+            return (
+                name
+                if self._has_same_content(left, file) and self.target.renew(left, name)
+                else None
+            )
         except FileNotFoundError:
             return None
 
-    def _written(self, file: CopiedFile, number: int) -> str:
+    def _stream_file(self, file: CopiedFile, number: int) -> str:
         """Stream a file to the target.
 
         Raises DamagedFileError if its length or SHA-256 is wrong.
         """
-        name, sha256, size = _new(file, number), hashlib.sha256(), 0
+        name, sha256, size = _new_path(file, number), hashlib.sha256(), 0
         with closing(self._chunks(file.name)) as chunks:
             chunk = next(chunks, b"")  # a missing source fails before a target file is created
             with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
@@ -204,9 +208,9 @@ class FileCopy:
                 while chunk := file.read(_CHUNK_BYTES):
                     yield chunk
         except FileNotFoundError as error:
-            raise _missing(self.source, name) from error
+            raise _missing_file_error(self.source, name) from error
 
-    def _holds(self, name: str, file: CopiedFile) -> bool:
+    def _has_same_content(self, name: str, file: CopiedFile) -> bool:
         """Return whether a file of the target has the expected SHA-256."""
         sha256 = hashlib.sha256()
         try:
@@ -227,11 +231,11 @@ class FileCopy:
             self.progress(self._done, self.total)
 
 
-def _new(file: CopiedFile, number: int) -> str:
+def _new_path(file: CopiedFile, number: int) -> str:
     return f"{file.table}/{new_name(file.handle, number)}"
 
 
-def _missing(source: Storage, name: str) -> MissingFileError:
+def _missing_file_error(source: Storage, name: str) -> MissingFileError:
     return MissingFileError(
         f"{source.url}/{name} is missing, but the manifest references it; copy another "
         "checkpoint, or salvage this one"

@@ -48,15 +48,15 @@ __all__ = [
     "DamagedElements",
     "DamagedFile",
     "DamagedKeyed",
-    "FoundElements",
-    "FoundGroups",
+    "ElementsCopy",
+    "GroupCopies",
     "OlderCheckpoints",
     "SalvageSource",
     "WholeGroup",
     "are_elements_intact",
+    "assess_damage",
     "damaged_files",
     "is_whole",
-    "look",
     "readable_groups",
     "rewrite_elements",
     "rewrite_groups",
@@ -124,8 +124,8 @@ def whole_groups(
         for group, _, _ in group_digests(handle)
     }
     empty = set(wanted) - group_rows(entry).keys()
-    found = read_groups(storage, entry, wanted, damaged="skip", unread=damaged)
-    for group, pieces in groupby(found, key=itemgetter(0)):
+    groups = read_groups(storage, entry, wanted, damaged="skip", unread=damaged)
+    for group, pieces in groupby(groups, key=itemgetter(0)):
         count, keys, examples = _keys((rows for _, rows in pieces), entry.state.key, limit)
         if not count:  # its changes deleted all rows
             empty.add(group)
@@ -144,7 +144,7 @@ def rewrite_groups(
     Raises StorageError, or DamagedFileError if rows no longer match their digest. If it raises, the
     new files are deleted.
     """
-    streams = [exact_groups(storage, one, frozenset(own)) for one, own in sources]
+    streams = [exact_groups(storage, entry, frozenset(own)) for entry, own in sources]
     schema = restored_schema(target.state.schema)
     with ExitStack() as stack:
         for stream in streams:  # if writing fails, their files are closed here and now
@@ -204,7 +204,7 @@ class SalvageSource:
 
 
 @dataclass
-class FoundGroups:
+class GroupCopies:
     """For each lost key group, its newest intact copy.
 
     ``known`` has (checkpoint, number of keys), and ``sources`` the copies that it can be filled
@@ -218,7 +218,7 @@ class FoundGroups:
 
 
 @dataclass
-class FoundElements:
+class ElementsCopy:
     """The newest checkpoint with an intact copy of an operator state, and its entry there."""
 
     checkpoint_id: int | None = None
@@ -249,73 +249,71 @@ class OlderCheckpoints:
         *,
         fill: bool,
         limit: int,
-    ) -> FoundGroups:
+    ) -> GroupCopies:
         """Find the newest intact copy of each lost key group.
 
         With ``fill``, also find a copy to fill it from. That must be a checkpoint in which the
         state has the same key groups and columns. ``limit`` bounds the number of example keys.
         """
-        found = FoundGroups()
-        for manifest, older in self._keyed(entry):
-            unfilled = set(lost) - found.sources.keys() if fill else set()
-            unknown = set(lost) - found.known.keys()
+        copies = GroupCopies()
+        for manifest, older in self._older_entries(entry):
+            unfilled = set(lost) - copies.sources.keys() if fill else set()
+            unknown = set(lost) - copies.known.keys()
             if not unfilled and not unknown:
                 break
             other_keys, other_columns = _differences(older.state, entry.state)
             if other_keys or other_columns:
                 why = ", ".join((*other_keys, *other_columns))
-                found.reasons.append(
+                copies.reasons.append(
                     f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
                 )
                 unfilled = set()
             if other_keys:
                 continue
-            missing = {group for group in lost if _lacks(manifest, older, group)}
+            missing = {group for group in lost if _is_left_out(manifest, older, group)}
             if missing & (unknown | unfilled):
-                found.reasons.append(
+                copies.reasons.append(
                     f"checkpoint {manifest.checkpoint_id} also lacks some of these key groups"
                 )
             unknown, unfilled = unknown - missing, unfilled - missing
-            room = limit - len(found.keys)
+            room = limit - len(copies.keys)
             wanted = unknown | unfilled
             for whole_group in whole_groups(self._storage, older, wanted, damaged, room):
                 if whole_group.group in unknown:
-                    found.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
-                    found.keys += whole_group.examples
+                    copies.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
+                    copies.keys += whole_group.examples
                 if whole_group.group in unfilled:
                     source = SalvageSource(
                         manifest.checkpoint_id, older, whole_group.handle, whole_group.rows
                     )
-                    found.sources[whole_group.group] = source
-        return found
+                    copies.sources[whole_group.group] = source
+        return copies
 
-    def elements(self, entry: OperatorEntry) -> FoundElements:
+    def elements(self, entry: OperatorEntry) -> ElementsCopy:
         """Return the newest checkpoint with an intact copy of an operator state, in its form."""
-        found = FoundElements()
-        for manifest in self._manifests():
+        copy = ElementsCopy()
+        for manifest in self._older_manifests():
             for older in manifest.operator:
                 if (older.state.uid, older.state.name) != (entry.state.uid, entry.state.name):
                     continue
-                why = _other_elements(older, entry)
+                why = _elements_difference(older, entry)
                 if why is not None:
-                    found.reasons.append(
+                    copy.reasons.append(
                         f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
                     )
-                elif _lacks(manifest, older):
-                    found.reasons.append(
-                        f"checkpoint {manifest.checkpoint_id} also lacks the state"
-                    )
+                elif _is_left_out(manifest, older):
+                    copy.reasons.append(f"checkpoint {manifest.checkpoint_id} also lacks the state")
                 elif is_whole(self._storage, older, older.handles):
-                    return FoundElements(manifest.checkpoint_id, older, found.reasons)
-        return found
+                    return ElementsCopy(manifest.checkpoint_id, older, copy.reasons)
+        return copy
 
-    def _keyed(self, entry: KeyedEntry) -> Iterator[tuple[Manifest, KeyedEntry]]:
-        for manifest in self._manifests():
+    def _older_entries(self, entry: KeyedEntry) -> Iterator[tuple[Manifest, KeyedEntry]]:
+        for manifest in self._older_manifests():
             for older in manifest.keyed:
                 if (older.state.uid, older.state.name) == (entry.state.uid, entry.state.name):
                     yield manifest, older
 
-    def _manifests(self) -> Iterator[Manifest]:
+    def _older_manifests(self) -> Iterator[Manifest]:
         for checkpoint_id in self.ids:
             if checkpoint_id not in self._loaded:
                 self._loaded[checkpoint_id] = self._load(checkpoint_id)
@@ -330,12 +328,12 @@ class OlderCheckpoints:
             return None  # unreadable; older ones may still help
 
 
-def _lacks(
+def _is_left_out(
     manifest: Manifest, entry: KeyedEntry | OperatorEntry, key_group: int | None = None
 ) -> bool:
     """Return whether a checkpoint lacks a state, or one of its key groups, of its source (I16)."""
     state = entry.state
-    return any(one.lacks(state.uid, state.name, key_group) for one in manifest.left_out)
+    return any(part.lacks(state.uid, state.name, key_group) for part in manifest.left_out)
 
 
 def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
@@ -357,7 +355,7 @@ def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]
     return of_keys, [] if same and columns else [f"the columns ({old.schema})"]
 
 
-def _other_elements(old: OperatorEntry, new: OperatorEntry) -> str | None:
+def _elements_difference(old: OperatorEntry, new: OperatorEntry) -> str | None:
     if old.state.mode is not new.state.mode:
         return f"mode {old.state.mode.value}"
     if str(old.state.schema) != str(new.state.schema):
@@ -386,7 +384,7 @@ class DamagedKeyed:
 
     entry: KeyedEntry
     readable: dict[KeyedStateHandle, frozenset[int]] = field(default_factory=dict)
-    found: FoundGroups = field(default_factory=FoundGroups)
+    copies: GroupCopies = field(default_factory=GroupCopies)
 
     def lost(self) -> dict[int, int]:
         """Return the rows of each lost key group, in order.
@@ -418,7 +416,7 @@ class DamagedElements:
 
     entry: OperatorEntry
     readable: bool
-    found: FoundElements = field(default_factory=FoundElements)
+    copies: ElementsCopy = field(default_factory=ElementsCopy)
 
 
 Damage = DamagedKeyed | DamagedElements
@@ -436,7 +434,7 @@ def damaged_files(
                 checks.append(FileCheck(storage, part, handle, first_row, deep=True))
                 owners.append(entry)
                 first_row += handle.rows
-    found: list[DamagedFile] = []
+    damaged: list[DamagedFile] = []
     progress(0, len(checks))
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         for done, (owner, check, flaws) in enumerate(
@@ -456,11 +454,11 @@ def damaged_files(
                 state=part.state.name,
                 key_groups=groups,
             )
-            found.append(DamagedFile(owner, part, handle, broken))
-    return found
+            damaged.append(DamagedFile(owner, part, handle, broken))
+    return damaged
 
 
-def look(
+def assess_damage(
     storage: Storage,
     damaged: list[DamagedFile],
     older: OlderCheckpoints,
@@ -479,14 +477,14 @@ def look(
             continue
         assert isinstance(part, KeyedEntry)
         assert isinstance(handle, KeyedStateHandle)
-        one = states.setdefault(name, DamagedKeyed(entry))
-        assert isinstance(one, DamagedKeyed)
-        one.readable[handle] = readable_groups(storage, part, handle)
+        keyed_damage = states.setdefault(name, DamagedKeyed(entry))
+        assert isinstance(keyed_damage, DamagedKeyed)
+        keyed_damage.readable[handle] = readable_groups(storage, part, handle)
     files = frozenset(one_file.broken.file for one_file in damaged)
     for damage in states.values():
         if isinstance(damage, DamagedKeyed):
             lost = damage.lost()
-            damage.found = older.groups(damage.entry, lost, files, fill=fill, limit=keys)
+            damage.copies = older.groups(damage.entry, lost, files, fill=fill, limit=keys)
         elif not damage.readable:
-            damage.found = older.elements(damage.entry)
+            damage.copies = older.elements(damage.entry)
     return [*states.values()]

@@ -123,19 +123,19 @@ def decide(
     check_positive("bytes_per_task", per_task)
     check_bounds(min_parallelism, max_parallelism)
     known = [
-        (_described(number, one), one)
-        if isinstance(one, ConsumedInput)
-        else _read(one, number >= len(inputs), storage_options)
-        for number, one in enumerate((*inputs, *broadcast))
+        (_describe_consumed(number, batch), batch)
+        if isinstance(batch, ConsumedInput)
+        else _read_input(batch, number >= len(inputs), storage_options)
+        for number, batch in enumerate((*inputs, *broadcast))
     ]
-    batches, consumed = tuple(batch for batch, _ in known), [one for _, one in known]
+    batches, consumed = tuple(batch for batch, _ in known), [batch for _, batch in known]
     bounds = {
         "bytes_per_task": per_task,
         "min_parallelism": min_parallelism,
         "max_parallelism": max_parallelism,
     }
     if algorithm == "1.16":
-        sizes = [Input2022(one.sizes, one.broadcast) for one in batches]
+        sizes = [Input2022(batch.sizes, batch.broadcast) for batch in batches]
         chosen = decide_2022(sizes, **bounds)
         return DecidedParallelism(
             parallelism=chosen,
@@ -147,24 +147,24 @@ def decide(
         )
     _check_files(known, min_parallelism)
     options = Options(skewed_factor=skewed_factor, skewed_threshold=skewed_threshold, **bounds)
-    found = adaptive.decide(consumed, options)
+    decision = adaptive.decide(consumed, options)
     return DecidedParallelism(
-        parallelism=found.parallelism,
+        parallelism=decision.parallelism,
         algorithm=algorithm,
         inputs=batches,
-        first_guess=found.first_guess,
-        task_bytes=_task_bytes(consumed, found),
+        first_guess=decision.first_guess,
+        task_bytes=_task_bytes(consumed, decision),
         **bounds,
     )
 
 
-def _described(number: int, one: ConsumedInput) -> BatchInput:
+def _describe_consumed(number: int, batch: ConsumedInput) -> BatchInput:
     return BatchInput(
-        f"input {number}", tuple(s for row in one.partitions for s in row), one.broadcast
+        f"input {number}", tuple(s for row in batch.partitions for s in row), batch.broadcast
     )
 
 
-def _read(
+def _read_input(
     url: str, is_broadcast: bool, storage_options: Mapping[str, Any] | None
 ) -> tuple[BatchInput, ConsumedInput]:
     files = input_files(url, storage_options)
@@ -182,8 +182,8 @@ def _read(
 
 
 def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int) -> None:
-    for batch, one in inputs:
-        if one.pointwise and len(batch.sizes) < least:
+    for batch, consumed in inputs:
+        if consumed.pointwise and len(batch.sizes) < least:
             raise InvalidArgumentError(
                 f"{batch.url} has {len(batch.sizes)} file(s), too few for a minimum "
                 f"parallelism of {least}: some tasks would read none of them; lower the "
@@ -191,16 +191,18 @@ def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int)
             )
 
 
-def _task_bytes(inputs: Sequence[ConsumedInput], found: BatchDecision) -> tuple[int, ...]:
+def _task_bytes(inputs: Sequence[ConsumedInput], decision: BatchDecision) -> tuple[int, ...]:
     dealt = [
-        (one, groups) for one, groups in zip(inputs, found.inputs, strict=True) if not one.broadcast
+        (batch, groups)
+        for batch, groups in zip(inputs, decision.inputs, strict=True)
+        if not batch.broadcast
     ]
     return tuple(
-        sum(_bytes_of(one, group) for one, groups in dealt for group in groups[task])
-        for task in range(found.parallelism)
+        sum(_group_bytes(batch, group) for batch, groups in dealt for group in groups[task])
+        for task in range(decision.parallelism)
     )
 
 
-def _bytes_of(one: ConsumedInput, group: Group) -> int:
+def _group_bytes(batch: ConsumedInput, group: Group) -> int:
     rows, columns = (slice(span.first, span.last + 1) for span in group)
-    return sum(sum(sizes[columns]) for sizes in one.partitions[rows])
+    return sum(sum(sizes[columns]) for sizes in batch.partitions[rows])

@@ -27,7 +27,7 @@ from statestore.storage import Storage
 
 __all__ = [
     "Deriver",
-    "Holding",
+    "StoredFileIndex",
     "new_name",
 ]
 
@@ -50,19 +50,19 @@ class Deriver:
         newest = self.catalog.next_id() - 1  # first: later checkpoints have not been looked at
         return self.catalog.manifest(self.catalog.resolve(checkpoint)), newest
 
-    def begin(self, manifest: Manifest, *, seen: int | None) -> CheckpointWriter:
+    def begin(self, manifest: Manifest, *, newest_id: int | None) -> CheckpointWriter:
         """Return a writer for a new checkpoint that is like ``manifest``, without any states yet.
 
-        ``seen`` is the newest id at the time when the store was read. The new checkpoint would hide
-        one that was committed after it. None means that ``manifest`` is from another store, and
-        that the new checkpoint goes above all existing ones. Raises CommitConflictError if another
-        writer has taken over, or has committed a checkpoint after ``seen``.
+        ``newest_id`` is the newest id at the time when the store was read. The new checkpoint would
+        hide one that was committed after it. None means that ``manifest`` is from another store,
+        and that the new checkpoint goes above all existing ones. Raises CommitConflictError if
+        another writer has taken over, or has committed a checkpoint after ``newest_id``.
         """
         tables = TablesAsStored(self.catalog.storage, manifest)
-        return self._begin(manifest, self.catalog, tables, None, seen)
+        return self._begin(manifest, self.catalog, tables, None, newest_id)
 
     def begin_in_order(
-        self, manifests: Sequence[Manifest], *, seen: int
+        self, manifests: Sequence[Manifest], *, newest_id: int
     ) -> tuple[tuple[CheckpointWriter, Manifest], ...]:
         """Return writers for new checkpoints like ``manifests``, in the order of their commits.
 
@@ -90,11 +90,11 @@ class Deriver:
             for number in sorted([*above, *below]):
                 is_above = number in above
                 place = above.index(number) if is_above else 0
-                known = above[place - 1] if place else seen
+                known = above[place - 1] if place else newest_id
                 like = manifests[-1] if is_above else manifests[number - top - 1]
                 writer = self._begin(
                     like,
-                    self.catalog if is_above else _Below(self.catalog),
+                    self.catalog if is_above else _UncheckedCatalog(self.catalog),
                     tables if number == top else ParquetTable(),
                     number,
                     known if is_above else None,
@@ -112,7 +112,7 @@ class Deriver:
         catalog: Catalog,
         tables: StateTable,
         checkpoint_id: int | None,
-        seen: int | None,
+        newest_id: int | None,
     ) -> CheckpointWriter:
         return begin(
             catalog,
@@ -127,11 +127,11 @@ class Deriver:
             measuring=Measuring(self.listeners),
             ranges=manifest.ranges,
             made_of=manifest,
-            seen=seen,
+            seen=newest_id,
         )
 
 
-class _Below(Catalog):
+class _UncheckedCatalog(Catalog):
     """A catalog that allows a commit below a checkpoint that the same writer has put."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -166,7 +166,7 @@ def new_name(handle: Handle, checkpoint_id: int) -> str:
     return name(checkpoint_id, handle.key_groups.first, token)
 
 
-class Holding:
+class StoredFileIndex:
     """Files of a store indexed by content, as told by their names or by kept checkpoints."""
 
     def __init__(self, storage: Storage, tables: Iterable[str]) -> None:
@@ -186,15 +186,15 @@ class Holding:
                 name = entry.table.name_of(handle)
                 self._kept[_place(name, handle)] = name
 
-    def kept(self, name: str, handle: Handle) -> str | None:
+    def find_kept(self, name: str, handle: Handle) -> str | None:
         """Return a kept checkpoint's file with the same folder, hash and length, or None."""
-        found = self._kept.get(_place(name, handle))
-        return found if found and self._sizes.get(found) == handle.size_bytes else None
+        kept = self._kept.get(_place(name, handle))
+        return kept if kept and self._sizes.get(kept) == handle.size_bytes else None
 
-    def left(self, name: str, handle: Handle) -> list[str]:
+    def find_leftovers(self, name: str, handle: Handle) -> list[str]:
         """Return the files with the same content that earlier attempts may have left."""
-        found = self._left.get(_place(name, handle), [])
-        return [each for each in found if self._sizes[each] == handle.size_bytes]
+        names = self._left.get(_place(name, handle), [])
+        return [each for each in names if self._sizes[each] == handle.size_bytes]
 
 
 def _place(name: str, handle: Handle) -> tuple[str, str]:

@@ -77,7 +77,7 @@ def _options(a: JobGraph, b: JobGraph) -> Iterable[Other]:
 
 
 def _nodes(a: JobGraph, b: JobGraph) -> Iterator[Other]:
-    old, new = _named(a), _named(b)
+    old, new = _nodes_by_label(a), _nodes_by_label(b)
     for name in (*old, *(name for name in new if name not in old)):
         label = f"operator {name}"
         if name not in old or name not in new:
@@ -88,18 +88,18 @@ def _nodes(a: JobGraph, b: JobGraph) -> Iterator[Other]:
             yield from others([(f"{field.name} of {label}", *values)])
 
 
-def _named(graph: JobGraph) -> dict[str, Node]:
+def _nodes_by_label(graph: JobGraph) -> dict[str, Node]:
     """Return the operators by uid, or by name if they have no uid.
 
     Operators with the same name are numbered.
     """
     names = [node.uid or node.name for node in graph.nodes]
-    seen: Counter[str] = Counter()
-    found = {}
+    occurrences: Counter[str] = Counter()
+    nodes = {}
     for name, node in zip(names, graph.nodes, strict=True):
-        seen[name] += 1
-        found[repr(name) if seen[name] == 1 else f"{name!r} ({seen[name]})"] = node
-    return found
+        occurrences[name] += 1
+        nodes[repr(name) if occurrences[name] == 1 else f"{name!r} ({occurrences[name]})"] = node
+    return nodes
 
 
 def _node(node: Node | None) -> str | None:
@@ -115,8 +115,8 @@ def _edges(a: JobGraph, b: JobGraph) -> Iterator[Other]:
 
 
 def _edge(edge: Edge) -> str:
-    how = [edge.partitioner and edge.partitioner.value, edge.exchange.value]
-    text = ", ".join(word for word in how if word)
+    words = [edge.partitioner and edge.partitioner.value, edge.exchange.value]
+    text = ", ".join(word for word in words if word)
     return f"{edge.source} → {edge.target} (input {edge.number}, {text})"
 
 
@@ -148,7 +148,7 @@ def _compare_elements(
     both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
     if not both[0].num_columns:
         return _ComparedElements(0, 0, 0, ())
-    in_a, in_b = matched(*map(_numbered, both))
+    in_a, in_b = matched(*map(_number_duplicates, both))
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
     changed = np.zeros(0, np.intp)
@@ -166,14 +166,16 @@ def _compare_elements(
         now: list[Any] | None = None if of_b is None else shown(new.take(pa.array(of_b[:room])))
         size = len(before or now or ())
         pairs = zip(before or [None] * size, now or [None] * size, strict=True)
-        for was, new_one in pairs:
-            examples.append(Example(change=change, key_group=None, identity={}, a=was, b=new_one))
+        for old_element, new_element in pairs:
+            examples.append(
+                Example(change=change, key_group=None, identity={}, a=old_element, b=new_element)
+            )
     return _ComparedElements(len(added), len(removed), len(changed), tuple(examples))
 
 
-def _numbered(elements: pa.Table) -> pa.Table:
+def _number_duplicates(elements: pa.Table) -> pa.Table:
     """Number equal elements in a new column, which makes all of them distinct."""
-    rows = elements.rename_columns([str(at) for at in range(elements.num_columns)])
+    rows = elements.rename_columns([str(column) for column in range(elements.num_columns)])
     _, like = matched(rows, rows)
     order = np.argsort(like, kind="stable")
     starts = np.searchsorted(like[order], like[order])
@@ -240,9 +242,9 @@ def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> l
     """Pair the requested states of both sides, ordered by operator."""
     sides = [{(e.state.uid, e.state.name): e for e in manifest.entries} for manifest in (old, new)]
     names = [
-        one
-        for one in sorted({*sides[0], *sides[1]})
-        if uid in (None, one[0]) and name in (None, one[1])
+        state_id
+        for state_id in sorted({*sides[0], *sides[1]})
+        if uid in (None, state_id[0]) and name in (None, state_id[1])
     ]
     if not names and (uid is not None or name is not None):
         known = ", ".join(f"{u!r} {n!r}" for u, n in sorted({*sides[0], *sides[1]})) or "none"
@@ -251,7 +253,7 @@ def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> l
             f"{'a state' if name is None else f'the state {name!r}'}"
             f"{'' if uid is None else f' of operator {uid!r}'}; they have (operator, state) {known}"
         )
-    return [(sides[0].get(one), sides[1].get(one)) for one in names]
+    return [(sides[0].get(state_id), sides[1].get(state_id)) for state_id in names]
 
 
 class _Comparison:
@@ -273,102 +275,104 @@ class _Comparison:
         """Compare the states, one after another."""
         self._total = sum(self._expected(*pair) for pair in pairs)
         self._progress(0, self._total)
-        return tuple(self._state(*pair) for pair in pairs)
+        return tuple(self._compare_state(*pair) for pair in pairs)
 
     def _expected(self, a: Entry | None, b: Entry | None) -> int:
         """Return the number of key groups to compare; 1 if the state is compared as a whole."""
         if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
-            return len(unlike_groups(*self._sides(a, b)))
+            return len(unlike_groups(*self._compared_sides(a, b)))
         return 1
 
-    def _state(self, a: Entry | None, b: Entry | None) -> StateDifference:
-        one = a or b
-        assert one is not None
-        found = StateDifference(
-            uid=one.state.uid,
-            name=one.state.name,
-            sort="keyed" if isinstance(one, KeyedEntry) else "operator",
-            rows_a=_known_rows(a),
-            rows_b=_known_rows(b),
+    def _compare_state(self, a: Entry | None, b: Entry | None) -> StateDifference:
+        entry = a or b
+        assert entry is not None
+        difference = StateDifference(
+            uid=entry.state.uid,
+            name=entry.state.name,
+            sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
+            rows_a=_row_count_if_known(a),
+            rows_b=_row_count_if_known(b),
         )
         if a is None or b is None:
-            rows_a, rows_b = self._rows(self.a, a), self._rows(self.b, b)
-            self._tick()
+            rows_a, rows_b = self._count_rows(self.a, a), self._count_rows(self.b, b)
+            self._report_progress()
             only = "b" if a is None else "a"
-            found = replace(found, rows_a=rows_a, rows_b=rows_b)
-            return replace(found, only_in=only, added=rows_b, removed=rows_a)
-        found = replace(found, others=state_others(a, b))
+            difference = replace(difference, rows_a=rows_a, rows_b=rows_b)
+            return replace(difference, only_in=only, added=rows_b, removed=rows_a)
+        difference = replace(difference, others=state_others(a, b))
         names_a, names_b = a.state.schema.names, b.state.schema.names
         columns = tuple(name for name in names_a if name in names_b)
         if set(names_a) != set(names_b):
-            found = replace(found, compared_columns=columns)
+            difference = replace(difference, compared_columns=columns)
         if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry):
-            return self._keyed(found, a, b)
-        self._tick()
+            return self._compare_keyed(difference, a, b)
+        self._report_progress()
         if isinstance(a, OperatorEntry) and isinstance(b, OperatorEntry):
-            return self._elements(found, a, b)
-        return replace(found, not_compared="the state is keyed on only one side")
+            return self._compare_operator_elements(difference, a, b)
+        return replace(difference, not_compared="the state is keyed on only one side")
 
-    def _keyed(self, found: StateDifference, a: KeyedEntry, b: KeyedEntry) -> StateDifference:
+    def _compare_keyed(
+        self, difference: StateDifference, a: KeyedEntry, b: KeyedEntry
+    ) -> StateDifference:
         if sorted(a.state.identity) != sorted(b.state.identity):
-            self._tick()
+            self._report_progress()
             return replace(
-                found,
+                difference,
                 not_compared=(
                     f"rows are identified by ({', '.join(a.state.identity)}) in a, but by "
                     f"({', '.join(b.state.identity)}) in b"
                 ),
             )
-        sides = self._sides(a, b)
+        sides = self._compared_sides(a, b)
         if _has_common_groups(a, b):
-            compared = compare_groups(*sides, self._keys, self._tick)
-            found = replace(
-                found, key_groups_differing=compared.differing, key_groups_read=compared.read
+            compared = compare_groups(*sides, self._keys, self._report_progress)
+            difference = replace(
+                difference, key_groups_differing=compared.differing, key_groups_read=compared.read
             )
         else:
-            self._tick()
+            self._report_progress()
             tell = digests_compare(a.state.schema, b.state.schema)
             known = not a.layers and not b.layers
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
-                return found
+                return difference
             compared = compare_whole(*sides, self._keys, self._rows_at_once)
-        return _with_rows(found, compared)
+        return _add_row_counts(difference, compared)
 
-    def _elements(
-        self, found: StateDifference, a: OperatorEntry, b: OperatorEntry
+    def _compare_operator_elements(
+        self, difference: StateDifference, a: OperatorEntry, b: OperatorEntry
     ) -> StateDifference:
         tell = digests_compare(a.state.schema, b.state.schema)
         if tell and (a.counts, a.digest) == (b.counts, b.digest):
-            return found
+            return difference
         compared = _compare_elements((self.a, a), (self.b, b), self._keys)
-        found = replace(
-            found,
+        difference = replace(
+            difference,
             added=compared.added,
             removed=compared.removed,
             changed=compared.changed,
             examples=compared.examples,
         )
-        if not found.differs:
+        if not difference.differs:
             moved = others([("order of the elements", "one", "another")])
-            return replace(found, others=moved)
-        return found
+            return replace(difference, others=moved)
+        return difference
 
-    def _sides(self, a: KeyedEntry, b: KeyedEntry) -> tuple[ComparedSide, ComparedSide]:
-        one = ComparedSide(self.a, a, b.state.schema)
-        return one, ComparedSide(self.b, b, a.state.schema)
+    def _compared_sides(self, a: KeyedEntry, b: KeyedEntry) -> tuple[ComparedSide, ComparedSide]:
+        side_a = ComparedSide(self.a, a, b.state.schema)
+        return side_a, ComparedSide(self.b, b, a.state.schema)
 
-    def _rows(self, storage: Storage, entry: Entry | None) -> int:
+    def _count_rows(self, storage: Storage, entry: Entry | None) -> int:
         """Return the number of rows of a state; key groups with changes must be read for it."""
         if not isinstance(entry, KeyedEntry):
             return 0 if entry is None else entry.rows
         return ComparedSide(storage, entry, entry.state.schema).rows()
 
-    def _tick(self) -> None:
+    def _report_progress(self) -> None:
         self._done += 1
         self._progress(self._done, self._total)
 
 
-def _known_rows(entry: Entry | None) -> int | None:
+def _row_count_if_known(entry: Entry | None) -> int | None:
     """Return the number of rows of a state; None if only reading its changes would tell."""
     if entry is None:
         return 0
@@ -386,9 +390,9 @@ def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
     ) and sorted(old.identity) == sorted(new.identity)
 
 
-def _with_rows(found: StateDifference, compared: ComparedRows) -> StateDifference:
+def _add_row_counts(difference: StateDifference, compared: ComparedRows) -> StateDifference:
     return replace(
-        found,
+        difference,
         added=compared.added,
         removed=compared.removed,
         changed=compared.changed,

@@ -211,10 +211,10 @@ class CheckpointDifference:
 
     def _repr_html_(self) -> str:
         """Return the notebook view: counts of added, changed and removed rows, and examples."""
-        unlike = [one for one in self.states if one.differs]
-        said = [
-            f"{what}: {_none(one.a)} → {_none(one.b)}"
-            for what, one in [
+        unlike = [state for state in self.states if state.differs]
+        sentences = [
+            f"{what}: {_or_dash(side.a)} → {_or_dash(side.b)}"
+            for what, side in [
                 *((other.what, other) for other in (*self.others, *self.graph)),
                 *(
                     (f"{state.uid} · {state.name}, {o.what}", o)
@@ -229,9 +229,9 @@ class CheckpointDifference:
             for example in state.examples
         )
         columns = ("change", "operator", "state", "key_group", "a", "b")
-        drawn = [_bar(one) for one in unlike]
+        drawn = [_bar(state) for state in unlike]
         tables = table([*_COLUMNS], self._rows()), table(columns, examples)
-        return figure(self._summary(), *map(text, said), bars(drawn), *tables)
+        return figure(self._summary(), *map(text, sentences), bars(drawn), *tables)
 
     def _summary(self) -> str:
         sides = f"checkpoint {self.a.checkpoint_id} → {self.b.checkpoint_id}"
@@ -246,12 +246,12 @@ def _bar(state: StateDifference) -> NotebookBar:
         (state.changed, "changed", "changed"),
         (state.removed, "removed", "bad"),
     )
-    said = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
+    label = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
     parts = tuple((float(number), tone) for number, _, tone in counts)
-    return NotebookBar(f"{state.uid} · {state.name}", parts, said or "rows not compared")
+    return NotebookBar(f"{state.uid} · {state.name}", parts, label or "rows not compared")
 
 
-def _none(value: str | None) -> str:
+def _or_dash(value: str | None) -> str:
     return "none" if value is None else value
 
 
@@ -387,10 +387,10 @@ def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
     If the columns or the hash functions of the sides differ, digests cannot be compared, and all
     key groups are returned. A returned key group with changes may still turn out to be equal.
     """
-    return _unlike(a, a.parts(), b.parts())
+    return _unlike_in(a, a.parts(), b.parts())
 
 
-def _unlike(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tuple[int, ...]:
+def _unlike_in(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tuple[int, ...]:
     tell = digests_compare(a.entry.state.schema, a.other)
     return tuple(
         group for group in sorted({*old, *new}) if not tell or old.get(group) != new.get(group)
@@ -406,10 +406,10 @@ def compare_groups(
     both sides are read. The others are read only until there are ``limit`` examples. ``on_group``
     is called for each differing key group.
     """
-    found = ComparedRows(limit)
+    result = ComparedRows(limit)
     old, new = a.parts(), b.parts()
     same_columns = set(a.entry.state.schema.names) == set(a.other.names)
-    unlike = _unlike(a, old, new)
+    unlike = _unlike_in(a, old, new)
     both = frozenset(
         group
         for group in unlike
@@ -420,32 +420,32 @@ def compare_groups(
         rows = aligned_groups((a.entry.state, groups_a), (b.entry.state, groups_b))
         for group, pieces in groupby(rows, key=itemgetter(0)):
             left.remove(group)
-            changed = [_compare(found, group, (a, old), (b, new)) for _, old, new in pieces]
-            found.differing += any(changed) or not same_columns
-            found.read += 1
+            changed = [_compare(result, group, (a, old), (b, new)) for _, old, new in pieces]
+            result.differing += any(changed) or not same_columns
+            result.read += 1
             on_group()
     for _ in left:  # the changes deleted all rows of these key groups
-        found.differing += not same_columns
-        found.read += 1
+        result.differing += not same_columns
+        result.read += 1
         on_group()
     for group in unlike:
         if group in both:
             continue
         side, change = (a, "removed") if group in old else (b, "added")
-        if found.room:
+        if result.room:
             with closing(side.groups({group})) as groups:
                 for _, rows in groups:
-                    _add_examples(found, change, group, side, pa.Table.from_batches([rows]), None)
-                    if not found.room:
+                    _add_examples(result, change, group, side, pa.Table.from_batches([rows]), None)
+                    if not result.room:
                         break
-            found.read += 1
+            result.read += 1
         count = (old.get(group) or new[group])[0][0]
         counts = {"added": 0, "removed": 0, "changed": 0} | {change: count}
-        _add(found, group, **counts)
-        found.differing += 1
+        _add_counts(result, group, **counts)
+        result.differing += 1
         on_group()
-    found.groups.sort(key=lambda one: one.key_group)
-    return found
+    result.groups.sort(key=lambda group: group.key_group)
+    return result
 
 
 def compare_whole(
@@ -456,43 +456,43 @@ def compare_whole(
     Each side is read once per ``rows_at_once`` rows of the larger side, and once more if there are
     examples to show. Each of these rows needs 16 bytes of memory.
     """
-    found = ComparedRows(limit)
+    result = ComparedRows(limit)
     passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
     shown: list[tuple[str, int]] = []
     for number in range(passes):
-        old, new = _hashed(a, number, passes), _hashed(b, number, passes)
+        old, new = _select_hashes(a, number, passes), _select_hashes(b, number, passes)
         removed, added, changed = _join(old, new)
-        found.removed += len(removed)
-        found.added += len(added)
-        found.changed += len(changed[0])
+        result.removed += len(removed)
+        result.added += len(added)
+        result.changed += len(changed[0])
         for change, ids in (
             ("changed", old[0][changed[0]]),
             ("added", new[0][added]),
             ("removed", old[0][removed]),
         ):
-            shown += [(change, int(one)) for one in ids[: max(limit - len(shown), 0)]]
+            shown += [(change, int(row_id)) for row_id in ids[: max(limit - len(shown), 0)]]
     if shown:
-        wanted = np.array([one for _, one in shown], np.uint64)
-        before, now = _rows_of(a, wanted), _rows_of(b, wanted)
-        for change, one in shown:
-            row = before.get(one) or now[one]
+        wanted = np.array([row_id for _, row_id in shown], np.uint64)
+        before, now = _rows_by_hash(a, wanted), _rows_by_hash(b, wanted)
+        for change, row_id in shown:
+            row = before.get(row_id) or now[row_id]
             identity = {name: row[name] for name in a.identity}
-            rows = before.get(one), now.get(one)
-            found.examples.append(
+            rows = before.get(row_id), now.get(row_id)
+            result.examples.append(
                 Example(change=change, key_group=None, identity=identity, a=rows[0], b=rows[1])
             )
-    return found
+    return result
 
 
 def _compare(
-    found: ComparedRows,
+    result: ComparedRows,
     group: int,
     a: tuple[ComparedSide, pa.Table],
     b: tuple[ComparedSide, pa.Table],
 ) -> bool:
     """Add the differences between some rows of a key group; return whether there are any."""
     (side, _), (other, _) = a, b
-    schemas = [one.entry.state.schema for one in (side, other)]
+    schemas = [compared.entry.state.schema for compared in (side, other)]
     old, new = (
         rows.select(schema.names) for schema, (_, rows) in zip(schemas, (a, b), strict=True)
     )
@@ -502,48 +502,52 @@ def _compare(
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
     counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}
-    _add(found, group, **counts)
-    for change, of, rows, places, others in (
-        ("changed", side, old, in_a[differ], taken(new, in_b[differ][: found.room])),
+    _add_counts(result, group, **counts)
+    for change, owner, rows, places, others in (
+        ("changed", side, old, in_a[differ], taken(new, in_b[differ][: result.room])),
         ("added", other, new, added, None),
         ("removed", side, old, removed, None),
     ):
-        if room := found.room:
+        if room := result.room:
             shown_first = taken(rows, places[:room])
-            _add_examples(found, change, group, of, shown_first, others)
+            _add_examples(result, change, group, owner, shown_first, others)
     return any(counts.values())
 
 
-def _add(found: ComparedRows, group: int, *, added: int, removed: int, changed: int) -> None:
+def _add_counts(
+    result: ComparedRows, group: int, *, added: int, removed: int, changed: int
+) -> None:
     # the sides have different columns, but the common ones are equal
     if not added and not removed and not changed:
         return
-    found.added += added
-    found.removed += removed
-    found.changed += changed
-    if found.groups and found.groups[-1].key_group == group:  # another piece of the same key group
-        before = found.groups.pop()
+    result.added += added
+    result.removed += removed
+    result.changed += changed
+    if (
+        result.groups and result.groups[-1].key_group == group
+    ):  # another piece of the same key group
+        before = result.groups.pop()
         added, removed = added + before.added, removed + before.removed
         changed += before.changed
-    found.groups.append(
+    result.groups.append(
         GroupDifference(key_group=group, added=added, removed=removed, changed=changed)
     )
 
 
 def _add_examples(
-    found: ComparedRows,
+    result: ComparedRows,
     change: str,
     group: int,
     side: ComparedSide,
     rows: pa.Table,
     others: pa.Table | None,
 ) -> None:
-    first = shown(rows.slice(0, found.room))
+    first = shown(rows.slice(0, result.room))
     second: list[Any] = [None] * len(first) if others is None else shown(others)
     for row, other in zip(first, second, strict=True):
         identity = {name: row[name] for name in side.identity}
         pair = (None, row) if change == "added" else (row, other)
-        found.examples.append(
+        result.examples.append(
             Example(change=change, key_group=group, identity=identity, a=pair[0], b=pair[1])
         )
 
@@ -563,7 +567,7 @@ def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
     return np.flatnonzero(alone_a), np.flatnonzero(alone_b), changed
 
 
-def _hashed(side: ComparedSide, number: int, passes: int) -> Hashes:
+def _select_hashes(side: ComparedSide, number: int, passes: int) -> Hashes:
     """Return the hashes of the rows that belong to one of several passes."""
     pieces: list[Hashes] = []
     for _, rows in side.groups(range(side.entry.state.max_parallelism)):
@@ -572,15 +576,17 @@ def _hashed(side: ComparedSide, number: int, passes: int) -> Hashes:
         pieces.append((identity[own], values[own]))
     if not pieces:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-    return np.concatenate([one for one, _ in pieces]), np.concatenate([one for _, one in pieces])
+    return np.concatenate([hashes for hashes, _ in pieces]), np.concatenate(
+        [places for _, places in pieces]
+    )
 
 
-def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
+def _rows_by_hash(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
     """Return the rows whose identity has one of these hashes, by hash."""
-    found: dict[int, dict[str, Any]] = {}
+    rows_by_hash: dict[int, dict[str, Any]] = {}
     for _, batch in side.groups(range(side.entry.state.max_parallelism)):
         hashes = hashes_of(batch, side.identity_columns)
         places = np.flatnonzero(np.isin(hashes, wanted))
         rows_there = shown(batch.take(pa.array(places)))
-        found.update(zip(hashes[places].tolist(), rows_there, strict=True))
-    return found
+        rows_by_hash.update(zip(hashes[places].tolist(), rows_there, strict=True))
+    return rows_by_hash

@@ -58,12 +58,12 @@ class Edit:
 
     def __post_init__(self) -> None:
         """Refuse an empty edit, and a combination of kinds."""
-        given = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
-        if sum(given) != 1:
+        passed = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
+        if sum(passed) != 1:
             raise InvalidArgumentError(
                 "an edit takes exactly one of these: keys to delete and rows to put, all rows of "
-                f"the state, or an SQL expression; {'several' if any(given) else 'none'} "
-                f"{'were' if any(given) else 'was'} passed"
+                f"the state, or an SQL expression; {'several' if any(passed) else 'none'} "
+                f"{'were' if any(passed) else 'was'} passed"
             )
 
     @property
@@ -102,7 +102,7 @@ class EditedState:
 
 
 @dataclass(frozen=True)
-class _Changed:
+class _EditResult:
     """A state after the edit; ``files`` were written, or in a dry run would be replaced."""
 
     entry: KeyedEntry
@@ -128,21 +128,21 @@ def edit(
     If an edit fails, no new checkpoint is visible.
     """
     storage = deriver.catalog.storage
-    manifest, seen = deriver.load_source(checkpoint)
+    manifest, newest_id = deriver.load_source(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that does not exist.
-    there = _stored(storage, entry, wanted.delete)
+    there = _stored_keys(storage, entry, wanted.delete)
     new_id = None
     if wanted.delete and not (there or wanted.put):
-        changed = _Changed(entry, (), (), entry.rows)
+        changed = _EditResult(entry, (), (), entry.rows)
     elif dry_run:
-        changed = _change(storage, entry, wanted, there, None, owners)
+        changed = _apply_edit(storage, entry, wanted, there, None, owners)
     else:
-        with deriver.begin(manifest, seen=seen) as writer:
+        with deriver.begin(manifest, newest_id=newest_id) as writer:
             number, _ = writer.planned
             target = KeyedTarget.of(storage, entry, number, deriver.parquet)
-            changed = _change(storage, entry, wanted, there, target, owners)
+            changed = _apply_edit(storage, entry, wanted, there, target, owners)
             writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
             writer.record_origin(_origin(manifest, entry, wanted, changed))
@@ -173,7 +173,7 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
             writer.collected.carry_entry(entry)
 
 
-def _stored(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
+def _stored_keys(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[Any]:
     """Return the keys that have rows, in their order; read only the key columns of the files.
 
     Raises InvalidArgumentError for a value that is not a key, MissingFileError or DamagedFileError.
@@ -189,19 +189,19 @@ def _stored(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> list[An
     return [keys[place] for place in places.tolist()]
 
 
-def _change(
+def _apply_edit(
     storage: Storage,
     entry: KeyedEntry,
     wanted: Edit,
     delete: Sequence[Any],
     target: KeyedTarget | None,
     owners: Assignment,
-) -> _Changed:
+) -> _EditResult:
     """Return the edited state; without a target, nothing is written."""
     if wanted.how == "keys":
         done = rewrite(storage, entry, changes_of(entry.state, delete, wanted.put), target)
         files = done.replaced if target is None else done.new
-        return _Changed(done.entry, files, done.groups, done.rows, done.removed, done.added)
+        return _EditResult(done.entry, files, done.groups, done.rows, done.removed, done.added)
     if wanted.sql is not None:
         handles, count = rewrite_by_sql(storage, entry, wanted.sql, target)
     else:
@@ -212,7 +212,7 @@ def _change(
     replaced = tuple(handle for part in entry.parts for handle in part.handles)
     files = replaced if target is None else handles
     groups = sorted({group for handle in files for group, _, _ in group_digests(handle)})
-    return _Changed(changed, files, tuple(groups), count)
+    return _EditResult(changed, files, tuple(groups), count)
 
 
 def _write_rows(
@@ -224,10 +224,10 @@ def _write_rows(
         dicts = with_uuids(rows, uuid_columns(state))
         rows = table_of_dicts(dicts, state.schema, subject=str(state))
     engine, rows = engine_of(rows)
-    found = engine.schema_of(rows)
-    if not same_columns(found, state.schema):
+    schema = engine.schema_of(rows)
+    if not same_columns(schema, state.schema):
         raise SchemaMismatchError(
-            f"{state} has the columns ({state.schema}), but the rows have ({found}); an edit "
+            f"{state} has the columns ({state.schema}), but the rows have ({schema}); an edit "
             "cannot change the columns of a state"
         )
     if target is not None:
@@ -238,7 +238,7 @@ def _write_rows(
 
 
 def _origin(
-    manifest: Manifest, entry: KeyedEntry, wanted: Edit, changed: _Changed
+    manifest: Manifest, entry: KeyedEntry, wanted: Edit, changed: _EditResult
 ) -> dict[str, Any]:
     """Return the ``origin`` of the new manifest: where and how much, without keys or rows."""
     return {

@@ -77,17 +77,19 @@ def expire(
         raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
     # Only this is kept of each manifest, because manifests may be large and numerous.
-    known = _taken_ms(catalog, ids) if len(ids) > retained else {}
+    known = _creation_times(catalog, ids) if len(ids) > retained else {}
     # An unreadable checkpoint does not count as one of the retained ones.
     lowest = min(sorted(known)[-retained:], default=0)
-    surplus = [one for one in ids if one < lowest]
+    surplus = [number for number in ids if number < lowest]
     if surplus and older_than_ms is not None:
-        taken = known | _written_ms(catalog, {*ids} - {*known})
-        surplus = [one for one in surplus if now_ms - taken.get(one, now_ms) >= older_than_ms]
+        taken = known | _manifest_times(catalog, {*ids} - {*known})
+        surplus = [
+            number for number in surplus if now_ms - taken.get(number, now_ms) >= older_than_ms
+        ]
     holds = catalog.holds.held(now_ms) if surplus else {}
-    expired = tuple(one for one in surplus if one not in holds)
-    kept = tuple(one for one in ids if one not in expired)
-    released = _released(catalog, expired, {*kept, *holds})
+    expired = tuple(number for number in surplus if number not in holds)
+    kept = tuple(number for number in ids if number not in expired)
+    released = _released_bytes(catalog, expired, {*kept, *holds})
     if not dry_run:
         for checkpoint_id in expired:  # oldest first
             catalog.expire(checkpoint_id, tombstone(checkpoint_id, release, now_ms))
@@ -96,34 +98,38 @@ def expire(
         dry_run=dry_run,
         expired=expired,
         kept=kept,
-        held=tuple(Held(one, holds[one]) for one in surplus if one in holds),
-        damaged=tuple(one for one in ids if known and one not in known),
+        held=tuple(Held(number, holds[number]) for number in surplus if number in holds),
+        damaged=tuple(number for number in ids if known and number not in known),
         files=len(released),
         size_bytes=sum(released.values()),
     )
 
 
-def _taken_ms(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
+def _creation_times(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
     """Return the creation time of each checkpoint with a readable manifest."""
-    found = {}
+    created = {}
     for checkpoint_id in ids:
         try:
-            found[checkpoint_id] = catalog.load_header(checkpoint_id).created_at_ms
+            created[checkpoint_id] = catalog.load_header(checkpoint_id).created_at_ms
         except (MalformedManifestError, CheckpointNotFoundError):
             continue  # damaged: reported to the caller
     visible = catalog.checkpoint_ids()  # another process may be expiring checkpoints too
-    return {one: taken for one, taken in found.items() if one in visible}
+    return {number: taken for number, taken in created.items() if number in visible}
 
 
-def _written_ms(catalog: Catalog, damaged: set[int]) -> dict[int, int]:
+def _manifest_times(catalog: Catalog, damaged: set[int]) -> dict[int, int]:
     """Return when the manifests of these checkpoints were written."""
     times = {item.name: item.modified_ms for item in catalog.storage.listed(CHECKPOINTS)}
-    return {one: times[manifest_path(one)] for one in damaged if manifest_path(one) in times}
+    return {
+        number: times[manifest_path(number)] for number in damaged if manifest_path(number) in times
+    }
 
 
-def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) -> dict[str, int]:
+def _released_bytes(
+    catalog: Catalog, expired: Iterable[int], staying: Iterable[int]
+) -> dict[str, int]:
     """Return the bytes of each file that only the expired checkpoints use."""
-    gone, kept = _Named(catalog), _Named(catalog)
+    gone, kept = _NamedFiles(catalog), _NamedFiles(catalog)
     for checkpoint_id in expired:
         gone.add(checkpoint_id)
     for checkpoint_id in staying if gone.sizes or gone.lists else ():
@@ -138,7 +144,7 @@ def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) 
     return {name: size for name, size in gone.sizes.items() if name not in kept.sizes}
 
 
-class _Named:
+class _NamedFiles:
     """The files that some checkpoints name, with their bytes.
 
     ``lists`` has the parts whose files are in a list of files, by the name of the list. Unreadable

@@ -182,52 +182,56 @@ def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
         # Before the listing, which must contain the files of these checkpoints.
         before = _Checkpoints().add(storage.listed(CHECKPOINTS))
         listing = storage.listed("")
-        found = _Checkpoints().add(listing).add(before.items).add(storage.listed(CHECKPOINTS))
+        checkpoints = _Checkpoints().add(listing).add(before.items).add(storage.listed(CHECKPOINTS))
         try:
-            return _marks(catalog, listing, before, found, minimum_age_ms, now_ms)
+            return _mark_files(catalog, listing, before, checkpoints, minimum_age_ms, now_ms)
         except (CorruptionError, FormatVersionError, StorageError):
-            if look == _LOOKS or not found.changed(storage.listed(CHECKPOINTS)):
+            if look == _LOOKS or not checkpoints.changed(storage.listed(CHECKPOINTS)):
                 raise
     raise AssertionError("the last attempt must return or raise")
 
 
-def _marks(
+def _mark_files(
     catalog: Catalog,
     listing: tuple[Listed, ...],
     before: _Checkpoints,
-    found: _Checkpoints,
+    checkpoints: _Checkpoints,
     minimum_age_ms: int,
     now_ms: int,
 ) -> Marks:
     """Return the live files according to three listings taken one after another."""
     marks = Marks(listing=listing, holds={})
-    _refuse_lost_manifests(catalog, marks.files, found)
+    _refuse_lost_manifests(catalog, marks.files, checkpoints)
     try:
         # After the tombstones: a held checkpoint without a tombstone is visible, and kept anyway.
         holds = marks.holds = catalog.holds.held(now_ms, (item.name for item in listing))
     except (CorruptionError, FormatVersionError) as error:
-        raise _refused(error, "recover it from a backup, or delete this hold") from error
+        raise _refusal(error, "recover it from a backup, or delete this hold") from error
     names = {item.name for item in listing}
-    for checkpoint_id in sorted({*found.visible, *holds}):
-        manifest, files = _named(catalog, checkpoint_id, holds, marks.live)
+    for checkpoint_id in sorted({*checkpoints.visible, *holds}):
+        manifest, files = _load_named_files(catalog, checkpoint_id, holds, marks.live)
         marks.note(manifest)
         if checkpoint_id in before.manifests and not files <= names:
             _refuse_missing(catalog, checkpoint_id, min(files - names))
         marks.live |= files
-    hidden = sorted(found.manifests - found.visible - set(holds))
+    hidden = sorted(checkpoints.manifests - checkpoints.visible - set(holds))
     for checkpoint_id in hidden:
-        if not is_old(found.tombstones[checkpoint_id], minimum_age_ms, now_ms):
-            _mark_lately(catalog, checkpoint_id, marks)
-    ages = ((one, found.manifest_ms[one], found.tombstones[one]) for one in hidden)
+        if not is_old(checkpoints.tombstones[checkpoint_id], minimum_age_ms, now_ms):
+            _mark_recently_expired(catalog, checkpoint_id, marks)
+    ages = (
+        (number, checkpoints.manifest_ms[number], checkpoints.tombstones[number])
+        for number in hidden
+    )
     marks.expired_ids = tuple(
-        one
-        for one, manifest_ms, tombstone_ms in ages
-        if is_old(max(manifest_ms, tombstone_ms), minimum_age_ms, now_ms) and one != found.newest
+        number
+        for number, manifest_ms, tombstone_ms in ages
+        if is_old(max(manifest_ms, tombstone_ms), minimum_age_ms, now_ms)
+        and number != checkpoints.newest
     )
     marks.bare = tuple(
-        one
-        for one, tombstone_ms in sorted(found.tombstones.items())
-        if one not in found.manifests | {found.newest}
+        number
+        for number, tombstone_ms in sorted(checkpoints.tombstones.items())
+        if number not in checkpoints.manifests | {checkpoints.newest}
         and is_old(tombstone_ms, max(minimum_age_ms, _TOMBSTONE_AGE_MS), now_ms)
     )
     return marks
@@ -298,10 +302,14 @@ class _Checkpoints:
         return max({*self.manifest_ms, *self.tombstones}, default=0)
 
 
-def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Checkpoints) -> None:
+def _refuse_lost_manifests(
+    catalog: Catalog, files: Iterable[Listed], checkpoints: _Checkpoints
+) -> None:
     """Refuse to collect if a checkpoint with data files has a manifest that no listing shows."""
     numbers = {data_file_id(item.name) for item in files}
-    for number in sorted(filter(None, numbers - found.manifests - set(found.tombstones))):
+    for number in sorted(
+        filter(None, numbers - checkpoints.manifests - set(checkpoints.tombstones))
+    ):
         try:
             catalog.storage.read(manifest_path(number))
         except FileNotFoundError:
@@ -313,7 +321,7 @@ def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Ch
         )
 
 
-def _named(
+def _load_named_files(
     catalog: Catalog, checkpoint_id: int, holds: dict[int, str], known: Collection[str]
 ) -> tuple[Manifest, set[str]]:
     """Return a manifest and the files that it names, as :func:`files_of` does."""
@@ -328,14 +336,14 @@ def _named(
         return manifest, set(files_of(manifest, known))
     except CheckpointNotFoundError as error:
         lost = MissingFileError(f"{error}, although {who or 'nothing'} holds it")
-        raise _refused(lost, _repair(checkpoint_id, who)) from error
+        raise _refusal(lost, _repair_hint(checkpoint_id, who)) from error
     except (CorruptionError, FormatVersionError) as error:
         # Salvage is not suggested, because it needs the manifest and its lists.
         held = f"; or release it: {who}" if who else ", or let it expire after new checkpoints"
-        raise _refused(error, f"recover it from a backup{held}") from error
+        raise _refusal(error, f"recover it from a backup{held}") from error
 
 
-def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
+def _mark_recently_expired(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
     """Mark the files of a recently expired checkpoint; ignore it if its manifest is unreadable.
 
     If only one list is unreadable, the other states can still be read and named again.
@@ -352,7 +360,7 @@ def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
             marks.unknown |= {f"{part.table.path}/", *filter(None, [list_of(part.handles)])}
 
 
-def _named_if_known(
+def _named_files_if_readable(
     catalog: Catalog, checkpoint_id: int, known: Collection[str]
 ) -> set[str] | None:
     """Return the files that an expired checkpoint names, except known lists; None if unreadable."""
@@ -369,14 +377,14 @@ def _refuse_missing(catalog: Catalog, checkpoint_id: int, name: str) -> None:
     except FileNotFoundError:
         who = catalog.holds.held(0).get(checkpoint_id)
         lost = MissingFileError(f"{where} is missing")
-        raise _refused(lost, _repair(checkpoint_id, who)) from None
+        raise _refusal(lost, _repair_hint(checkpoint_id, who)) from None
     raise StorageError(
         f"{_NOTHING}: {where} exists, but the file system's listing lacks it: run the command "
         "again. If the error remains, this file system's listings are unreliable"
     )
 
 
-def _repair(checkpoint_id: int, held_by: str | None) -> str:
+def _repair_hint(checkpoint_id: int, held_by: str | None) -> str:
     verify = f"'statestore verify {checkpoint_id}' lists all broken files"
     if held_by is not None:
         return f"{verify}; recover the file from a backup, or release the checkpoint: {held_by}"
@@ -386,7 +394,7 @@ def _repair(checkpoint_id: int, held_by: str | None) -> str:
     )
 
 
-def _refused(error: StateStoreError, advice: str) -> StateStoreError:
+def _refusal(error: StateStoreError, advice: str) -> StateStoreError:
     return type(error)(f"{_NOTHING}: {error}; {advice}")
 
 
@@ -454,7 +462,7 @@ def collect_garbage(
     old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
     unknown = tuple(marks.unknown)
     unnamed = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
-    shown = _shown(catalog.storage, {item.name for item in unnamed}, marks.delta)
+    shown = _needed_by_delta(catalog.storage, {item.name for item in unnamed}, marks.delta)
     dead = [item for item in unnamed if item.name not in shown]
     gone = {item.name for item in dead}
     live = [item for item in marks.files if item.name in marks.live or item.name in shown]
@@ -497,32 +505,32 @@ def collect_garbage(
     )
 
 
-def _shown(storage: Storage, names: set[str], tables: Collection[str]) -> set[str]:
+def _needed_by_delta(storage: Storage, names: set[str], tables: Collection[str]) -> set[str]:
     """Return which data files the newest versions of Delta tables need.
 
     If the log of a table is unreadable, all of its files stay, because ``repair`` may restore it.
     """
-    found: set[str] = set()
+    shown: set[str] = set()
     for folder in sorted({folder_of(name) for name in names}.intersection(tables)):
         own = {name for name in names if folder_of(name) == folder}
         files = shown_files(storage, folder)
-        found |= own if files is None else own & files
-    return found
+        shown |= own if files is None else own & files
+    return shown
 
 
 def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int, ...]:
     """Return the expired checkpoints that have no files left, apart from files that others need."""
-    found = []
+    numbers = []
     for checkpoint_id in marks.expired_ids:
-        named = _named_if_known(catalog, checkpoint_id, marks.live)
+        named = _named_files_if_readable(catalog, checkpoint_id, marks.live)
         if named is not None:
             files = named
         else:
             prefix = f"{checkpoint_id:010}-"  # its other files are unknown
             files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}
         if not files & young:
-            found.append(checkpoint_id)
-    return tuple(found)
+            numbers.append(checkpoint_id)
+    return tuple(numbers)
 
 
 def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -98,10 +98,10 @@ def replace_checkpoints(
     whether it had ``expired``. Raises CommitConflictError if a replacement expired before it could
     be held; in that case the savepoint stays.
     """
-    held = [_hold(catalog, old, new, now_ms) for old, new in replacements.items()]
+    held = [_pin_replacement(catalog, old, new, now_ms) for old, new in replacements.items()]
     for (old, new), pin in zip(replacements.items(), held, strict=True):
         if pin is not None:
-            _move(catalog, old, new)
+            _move_savepoints(catalog, old, new)
         if old in catalog.checkpoint_ids():
             catalog.expire(old, tombstone(old, release, now_ms))
         if (new.origin or {})["expired"]:  # only its savepoints kept it, and they still do
@@ -121,11 +121,11 @@ def _token(new: Manifest) -> str:
     return _REPLACES + new.writer.token
 
 
-def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
+def _pin_replacement(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
     """Return the pin that holds the replacement from now on; None if it needs none."""
     there = {pin.token: pin for pin in catalog.holds.pins()}
     pin = there.get(_token(new))
-    to_move = _savepoints(catalog, old, new)
+    to_move = _savepoints_to_move(catalog, old, new)
     if not to_move or (pin is not None and pin.until_ms > now_ms):
         return pin
     if pin is not None:
@@ -143,19 +143,22 @@ def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
     return pin
 
 
-def _savepoints(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
+def _savepoints_to_move(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
     """Return the savepoints to move, in their new form. A missing savepoint is just being moved."""
     there = {savepoint.name: savepoint for savepoint in catalog.holds.savepoints()}
-    told = [
+    recorded = [
         Savepoint(each["name"], old, each["created_at_ms"])
         for each in (new.origin or {})["savepoints"]
     ]
-    found = {one.name: there.get(one.name, one) for one in [*told, *there.values()]}
-    of_old = [one for one in found.values() if one.checkpoint_id == old]
-    return [replace(one, checkpoint_id=new.checkpoint_id) for one in of_old]
+    savepoints = {
+        savepoint.name: there.get(savepoint.name, savepoint)
+        for savepoint in [*recorded, *there.values()]
+    }
+    of_old = [savepoint for savepoint in savepoints.values() if savepoint.checkpoint_id == old]
+    return [replace(savepoint, checkpoint_id=new.checkpoint_id) for savepoint in of_old]
 
 
-def _move(catalog: Catalog, old: int, new: Manifest) -> None:
+def _move_savepoints(catalog: Catalog, old: int, new: Manifest) -> None:
     """Move a savepoint: delete it and put it again, because such a file is never overwritten."""
 
     def kept() -> None:
@@ -165,7 +168,7 @@ def _move(catalog: Catalog, old: int, new: Manifest) -> None:
             if new.checkpoint_id not in unfinished(catalog):
                 raise
 
-    for moved in _savepoints(catalog, old, new):
+    for moved in _savepoints_to_move(catalog, old, new):
         there = {
             savepoint.name: savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()
         }
@@ -258,58 +261,60 @@ def purge(
     * CorruptionError for a damaged file of the key group.
     """
     catalog, finder = deriver.catalog, RowFinder(deriver.catalog.storage)
-    one = _resolved(catalog, wanted)
-    seen = _look(catalog, wanted, one, finder)
+    number = _resolve_checkpoint(catalog, wanted)
+    plan = _plan_purge(catalog, wanted, number, finder)
     finished: dict[int, Manifest] = {}
-    if not dry_run and (seen.again or seen.pending):
-        for manifest in seen.kept.values():
+    if not dry_run and (plan.to_replace or plan.pending):
+        for manifest in plan.kept.values():
             refuse_tables(catalog.storage, manifest)
         # First: from now on no other writer commits, and all earlier commits are visible.
         deriver.fence.claim(announce=True)
-        one = _resolved(catalog, wanted)
-        seen = _look(catalog, wanted, one, finder)
-        while seen.pending:
-            finished |= seen.pending
-            _finish(deriver, seen.pending, seen.twice, now_ms)
-            moved = None if one is None else seen.pending.get(one)
-            one = one if moved is None else moved.checkpoint_id
-            seen = _look(catalog, wanted, one, finder)
-    pins = _pins(catalog, seen.again, now_ms)
+        number = _resolve_checkpoint(catalog, wanted)
+        plan = _plan_purge(catalog, wanted, number, finder)
+        while plan.pending:
+            finished |= plan.pending
+            _finish(deriver, plan.pending, plan.twice, now_ms)
+            moved = None if number is None else plan.pending.get(number)
+            number = number if moved is None else moved.checkpoint_id
+            plan = _plan_purge(catalog, wanted, number, finder)
+    pins = _describe_pins(catalog, plan.to_replace, now_ms)
     if pins and not ignore_pins:
         raise InvalidArgumentError(
             f"checkpoints to replace are pinned: {'; '.join(pins)}. Wait until the leases "
             "end, unpin them, or continue with ignore_pins (--ignore-pins): then their "
             "readers keep the files, which contain the key, until the leases end"
         )
-    tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
+    tables = {hit.entry.table.path for hits in plan.hits.values() for hit in hits}
     logs: tuple[str, ...] = ()
-    made: dict[int, Manifest] = {}
-    if seen.again and not dry_run:
-        _refuse_broken(catalog, seen)
+    replaced_by: dict[int, Manifest] = {}
+    if plan.to_replace and not dry_run:
+        _refuse_broken(catalog, plan)
         logs = tuple(table for table in sorted(tables) if drop_log(catalog.storage, table))
-        made, twice = _make_again(deriver, seen, logs)
-        _finish(deriver, made, twice, now_ms)
+        replaced_by, twice = _commit_replacements(deriver, plan, logs)
+        _finish(deriver, replaced_by, twice, now_ms)
     cut: tuple[str, ...] = ()
     if wanted.checkpoint is None:
         dropped, cut = clean_logs(
-            deriver, seen.subject, seen.kept, seen.manifests, but=tables, dry_run=dry_run
+            deriver, plan.subject, plan.kept, plan.manifests, but=tables, dry_run=dry_run
         )
         logs += dropped
     return PurgedKey(
         store=catalog.storage.url,
         dry_run=dry_run,
-        uid=seen.subject.operator,
-        replaced=tuple(_report(seen, number, made.get(number)) for number in seen.again),
-        finished=tuple(_report(seen, old, new) for old, new in (finished or seen.pending).items()),
+        uid=plan.subject.operator,
+        replaced=tuple(
+            _report(plan, number, replaced_by.get(number)) for number in plan.to_replace
+        ),
+        finished=tuple(_report(plan, old, new) for old, new in (finished or plan.pending).items()),
         logs=logs,
         cut_logs=cut,
         pins=pins,
-        others=seen.subject.others,
+        others=plan.subject.others,
     )
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _PurgePlan:
     """The kept checkpoints, the subject's rows in them, and the checkpoints to make again.
 
     ``manifests`` are all readable ones, including expired ones, oldest first.
@@ -330,7 +335,7 @@ class _Seen:
     hits: Mapping[int, tuple[Hit, ...]]
 
     @property
-    def again(self) -> tuple[int, ...]:
+    def to_replace(self) -> tuple[int, ...]:
         """The checkpoints to make again, starting with the first one that has the key.
 
         These are all visible ones, which keeps their order, and the ones that only a savepoint
@@ -349,39 +354,41 @@ class _Seen:
         )
 
 
-def _resolved(catalog: Catalog, wanted: PurgeRequest) -> int | None:
+def _resolve_checkpoint(catalog: Catalog, wanted: PurgeRequest) -> int | None:
     return None if wanted.checkpoint is None else catalog.resolve(wanted.checkpoint)
 
 
-def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: RowFinder) -> _Seen:
+def _plan_purge(
+    catalog: Catalog, wanted: PurgeRequest, only: int | None, finder: RowFinder
+) -> _PurgePlan:
     """Read every kept checkpoint, and find the subject in the requested ones."""
     newest = catalog.next_id() - 1
     savepoints = catalog.holds.savepoints()
     visible = frozenset(catalog.checkpoint_ids())
     kept = {}
     for number in sorted({*visible, *(savepoint.checkpoint_id for savepoint in savepoints)}):
-        with _advised(catalog, number, visible, savepoints):
+        with _advise_on_error(catalog, number, visible, savepoints):
             kept[number] = catalog.manifest(number)
-    pending, twice = _pending(catalog, kept, visible, savepoints)
+    pending, twice = _pending_replacements(catalog, kept, visible, savepoints)
     others = {n: kept[n] for n in kept if n not in pending and n not in twice}
-    among = others if one is None else {one: others[one]} if one in others else {}
+    among = others if only is None else {only: others[only]} if only in others else {}
     manifests = readable_manifests(catalog, known=kept)
     subject = wanted.subject_of(manifests)
     hits = {}
     for number, manifest in among.items():
-        with _advised(catalog, number, visible, savepoints):
-            found = (
+        with _advise_on_error(catalog, number, visible, savepoints):
+            results = (
                 finder.hit(entry, subject.selections(manifest, entry.state))
                 for entry in manifest.keyed
             )
-            hits[number] = tuple(hit for hit in found if hit is not None)
+            hits[number] = tuple(hit for hit in results if hit is not None)
     if isinstance(subject, KeySubject):
         _refuse_unknown(others, subject)
     held = {number: states for number, states in hits.items() if states}
-    return _Seen(subject, manifests, newest, others, visible, savepoints, pending, twice, held)
+    return _PurgePlan(subject, manifests, newest, others, visible, savepoints, pending, twice, held)
 
 
-def _pending(
+def _pending_replacements(
     catalog: Catalog,
     kept: Mapping[int, Manifest],
     visible: frozenset[int],
@@ -391,7 +398,7 @@ def _pending(
 
     The second value has the ones that were replaced a second time.
     """
-    found: dict[int, Manifest] = {}
+    pending: dict[int, Manifest] = {}
     twice, moving = [], unfinished(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
@@ -400,14 +407,14 @@ def _pending(
         old = int(origin["checkpoint"])
         moved = all(savepoint.checkpoint_id != old for savepoint in savepoints)
         if old in visible or not moved or origin.get("expired") or number in moving:
-            if old in found:
-                twice.append(found[old].checkpoint_id)
-            found[old] = manifest
-    return found, tuple(twice)
+            if old in pending:
+                twice.append(pending[old].checkpoint_id)
+            pending[old] = manifest
+    return pending, tuple(twice)
 
 
 @contextmanager
-def _advised(
+def _advise_on_error(
     catalog: Catalog,
     number: int,
     visible: frozenset[int],
@@ -418,7 +425,7 @@ def _advised(
         yield
     except CorruptionError as error:
         store = f"--store {catalog.storage.url}"
-        newer = sum(one > number for one in visible)
+        newer = sum(other > number for other in visible)
         names = [savepoint.name for savepoint in savepoints if savepoint.checkpoint_id == number]
         ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
         older = "which also expires all older checkpoints"
@@ -454,32 +461,32 @@ def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
     )
 
 
-def _pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, ...]:
+def _describe_pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, ...]:
     """Describe the pins of the checkpoints that would be replaced."""
-    found = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
-    found.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
-    return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in found)
+    pins = [p for p in catalog.holds.pins() if p.until_ms > now_ms and p.checkpoint_id in again]
+    pins.sort(key=lambda pin: (pin.checkpoint_id, pin.token))
+    return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in pins)
 
 
-def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
+def _refuse_broken(catalog: Catalog, plan: _PurgePlan) -> None:
     """Raise MissingFileError or DamagedFileError if a file to be named again is damaged.
 
     At this point nothing has been written or deleted.
     """
-    for number in seen.again:
-        with _advised(catalog, number, seen.visible, seen.savepoints):
-            check_sizes(catalog.storage, seen.kept[number].entries)
+    for number in plan.to_replace:
+        with _advise_on_error(catalog, number, plan.visible, plan.savepoints):
+            check_sizes(catalog.storage, plan.kept[number].entries)
 
 
-def _make_again(
-    deriver: Deriver, seen: _Seen, logs: tuple[str, ...]
+def _commit_replacements(
+    deriver: Deriver, plan: _PurgePlan, logs: tuple[str, ...]
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
     """Commit all replacements, and return them by the id of the checkpoint that they replace.
 
     Also return the ids of the extra copies of the newest one that were committed before it.
     """
-    again = [seen.kept[number] for number in seen.again]
-    begun = deriver.begin_in_order(again, seen=seen.newest)
+    again = [plan.kept[number] for number in plan.to_replace]
+    begun = deriver.begin_in_order(again, newest_id=plan.newest)
     remover = RowRemover(deriver.catalog.storage, deriver.parquet)
     with ExitStack() as stack:
         for writer, _ in reversed(begun):  # it releases the last one first
@@ -487,22 +494,24 @@ def _make_again(
         # In commit order. The first one owns the files that others name as well. If another one
         # owned them, its failure would delete them.
         for writer, manifest in begun:
-            with _advised(deriver.catalog, manifest.checkpoint_id, seen.visible, seen.savepoints):
-                _write_again(writer, manifest, remover, seen, logs)
+            with _advise_on_error(
+                deriver.catalog, manifest.checkpoint_id, plan.visible, plan.savepoints
+            ):
+                _write_replacement(writer, manifest, remover, plan, logs)
     twice = tuple(writer.id for writer, _ in begun[: len(begun) - len(again)])
     return {old.checkpoint_id: writer.manifest for writer, old in begun}, twice
 
 
-def _write_again(
+def _write_replacement(
     writer: CheckpointWriter,
     manifest: Manifest,
     remover: RowRemover,
-    seen: _Seen,
+    plan: _PurgePlan,
     logs: tuple[str, ...],
 ) -> None:
     """Give a checkpoint every state of another one, with the subject removed."""
-    found = seen.hits.get(manifest.checkpoint_id, ())
-    hits = {(hit.entry.state.uid, hit.entry.state.name): hit for hit in found}
+    matching_hits = plan.hits.get(manifest.checkpoint_id, ())
+    hits = {(hit.entry.state.uid, hit.entry.state.name): hit for hit in matching_hits}
     for entry in manifest.entries:
         hit = hits.get((entry.state.uid, entry.state.name))
         if hit is None or not isinstance(entry, KeyedEntry):
@@ -511,18 +520,18 @@ def _write_again(
             checkpoint_id, _ = writer.planned
             done, new = remover.without_rows(hit, checkpoint_id)
             writer.collected.carry_written([_without_log(done, logs)], new)
-    writer.record_origin(_origin(seen, manifest))
+    writer.record_origin(_origin(plan, manifest))
     writer.keep_times(manifest)
 
 
 def _finish(
-    deriver: Deriver, made: Mapping[int, Manifest], twice: tuple[int, ...], now_ms: int
+    deriver: Deriver, replacements: Mapping[int, Manifest], twice: tuple[int, ...], now_ms: int
 ) -> None:
     """Let the replacements take the place of the old checkpoints."""
     # while the old one exists, because it is needed to identify the extra copies
     for number in twice:
         deriver.catalog.expire(number, tombstone(number, deriver.release, now_ms))
-    replace_checkpoints(deriver.catalog, made, deriver.release, now_ms)
+    replace_checkpoints(deriver.catalog, replacements, deriver.release, now_ms)
 
 
 def _without_log(entry: E, logs: tuple[str, ...]) -> E:
@@ -532,7 +541,7 @@ def _without_log(entry: E, logs: tuple[str, ...]) -> E:
     return replace(entry, table=entry.table.without_version())
 
 
-def _origin(seen: _Seen, manifest: Manifest) -> dict[str, Any]:
+def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
     """Return the ``origin`` of the new manifest.
 
     It has the replaced checkpoint, the removed rows, and the holds to move.
@@ -545,35 +554,36 @@ def _origin(seen: _Seen, manifest: Manifest) -> dict[str, Any]:
             "key_group": hit.key_group,
             "rows": hit.rows,
         }
-        for hit in seen.hits.get(number, ())
+        for hit in plan.hits.get(number, ())
     ]
     savepoints = [
-        {"name": one.name, "created_at_ms": one.created_at_ms} for one in seen.savepoints_of(number)
+        {"name": savepoint.name, "created_at_ms": savepoint.created_at_ms}
+        for savepoint in plan.savepoints_of(number)
     ]
-    operator = seen.subject.operator
+    operator = plan.subject.operator
     origin: dict[str, Any] = {
-        "command": seen.subject.command,
+        "command": plan.subject.command,
         "checkpoint": number,
         **({} if operator is None else {"operator": operator}),
         "states": states,
         "savepoints": savepoints,
-        "expired": number not in seen.visible,
+        "expired": number not in plan.visible,
         "created_at_ms": manifest.created_at_ms,
     }
     return origin | ({"before": dict(manifest.origin)} if manifest.origin else {})
 
 
-def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
+def _report(plan: _PurgePlan, old: int, new: Manifest | None) -> ReplacedCheckpoint:
     return ReplacedCheckpoint(
         old,
         None if new is None else new.checkpoint_id,
-        tuple(one.name for one in seen.savepoints_of(old)),
-        tuple(_purged(hit) for hit in seen.hits.get(old, ())),
-        (seen.kept[old] if new is None else new).left_out,
+        tuple(savepoint.name for savepoint in plan.savepoints_of(old)),
+        tuple(_purged_state(hit) for hit in plan.hits.get(old, ())),
+        (plan.kept[old] if new is None else new).left_out,
     )
 
 
-def _purged(hit: Hit) -> PurgedState:
+def _purged_state(hit: Hit) -> PurgedState:
     size = sum(handle.size_bytes for _, handle in hit.files)
     state = hit.entry.state
     keys = tuple(tuple(selection.schema.names) for selection in hit.selections)

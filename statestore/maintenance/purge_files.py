@@ -62,20 +62,20 @@ def matching(rows: pa.Table, selections: Iterable[Selection]) -> np.ndarray:
     for selection in selections:
         own, wanted = rows.select(selection.schema.names), pa.Table.from_batches([selection])
         if not own.schema.equals(wanted.schema):
-            columns = _common(schema_of_arrow(own.schema), schema_of_arrow(wanted.schema))
+            columns = _common_columns(schema_of_arrow(own.schema), schema_of_arrow(wanted.schema))
             own, wanted = own.cast(columns), wanted.cast(columns)
         places, _ = found(own, wanted)
         flags[places] = True
     return flags
 
 
-def _common(left: Schema, right: Schema) -> pa.Schema:
+def _common_columns(left: Schema, right: Schema) -> pa.Schema:
     """Return the common columns, each with a type that can hold the values of both sides."""
     fields = []
     for field in left.fields:
-        kind = common_type(field.type, right.type_of(field.name))
-        assert kind is not None, "a selection that does not apply was used"
-        fields.append(Field(field.name, kind))
+        column_type = common_type(field.type, right.type_of(field.name))
+        assert column_type is not None, "a selection that does not apply was used"
+        fields.append(Field(field.name, column_type))
     return arrow_schema(Schema(tuple(fields)))
 
 
@@ -106,7 +106,7 @@ class RowFinder:
 
         Raises CorruptionError for a damaged file.
         """
-        key = _only_key(entry, selections)
+        key = _single_key(entry, selections)
         group = None if key is None else key_group_of(entry.state, key)
         files = {
             (part.table.path, handle): rows
@@ -132,7 +132,7 @@ class RowFinder:
     def _count(
         self, part: KeyedEntry, handle: KeyedStateHandle, selections: tuple[Selection, ...]
     ) -> int:
-        key = _only_key(part, selections)
+        key = _single_key(part, selections)
         if key is not None:  # reads only the row groups whose bounds admit the key
             alone = replace(part, handles=(handle,))
             rows: int = table_of_key(self._storage, alone, key.to_pylist()[0]).num_rows
@@ -144,7 +144,7 @@ class RowFinder:
             return _count_in(batches, selections)
 
 
-def _only_key(entry: KeyedEntry, selections: Sequence[Selection]) -> Selection | None:
+def _single_key(entry: KeyedEntry, selections: Sequence[Selection]) -> Selection | None:
     """Return the key of the state if the selection is exactly one key, or None."""
     if len(selections) != 1:
         return None
@@ -225,11 +225,11 @@ class RowRemover:
     ) -> tuple[KeyedStateHandle, ...]:
         target = KeyedTarget.of(self._storage, entry, checkpoint_id, self._options)
         pieces = read_pieces(self._storage, entry, reads_of(entry, span))
-        kept = (_not_selected(piece, hit.selections) for piece in pieces)
+        kept = (_drop_selected(piece, hit.selections) for piece in pieces)
         return write_pieces(map(as_cleared, kept) if are_changes(entry.state) else kept, target)
 
 
-def _not_selected(rows: pa.Table, selections: tuple[Selection, ...]) -> pa.Table:
+def _drop_selected(rows: pa.Table, selections: tuple[Selection, ...]) -> pa.Table:
     selected = matching(rows, selections)
     return rows.filter(pa.array(~selected)) if selected.any() else rows
 
@@ -263,12 +263,12 @@ def rows_in_file(
     """
     try:
         if handle is None:
-            return _rows_of_unknown(storage, name, selections_of)
+            return _search_unnamed_file(storage, name, selections_of)
         with open_data(storage, name.removesuffix(f"/{handle.path}"), handle) as file:
             schema = _stored_columns(file.parquet.schema_arrow)
             selections = selections_of(schema)
             if selections is None:
-                return _not_told(schema)
+                return _unsearched_file(schema)
             names = _columns_of(selections, schema.names)
             columns = arrow_schema(schema.select(names))
             batches = file.batches(range(handle.row_groups), columns) if names else ()
@@ -279,7 +279,7 @@ def rows_in_file(
         return FileRows(None, f"the file is not a complete Parquet file: {error}")
 
 
-def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -> FileRows:
+def _search_unnamed_file(storage: Storage, name: str, selections_of: SelectionsOf) -> FileRows:
     with (
         named("read", f"{storage.url}/{name}"),
         closing(storage.open_read(name)) as opened,
@@ -288,7 +288,7 @@ def _rows_of_unknown(storage: Storage, name: str, selections_of: SelectionsOf) -
         schema = _stored_columns(file.schema_arrow)
         selections = selections_of(schema)
         if selections is None:
-            return _not_told(schema)
+            return _unsearched_file(schema)
         names = _columns_of(selections, schema.names)
         if not names:
             return FileRows(0)
@@ -311,5 +311,5 @@ def _stored_columns(schema: pa.Schema) -> Schema:
     return Schema(tuple(fields))
 
 
-def _not_told(schema: Schema) -> FileRows:
+def _unsearched_file(schema: Schema) -> FileRows:
     return FileRows(None, f"its columns ({schema}) do not match any key that the state had")

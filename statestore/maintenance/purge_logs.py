@@ -134,13 +134,13 @@ def clean_logs(
 
 def _oldest_versions(kept: Collection[Manifest]) -> dict[str, int | None]:
     """Return the oldest version of each table that a kept checkpoint names, or None."""
-    found: dict[str, int | None] = {}
+    oldest: dict[str, int | None] = {}
     for manifest in kept:
         for entry in manifest.entries:
-            known, version = found.get(entry.table.path), entry.table.version
-            named = [one for one in (known, version) if one is not None]
-            found[entry.table.path] = min(named, default=None)
-    return found
+            known, version = oldest.get(entry.table.path), entry.table.version
+            named = [candidate for candidate in (known, version) if candidate is not None]
+            oldest[entry.table.path] = min(named, default=None)
+    return oldest
 
 
 class _CleanFiles:

@@ -31,11 +31,11 @@ from statestore.maintenance.edit import carry_others
 from statestore.maintenance.rekey_plan import (
     RekeyRequest,
     Spread,
-    chosen,
-    graph_wanted,
     refuse_mixed,
+    requested_graph,
+    requested_state,
+    select_entries,
     spread,
-    state_wanted,
     write_range,
 )
 from statestore.parquet.keyed_writer import KeyedTarget
@@ -114,13 +114,13 @@ def working_folder(path: Path | None, job: dict[str, Any]) -> Iterator[WorkingFo
             folder = WorkingFolder(path, kept=True)
         with named("use the working folder", str(folder.path)):
             if folder.kept:
-                _take(folder, job, held)
+                _take_folder(folder, job, held)
             yield folder
         if folder.kept:
-            _clear(folder.path)
+            _clear_folder(folder.path)
 
 
-def _take(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
+def _take_folder(folder: WorkingFolder, job: dict[str, Any], held: ExitStack) -> None:
     """Lock the folder, and record the job in it."""
     folder.path.mkdir(parents=True, exist_ok=True)
     _refuse_strangers(folder)
@@ -177,7 +177,7 @@ def _is_named(path: Path, file: BinaryIO) -> bool:
         return False
 
 
-def _clear(work: Path) -> None:
+def _clear_folder(work: Path) -> None:
     """Empty the folder, the lock last; a failure here does not undo the commit."""
     try:
         for path in sorted(work.rglob("*"), reverse=True):
@@ -251,33 +251,36 @@ def rekey(
     CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
     fit the new key. If a run fails, no new checkpoint is visible.
     """
-    manifest, seen = deriver.load_source(checkpoint)
-    entries = chosen(manifest, wanted)
-    states = [state_wanted(manifest, entry, wanted) for entry in entries]
+    manifest, newest_id = deriver.load_source(checkpoint)
+    entries = select_entries(manifest, wanted)
+    states = [requested_state(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
     ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
     # The rows of a missing key group belong to several new ones.
     last_group = states[0].max_parallelism - 1
     left_out = tuple(
-        replace(one, first=0, last=last_group)
-        if one.operator == wanted.uid and one.first is not None
-        else one
-        for one in manifest.left_out
+        replace(part, first=0, last=last_group)
+        if part.operator == wanted.uid and part.first is not None
+        else part
+        for part in manifest.left_out
     )
     like = replace(
-        manifest, graph=graph_wanted(manifest, states[0]), ranges=ranges, left_out=left_out
+        manifest, graph=requested_graph(manifest, states[0]), ranges=ranges, left_out=left_out
     )
     done: list[KeyedEntry] = []
     new_id = None
     if not dry_run:
         job = _job(manifest, wanted, entries)
         # The folder stays locked until the checkpoint is committed or abandoned.
-        with working_folder(work, job) as folder, deriver.begin(like, seen=seen) as writer:
+        with (
+            working_folder(work, job) as folder,
+            deriver.begin(like, newest_id=newest_id) as writer,
+        ):
             counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
             for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
                 own = folder.below(str(place))
                 done.append(_Run(deriver, writer, entry, state, own, counter).finish())
-            names = [name for entry in done for name in _names(entry)]
+            names = [name for entry in done for name in _file_names(entry)]
             writer.collected.carry_written(done, names, kept=folder.kept)
             carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
             writer.record_origin(_origin(manifest, wanted, done))
@@ -290,7 +293,7 @@ def rekey(
         new_checkpoint_id=new_id,
         uid=wanted.uid,
         read_bytes=sum(entry.size_bytes for entry in entries),
-        states=tuple(_reported(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
+        states=tuple(_state_report(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
         left_out=left_out,
     )
 
@@ -322,22 +325,22 @@ class _Run:
 
         Raises CorruptionError unless its rows are the same.
         """
-        spilled = self._spilled()
-        known = self._known()
+        spilled = self._spill_rows()
+        known = self._load_written()
         for place in range(len(known), spilled.ranges):
-            handles = write_range(self.work.path, place, self._target())
-            known.append(replace(self._empty(), handles=handles))
+            handles = write_range(self.work.path, place, self._range_target())
+            known.append(replace(self._empty_entry(), handles=handles))
             if not self.work.kept:
                 # This run cannot be resumed, so an error deletes the written files.
-                self.writer.collected.carry_written((), _names(known[-1]))
-            self._note(known)
+                self.writer.collected.carry_written((), _file_names(known[-1]))
+            self._record_written(known)
             self.counter.add(known[-1].rows)
-        handles = tuple(handle for one in known for handle in one.handles)
-        done = replace(self._empty(), handles=handles)
-        self._prove(spilled, done)
+        handles = tuple(handle for entry in known for handle in entry.handles)
+        done = replace(self._empty_entry(), handles=handles)
+        self._check_same_rows(spilled, done)
         return done
 
-    def _prove(self, spilled: Spread, done: KeyedEntry) -> None:
+    def _check_same_rows(self, spilled: Spread, done: KeyedEntry) -> None:
         """Raise an error if the new rows differ from the stored ones.
 
         With changes, the expected rows are known only from reading them.
@@ -346,51 +349,54 @@ class _Run:
         if not self.entry.layers:
             sets.insert(0, (self.entry.rows, self.entry.digest))
         if len(set(sets)) > 1:
-            told = ", then ".join(f"{rows} rows with digest {digest:016x}" for rows, digest in sets)
+            descriptions = ", then ".join(
+                f"{rows} rows with digest {digest:016x}" for rows, digest in sets
+            )
             raise CorruptionError(
-                f"the stored, read and written rows of {self.state} are not the same: {told}; "
+                f"the stored, read and written rows of {self.state} are not the same: "
+                f"{descriptions}; "
                 "nothing was committed. Verify the checkpoint, and choose an empty working folder"
             )
 
-    def _empty(self) -> KeyedEntry:
+    def _empty_entry(self) -> KeyedEntry:
         return KeyedEntry(self.state, self.entry.table.without_version(), ())
 
-    def _target(self) -> KeyedTarget:
+    def _range_target(self) -> KeyedTarget:
         storage, options = self.deriver.catalog.storage, self.deriver.parquet
         number, _ = self.writer.planned
-        return KeyedTarget.of(storage, self._empty(), number, options)
+        return KeyedTarget.of(storage, self._empty_entry(), number, options)
 
-    def _spilled(self) -> Spread:
+    def _spill_rows(self) -> Spread:
         known = self.work.read(_SPREAD)
         if known is not None:
             self.counter.add(self.entry.rows)
             return Spread(**known)
         storage = self.deriver.catalog.storage
         most_bytes = self.deriver.parquet.rekey_bytes
-        found = spread(
+        spilled = spread(
             storage, self.entry, self.state, self.work.path, self.counter.add, most_bytes
         )
-        self.work.put(_SPREAD, vars(found))
-        return found
+        self.work.put(_SPREAD, vars(spilled))
+        return spilled
 
-    def _known(self) -> list[KeyedEntry]:
+    def _load_written(self) -> list[KeyedEntry]:
         """Return the ranges written earlier whose files still exist, under names of this run."""
         written = self.work.read(_WRITTEN)
         if written is None:
             return []
         known: list[KeyedEntry] = []
         name = str(self.work.path / _WRITTEN)
-        for at, item in enumerate(converted(written, list[Any], name)):
-            one = self._adopted(keyed_from_json(item, self.state.uid, name, f"[{at}]"))
-            if one is None:
+        for position, item in enumerate(converted(written, list[Any], name)):
+            entry = self._adopt_range(keyed_from_json(item, self.state.uid, name, f"[{position}]"))
+            if entry is None:
                 break
-            known.append(one)
-            self.counter.add(one.rows)
-        self.deriver.catalog.storage.sync([name for one in known for name in _names(one)])
-        self._note(known)
+            known.append(entry)
+            self.counter.add(entry.rows)
+        self.deriver.catalog.storage.sync([name for entry in known for name in _file_names(entry)])
+        self._record_written(known)
         return known
 
-    def _adopted(self, entry: KeyedEntry) -> KeyedEntry | None:
+    def _adopt_range(self, entry: KeyedEntry) -> KeyedEntry | None:
         """Return a range with new names for its files, or None if one is missing."""
         storage, folder = self.deriver.catalog.storage, entry.table.path
         handles = []
@@ -406,8 +412,8 @@ class _Run:
             handles.append(replace(handle, path=new, host=""))
         return replace(entry, handles=tuple(handles))
 
-    def _note(self, known: Sequence[KeyedEntry]) -> None:
-        self.work.put(_WRITTEN, [keyed_to_json(one) for one in known])
+    def _record_written(self, known: Sequence[KeyedEntry]) -> None:
+        self.work.put(_WRITTEN, [keyed_to_json(entry) for entry in known])
 
 
 def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]) -> dict[str, Any]:
@@ -443,11 +449,11 @@ def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]
     }
 
 
-def _names(entry: KeyedEntry) -> list[str]:
+def _file_names(entry: KeyedEntry) -> list[str]:
     return [entry.table.name_of(handle) for handle in entry.handles]
 
 
-def _reported(before: KeyedEntry, after: KeyedEntry, dry_run: bool) -> RekeyedState:
+def _state_report(before: KeyedEntry, after: KeyedEntry, dry_run: bool) -> RekeyedState:
     old, new = before.state, after.state
     return RekeyedState(
         state=new.name,

@@ -41,12 +41,12 @@ from statestore.storage import Storage
 __all__ = [
     "RekeyRequest",
     "Spread",
-    "chosen",
-    "graph_wanted",
     "ranges_for",
     "refuse_mixed",
+    "requested_graph",
+    "requested_state",
+    "select_entries",
     "spread",
-    "state_wanted",
     "write_range",
 ]
 
@@ -80,7 +80,7 @@ class RekeyRequest:
             )
 
 
-def chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
+def select_entries(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
     """Return the requested keyed states.
 
     Raises StateNotFoundError, which lists the existing states.
@@ -97,7 +97,7 @@ def chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
     return entries
 
 
-def state_wanted(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
+def requested_state(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
     """Return the state in its new form: the new key first; former key columns become values.
 
     Raises InvalidArgumentError, UnsupportedTypeError or ParallelismError if this is impossible.
@@ -167,7 +167,7 @@ def refuse_mixed(
             )
 
 
-def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
+def requested_graph(manifest: Manifest, state: KeyedState) -> JobGraph | None:
     """Return the job graph with the state's max parallelism, if the operator had another one.
 
     The operators of a chain share one max parallelism, so the whole chain gets it. Raises

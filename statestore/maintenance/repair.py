@@ -79,52 +79,52 @@ class _Repair:
         self.left: list[RepairFinding] = []
 
     def run(self) -> None:
-        catalog = self._store_file()
+        catalog = self._repair_store_file()
         if catalog is not None:
-            self._claim(catalog)
-            self._logs(_readable(catalog))
+            self._repair_claim(catalog)
+            self._repair_logs(_readable_manifests(catalog))
 
-    def _store_file(self) -> Catalog | None:
+    def _repair_store_file(self) -> Catalog | None:
         """Return the store, after repairing its file if necessary; None if that is impossible."""
-        raw = _read(self._storage, STORE_FILE)
-        catalog = None if raw is None else _opened(self._storage, raw)
+        raw = _read_if_there(self._storage, STORE_FILE)
+        catalog = None if raw is None else _open_catalog(self._storage, raw)
         if catalog is not None:
             return catalog
         whole = healed(raw or b"")
         what = "one changed byte was restored; the SHA-256 proves the content"
-        if whole is None or _opened(self._storage, whole) is None:
-            manifests = _readable(Catalog(self._storage, ""))
+        if whole is None or _open_catalog(self._storage, whole) is None:
+            manifests = _readable_manifests(Catalog(self._storage, ""))
             ids = {manifest.store_id for manifest in manifests}
             if raw is None and not manifests:
                 raise StoreNotFoundError(f"no store at {self._storage.url}; check the URL")
             if len(ids) != 1:
-                said = (
+                problem = (
                     f"the checkpoints belong to {len(ids)} stores"
                     if ids
                     else "no checkpoint can be read"
                 )
-                why = f"{said}, so the id of this store is unknown; copy the file from a backup"
+                why = f"{problem}, so the id of this store is unknown; copy the file from a backup"
                 self.left.append(RepairFinding(STORE_FILE, why))
                 return None
-            layout = _said(raw or b"", "layout", LAYOUT_CHOICES)
+            layout = _recover_member(raw or b"", "layout", LAYOUT_CHOICES)
             whole = store_document(ids.pop(), _format_of(raw or b"", manifests), layout)
             what = f"rebuilt from {len(manifests)} checkpoints"
         self.repaired.append(RepairFinding(STORE_FILE, what))
         if self._dry_run:
-            return _opened(self._storage, whole)
-        if raw is not None and _read(self._storage, STORE_FILE) == raw:
+            return _open_catalog(self._storage, whole)
+        if raw is not None and _read_if_there(self._storage, STORE_FILE) == raw:
             self._storage.delete(STORE_FILE)
         # If the name is taken, another repair was faster.
         put_once(self._storage, STORE_FILE, whole)
         return Catalog.of(self._storage, self._storage.read(STORE_FILE))
 
-    def _claim(self, catalog: Catalog) -> None:
+    def _repair_claim(self, catalog: Catalog) -> None:
         generation, raw = self._fence.newest()
         if not generation or _claim_of(raw, generation) is not None:
             return
         whole = healed(raw)
         known = None if whole is None else _claim_of(whole, generation)
-        told = "its announced checkpoint id was recovered; the SHA-256 proves the content"
+        explanation = "its announced checkpoint id was recovered; the SHA-256 proves the content"
         if known is None:
             first = max(GREATEST_GIVEN_ID + 1, catalog.next_id() + _MOST_AT_ONCE)
             known = Claim(
@@ -135,7 +135,9 @@ class _Repair:
                 claimed_at_ms=0,
                 announced_id=first,
             )
-            told = f"its announced checkpoint id is unknown; the next checkpoint is {first:,}"
+            explanation = (
+                f"its announced checkpoint id is unknown; the next checkpoint is {first:,}"
+            )
         name = writer_path(generation)
         if known.announced_id > GREATEST_ID:
             why = "no id is left above all ids that it can have announced; copy to another store"
@@ -143,10 +145,12 @@ class _Repair:
             return
         if not self._dry_run:
             self._fence.follow(known)  # if it is taken, another process was faster
-        what = f"the next generation was claimed, so a running job can no longer commit; {told}"
+        what = (
+            f"the next generation was claimed, so a running job can no longer commit; {explanation}"
+        )
         self.repaired.append(RepairFinding(name, what))
 
-    def _logs(self, manifests: list[Manifest]) -> None:
+    def _repair_logs(self, manifests: list[Manifest]) -> None:
         tables: dict[str, dict[int, tuple[Manifest, Entry]]] = {}
         for manifest in manifests:
             for entry in manifest.entries:
@@ -157,11 +161,11 @@ class _Repair:
                         versions.setdefault(entry.table.version, (manifest, entry))
         for path, entries in sorted(tables.items()):
             try:
-                self._log(DeltaLog(self._storage, path), entries)
+                self._repair_log(DeltaLog(self._storage, path), entries)
             except CorruptionError as error:
                 self.left.append(RepairFinding(f"{path}/_delta_log", str(error)))
 
-    def _log(self, log: DeltaLog, entries: dict[int, tuple[Manifest, Entry]]) -> None:
+    def _repair_log(self, log: DeltaLog, entries: dict[int, tuple[Manifest, Entry]]) -> None:
         for lost in lost_entries(log, entries):
             if lost.data is None:
                 self.left.append(RepairFinding(lost.file, lost.what))
@@ -171,15 +175,15 @@ class _Repair:
             self.repaired.append(RepairFinding(lost.file, lost.what))
 
 
-def _readable(catalog: Catalog) -> list[Manifest]:
+def _readable_manifests(catalog: Catalog) -> list[Manifest]:
     """Return the manifests of the visible checkpoints that can be read, oldest first."""
-    found = []
+    manifests = []
     for number in catalog.checkpoint_ids():
         try:
-            found.append(catalog.manifest(number))
+            manifests.append(catalog.manifest(number))
         except (CheckpointNotFoundError, MalformedManifestError):
             continue
-    return found
+    return manifests
 
 
 def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
@@ -188,24 +192,26 @@ def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
     Use the readable rest of its file, or ``delta`` if there is such a table. If it is None, a
     writer decides by the existing tables.
     """
-    found = {entry.table.format for manifest in manifests for entry in manifest.entries}
-    return _said(raw, "table_format", TABLE_FORMATS) or ("delta" if "delta" in found else None)
+    formats = {entry.table.format for manifest in manifests for entry in manifest.entries}
+    return _recover_member(raw, "table_format", TABLE_FORMATS) or (
+        "delta" if "delta" in formats else None
+    )
 
 
-def _said(raw: bytes, name: str, choices: Sequence[str]) -> str | None:
+def _recover_member(raw: bytes, name: str, choices: Sequence[str]) -> str | None:
     """Return a member from a damaged document if it is one of the choices, or None."""
-    told = [choice for choice in choices if f'"{name}":"{choice}"'.encode() in raw]
-    return told[0] if len(told) == 1 else None
+    matching = [choice for choice in choices if f'"{name}":"{choice}"'.encode() in raw]
+    return matching[0] if len(matching) == 1 else None
 
 
-def _read(storage: Storage, name: str) -> bytes | None:
+def _read_if_there(storage: Storage, name: str) -> bytes | None:
     try:
         return storage.read(name)
     except FileNotFoundError:
         return None
 
 
-def _opened(storage: Storage, raw: bytes) -> Catalog | None:
+def _open_catalog(storage: Storage, raw: bytes) -> Catalog | None:
     try:
         return Catalog.of(storage, raw)
     except MalformedManifestError:

@@ -113,8 +113,10 @@ def changes_of(
         raise null_key_error(state, nulls)
     groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
-    found = {int(group) for group in groups}
-    return EditChanges(deleted, {group: rows.filter(pa.array(groups == group)) for group in found})
+    changed = {int(group) for group in groups}
+    return EditChanges(
+        deleted, {group: rows.filter(pa.array(groups == group)) for group in changed}
+    )
 
 
 def rewrite(
@@ -128,7 +130,7 @@ def rewrite(
     Raises MissingFileError or DamagedFileError for a missing or damaged file, DuplicateKeyError,
     InvalidArgumentError or StorageError; in that case the written files are deleted.
     """
-    work = _Work(storage, entry, changes, target)
+    work = _Rewriter(storage, entry, changes, target)
     try:
         return work.run()
     except BaseException as error:
@@ -144,7 +146,7 @@ def _memory_bytes(target: KeyedTarget | None) -> int:
     return MEMORY_BYTES if target is None else target.options.memory_bytes
 
 
-class _Work:
+class _Rewriter:
     """Processes the files of a state in order: each is named again or rewritten."""
 
     def __init__(
@@ -163,7 +165,7 @@ class _Work:
         spans: list[KeyGroupRange] = []
         rows = 0
         for handle, span, groups in self._by_file():
-            pieces = self._changed(span, groups)
+            pieces = self._changed_rows(span, groups)
             if target is None:
                 rows += sum(piece.num_rows for piece in checked(pieces, entry.state))
             else:
@@ -172,7 +174,11 @@ class _Work:
             if handle is not None:
                 replaced.append(handle)
         stay = {*entry.handles}.difference(replaced)
-        layers = [one for one in (live_without(layer, spans) for layer in entry.layers) if one]
+        layers = [
+            remaining
+            for remaining in (live_without(layer, spans) for layer in entry.layers)
+            if remaining
+        ]
         rows += sum(handle.rows for handle in (*stay, *self.new))
         rows += sum(layer.entry.rows for layer in layers)
         if target is not None:
@@ -207,19 +213,22 @@ class _Work:
             if group not in owned and group in self._changes.put:
                 yield None, KeyGroupRange(group, group), (group,)
 
-    def _changed(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
+    def _changed_rows(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
         """Yield the rows of a file with the changes applied, in ascending pieces."""
         state = self._entry.state
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
         self._added += sum(rows.num_rows for rows in put)
-        streams = [self._kept(span, groups), sorted_pieces(put, state, self._memory_bytes)]
+        streams = [
+            self._unchanged_rows(span, groups),
+            sorted_pieces(put, state, self._memory_bytes),
+        ]
         # A delete and a new row of the same entry differ only in their marker.
         names = [name for name in state.identity if name != MARK]
         for piece in aligned(streams, names):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
             yield as_cleared(rows) if are_changes(state) else rows
 
-    def _kept(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
+    def _unchanged_rows(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
         """Yield the stored rows of a file that are neither deleted nor replaced, sorted."""
         state, changes = self._entry.state, self._changes
         gone = [batch for group in groups for batch in changes.deleted.get(group, ())]
@@ -233,13 +242,13 @@ class _Work:
                 yield rows
                 continue
             if keys is not None:
-                kept = _without(rows, state.key, keys)
+                kept = _remove_rows(rows, state.key, keys)
                 self._removed += rows.num_rows - kept.num_rows
                 rows = kept
-            yield rows if identities is None else _without(rows, state.identity, identities)
+            yield rows if identities is None else _remove_rows(rows, state.identity, identities)
 
 
-def _without(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
+def _remove_rows(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> pa.Table:
     """Return the rows without the ones that have these values in these columns."""
     places, _ = found(rows.select(names), gone.select(names))
     if not len(places):
@@ -290,15 +299,15 @@ def rewrite_by_sql(
             # sorting files need memory too.
             copying = _copying_bytes(entry.state)
             running = max(_memory_bytes(target), _LEAST_SQL_BYTES, copying)
-            with closing(_connected(library, folder, copying)) as connection:
+            with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
                 _load(connection, storage, entry)
-            with closing(_connected(library, folder, running)) as connection:
+            with closing(_open_database(library, folder, running)) as connection:
                 shut_in(connection)
                 connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
-            with closing(_connected(library, folder, copying)) as connection:
+            with closing(_open_database(library, folder, copying)) as connection:
                 shut_in(connection)
-                answer = _answer(connection, entry.state)
+                answer = _result_batches(connection, entry.state)
                 pieces = sorted_pieces(answer, entry.state, _memory_bytes(target))
                 if target is not None:
                     handles = write_pieces(pieces, target)
@@ -318,7 +327,7 @@ def _copying_bytes(state: KeyedState) -> int:
     )
 
 
-def _connected(library: Any, folder: Path, most_bytes: int) -> Any:
+def _open_database(library: Any, folder: Path, most_bytes: int) -> Any:
     """Open a database in a folder; it spills data there that does not fit in memory."""
     # Choosing a compression for each column takes longer than writing the columns.
     config = {"memory_limit": f"{most_bytes}B", "force_compression": "uncompressed"}
@@ -356,7 +365,7 @@ def _insert_all(
         connection.unregister("statestore_rows")
 
 
-def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
+def _result_batches(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the result with their key groups.
 
     Raises SchemaMismatchError, or after the last row NullKeyError with the number of null keys.
@@ -365,7 +374,7 @@ def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
     _refuse_other_columns(answer.schema, state)
     nulls = 0
     for batch in answer:
-        rows = _fitted(batch, state)
+        rows = _fit_columns(batch, state)
         nulls += null_keys(rows, state)
         if nulls:
             continue
@@ -376,15 +385,15 @@ def _answer(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
         raise null_key_error(state, nulls)
 
 
-def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
-    if sorted(found.names) != sorted(state.schema.names):
+def _refuse_other_columns(schema: pa.Schema, state: KeyedState) -> None:
+    if sorted(schema.names) != sorted(state.schema.names):
         raise SchemaMismatchError(
             f"{state} has the columns ({state.schema}), but the result has "
-            f"({', '.join(found.names)}); select each of the state's columns once"
+            f"({', '.join(schema.names)}); select each of the state's columns once"
         )
 
 
-def _fitted(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
+def _fit_columns(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
     """Convert rows of the result to the state's columns."""
     subject = f"the result for {state}"
     try:

@@ -30,9 +30,9 @@ from statestore.maintenance.damage import (
     DamagedKeyed,
     OlderCheckpoints,
     SalvageSource,
+    assess_damage,
     damaged_files,
     is_whole,
-    look,
     rewrite_elements,
     rewrite_groups,
 )
@@ -48,7 +48,7 @@ __all__ = [
     "LostPart",
     "SalvageReport",
     "SalvagedState",
-    "merged",
+    "merge_lost_parts",
     "origin_of",
     "salvage",
 ]
@@ -116,17 +116,17 @@ class SalvagedState:
         return sum(part.keys or 0 for part in self.lost)
 
 
-def merged(parts: Iterable[LostPart]) -> tuple[LostPart, ...]:
+def merge_lost_parts(parts: Iterable[LostPart]) -> tuple[LostPart, ...]:
     """Merge adjacent parts with the same outcome; the parts are ordered by key group."""
-    found: list[LostPart] = []
+    merged_parts: list[LostPart] = []
     for part in parts:
-        last = found[-1] if found else None
-        if last is None or not _continues(last, part):
-            found.append(part)
+        last = merged_parts[-1] if merged_parts else None
+        if last is None or not _is_adjacent(last, part):
+            merged_parts.append(part)
             continue
         keys = None if last.keys is None else last.keys + (part.keys or 0)
-        found[-1] = replace(last, last=part.last, rows=last.rows + part.rows, keys=keys)
-    return tuple(found)
+        merged_parts[-1] = replace(last, last=part.last, rows=last.rows + part.rows, keys=keys)
+    return tuple(merged_parts)
 
 
 def origin_of(checkpoint_id: int, states: Iterable[SalvagedState]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def origin_of(checkpoint_id: int, states: Iterable[SalvagedState]) -> dict[str, 
     return {"command": "salvage", "checkpoint": checkpoint_id, "lost": lost, "filled": filled}
 
 
-def _continues(last: LostPart, part: LostPart) -> bool:
+def _is_adjacent(last: LostPart, part: LostPart) -> bool:
     fate = (last.known_in, last.filled_from) == (part.known_in, part.filled_from)
     return fate and None not in (last.last, part.first) and part.first == (last.last or 0) + 1
 
@@ -204,16 +204,16 @@ def salvage(
             f"keys is the number of lost keys to show and must be 0 or more, not {keys!r}"
         )
     catalog = Catalog(storage, deriver.catalog.store_id)
-    seen = catalog.next_id() - 1  # first: later checkpoints have not been looked at
+    newest_id = catalog.next_id() - 1  # first: later checkpoints have not been looked at
     manifest = _load(catalog, checkpoint)
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
-    damage = look(storage, damaged, older, fill=from_older, keys=keys)
-    states = tuple(_state(storage, one, from_older) for one in damage)
-    lost = tuple(_left_out(states))
+    damage = assess_damage(storage, damaged, older, fill=from_older, keys=keys)
+    states = tuple(_state(storage, damaged_state, from_older) for damaged_state in damage)
+    lost = tuple(_left_out_parts(states))
     new = None
     if damaged and not dry_run:
-        with deriver.begin(manifest, seen=seen) as writer:
+        with deriver.begin(manifest, newest_id=newest_id) as writer:
             writer.record_origin(origin_of(manifest.checkpoint_id, states))
             writer.record_left_out(lost)
             _write(storage, deriver, writer, manifest, damage, from_older)
@@ -224,13 +224,13 @@ def salvage(
         new_checkpoint_id=new,
         dry_run=dry_run,
         files=manifest.files,
-        damaged=tuple(one.broken for one in damaged),
+        damaged=tuple(file.broken for file in damaged),
         states=states,
         left_out=(*manifest.left_out, *lost),
     )
 
 
-def _left_out(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
+def _left_out_parts(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
     """Yield the lost parts that no older rows replace (I16)."""
     for state in states:
         for part in state.lost:
@@ -250,7 +250,7 @@ def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
     try:
         return catalog.manifest(checkpoint_id)
     except MalformedManifestError as error:
-        others = [str(one) for one in catalog.checkpoint_ids() if one != checkpoint_id]
+        others = [str(number) for number in catalog.checkpoint_ids() if number != checkpoint_id]
         raise MalformedManifestError(
             f"{error}; nothing else lists the files of checkpoint {checkpoint_id}, so nothing "
             "of it can be salvaged. Recover that document from a backup, or restore another "
@@ -268,17 +268,17 @@ def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
     """Return the number of rows in the key groups that are not lost; changes are read for it."""
     if not damage.entry.layers:
         return damage.entry.rows - sum(damage.lost().values())
-    found = exact_groups(storage, damage.entry, damage.kept())
-    return sum(rows.num_rows for _, rows in found)
+    groups = exact_groups(storage, damage.entry, damage.kept())
+    return sum(rows.num_rows for _, rows in groups)
 
 
 def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
-    entry, lost, found = damage.entry, damage.lost(), damage.found
+    entry, lost, copies = damage.entry, damage.lost(), damage.copies
     parts = []
     filled_rows = 0
     for group in sorted(lost):
-        known_in, keys = found.known.get(group, (None, None))
-        source = found.sources.get(group)
+        known_in, keys = copies.known.get(group, (None, None))
+        source = copies.sources.get(group)
         filled_rows += 0 if source is None else source.rows
         parts.append(
             LostPart(
@@ -297,14 +297,14 @@ def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
         damaged_files=len(damage.readable),
         rows_before=entry.rows,
         rows_after=rows_kept + filled_rows,
-        lost=merged(parts),
-        keys=tuple(found.keys),
-        why_not_filled=tuple(found.reasons),
+        lost=merge_lost_parts(parts),
+        keys=tuple(copies.keys),
+        why_not_filled=tuple(copies.reasons),
     )
 
 
 def _elements(damage: DamagedElements, fill: bool) -> SalvagedState:
-    entry, found = damage.entry, damage.found
+    entry, copy = damage.entry, damage.copies
     lost = () if damage.readable else (_lost_elements(damage, fill),)
     rows = entry.rows if damage.readable else 0
     return SalvagedState(
@@ -313,14 +313,14 @@ def _elements(damage: DamagedElements, fill: bool) -> SalvagedState:
         sort="operator",
         damaged_files=len(entry.handles),
         rows_before=entry.rows,
-        rows_after=found.entry.rows if lost and fill and found.entry else rows,
+        rows_after=copy.entry.rows if lost and fill and copy.entry else rows,
         lost=lost,
-        why_not_filled=tuple(found.reasons),
+        why_not_filled=tuple(copy.reasons),
     )
 
 
 def _lost_elements(damage: DamagedElements, fill: bool) -> LostPart:
-    known = damage.found.checkpoint_id
+    known = damage.copies.checkpoint_id
     filled = known if fill else None
     return LostPart(
         first=None, last=None, rows=damage.entry.rows, known_in=known, filled_from=filled
@@ -336,31 +336,36 @@ def _write(
     fill: bool,
 ) -> None:
     """Add every state to the new checkpoint, damaged ones as far as they are readable."""
-    damaged = {(one.entry.state.uid, one.entry.state.name): one for one in damage}
+    damaged = {
+        (damaged_state.entry.state.uid, damaged_state.entry.state.name): damaged_state
+        for damaged_state in damage
+    }
     for entry in manifest.entries:
-        one = damaged.get((entry.state.uid, entry.state.name))
-        if one is None:
+        damaged_state = damaged.get((entry.state.uid, entry.state.name))
+        if damaged_state is None:
             writer.collected.carry_entry(entry)
-        elif isinstance(one, DamagedKeyed):
+        elif isinstance(damaged_state, DamagedKeyed):
             number, _ = writer.planned
-            target = KeyedTarget.of(deriver.catalog.storage, one.entry, number, deriver.parquet)
-            writer.collected.carry_entry(*_rewritten(storage, one, target))
+            target = KeyedTarget.of(
+                deriver.catalog.storage, damaged_state.entry, number, deriver.parquet
+            )
+            writer.collected.carry_entry(*_rewrite_state(storage, damaged_state, target))
         else:
             writer.collected.carry_entry(
-                *_with_elements(deriver.catalog.storage, writer, one, fill)
+                *_rewrite_elements(deriver.catalog.storage, writer, damaged_state, fill)
             )
 
 
-def _rewritten(
+def _rewrite_state(
     storage: Storage, damage: DamagedKeyed, target: KeyedTarget
 ) -> tuple[KeyedEntry, list[KeyedStateHandle]]:
     """Return a keyed state without its damaged files, and the files that were written for it.
 
     The result has no layers: a layer that lacks key groups cannot be kept.
     """
-    entry, sources = damage.entry, damage.found.sources
+    entry, sources = damage.entry, damage.copies.sources
     if entry.layers:
-        parts = [(entry, damage.kept()), *_by_checkpoint(sources)]
+        parts = [(entry, damage.kept()), *_group_by_checkpoint(sources)]
         handles = rewrite_groups(storage, parts, target)
         whole = replace(entry, handles=handles, layers=(), table=entry.table.without_version())
         return whole, [*handles]
@@ -370,11 +375,11 @@ def _rewritten(
         for handle, readable in damage.readable.items():
             lost = {group for group, _, _ in group_digests(handle)} - readable
             own = {group: source for group, source in sources.items() if group in lost}
-            carried = _carried(storage, entry, own)
+            carried = _carry_older_files(storage, entry, own)
             kept += carried
             if carried:  # such a file has one key group, and replaces a file that had one
                 continue
-            others = _by_checkpoint(own)
+            others = _group_by_checkpoint(own)
             if readable or others:
                 damaged = replace(entry, handles=(handle,))
                 new += rewrite_groups(storage, [(damaged, readable), *others], target)
@@ -387,7 +392,7 @@ def _rewritten(
     return replace(entry, handles=tuple(ordered), table=entry.table.without_version()), new
 
 
-def _by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, set[int]]]:
+def _group_by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, set[int]]]:
     """Group the key groups to fill by the older state that they are filled from."""
     others: dict[int, tuple[KeyedEntry, set[int]]] = {}
     for group, source in sources.items():
@@ -396,7 +401,7 @@ def _by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, 
     return [*others.values()]
 
 
-def _carried(
+def _carry_older_files(
     storage: Storage, entry: KeyedEntry, sources: dict[int, SalvageSource]
 ) -> list[KeyedStateHandle]:
     """Return older partitioned files that can replace a damaged one unchanged, if there are any."""
@@ -411,11 +416,11 @@ def _carried(
     ]
 
 
-def _with_elements(
+def _rewrite_elements(
     storage: Storage, writer: CheckpointWriter, damage: DamagedElements, fill: bool
 ) -> tuple[OperatorEntry, Sequence[OperatorStateHandle]]:
     """Return an operator state with its available elements, and the files written for it."""
-    entry, older = damage.entry, damage.found.entry
+    entry, older = damage.entry, damage.copies.entry
     table = entry.table.without_version()
     if damage.readable:
         number, _ = writer.planned

@@ -312,16 +312,17 @@ class _Search:
         self._named: dict[str, tuple[Handle, tuple[Selection, ...] | None]] = {}
         for manifest in self.manifests:
             for entry in manifest.entries:
-                self._note(manifest, entry)
+                self._record_selections(manifest, entry)
         self._logs = LogReader(self.storage, self.subject, self.manifests)
         folders = selections_in_folders(self.subject, self.manifests)
         self._text = ValueSearch(
-            [one for known in folders.values() for one in known], _names_in(self.manifests)
+            [selection for known in folders.values() for selection in known],
+            _names_in(self.manifests),
         )
         self._clean: set[str] = set()
         self._numbers = {manifest.checkpoint_id for manifest in self.manifests}
 
-    def _note(self, manifest: Manifest, entry: Entry) -> None:
+    def _record_selections(self, manifest: Manifest, entry: Entry) -> None:
         """Record the subject's selections for the files of a state; () if there can be no rows."""
         selections: tuple[Selection, ...] = ()
         if isinstance(entry, KeyedEntry):
@@ -359,15 +360,15 @@ class _Search:
             self.searched[OTHER_STATES] += 1
             self._clean.add(name)
             return
-        found: FileRows = rows_in_file(
+        file_rows: FileRows = rows_in_file(
             self.storage, name, handle, selections_for_file(self.subject, folder, selections)
         )
-        if found.rows is None:
-            self._skip(name, found.reason)
+        if file_rows.rows is None:
+            self._skip(name, file_rows.reason)
             return
         self.searched[DATA_FILES] += 1
-        if found.rows:
-            self.found.append(SubjectTrace(name, "rows of the key", found.rows))
+        if file_rows.rows:
+            self.found.append(SubjectTrace(name, "rows of the key", file_rows.rows))
         else:
             self._clean.add(name)
 
@@ -439,9 +440,9 @@ def _free_text(name: str, document: Any) -> Any:
 
 def _names_in(manifests: Sequence[Manifest]) -> frozenset[str]:
     """Return the names of operators, states, columns and jobs, which are not values."""
-    found: set[str] = set()
+    names: set[str] = set()
     for manifest in manifests:
-        found |= set(manifest.batches or ())
+        names |= set(manifest.batches or ())
         for entry in manifest.entries:
-            found |= {entry.state.uid, entry.state.name, *entry.state.schema.names}
-    return frozenset(found)
+            names |= {entry.state.uid, entry.state.name, *entry.state.schema.names}
+    return frozenset(names)

@@ -49,7 +49,7 @@ class _Column:
     is_distinctive: bool
 
     @classmethod
-    def of(cls, name: str, value: Any) -> _Column:
+    def from_value(cls, name: str, value: Any) -> _Column:
         return cls(
             name,
             (*bound_forms(value), value),
@@ -63,8 +63,8 @@ class _Column:
     def is_partition(self, value: Any) -> bool:
         return self.is_bound(value) or str(value) in self.texts
 
-    def is_said(self, text: str) -> bool:
-        if not any(_has_word(text, one) for one in self.texts):
+    def is_in_text(self, text: str) -> bool:
+        if not any(_has_word(text, word) for word in self.texts):
             return False
         return self.is_distinctive or text in self.texts[:1] or _has_word(text, self.name)
 
@@ -75,7 +75,9 @@ class ValueSearch:
     def __init__(self, selections: Iterable[Selection], names: Collection[str] = ()) -> None:
         """Search for selections in texts other than ``names``."""
         self._selections = [
-            tuple(_Column.of(name, value) for name, value in selection.to_pylist()[0].items())
+            tuple(
+                _Column.from_value(name, value) for name, value in selection.to_pylist()[0].items()
+            )
             for selection in selections
         ]
         self._names = names
@@ -86,19 +88,19 @@ class ValueSearch:
 
     def in_text(self, value: Any, but: Collection[str] = ()) -> bool:
         """Return whether a text in a JSON value shows the subject; skip the members in ``but``."""
-        return any(self._is_said(text) for text in _texts_within(value, but))
+        return any(self._is_in_text(text) for text in _texts_within(value, but))
 
     def _in_action(self, value: Any, is_clean: IsClean) -> bool:
         if isinstance(value, list | tuple):
             return any(self._in_action(item, is_clean) for item in value)
         if not isinstance(value, Mapping):
-            return isinstance(value, str) and self._is_said(value)
+            return isinstance(value, str) and self._is_in_text(value)
         info = value.get("commitInfo")
         if isinstance(info, Mapping) and str(info.get("engineInfo")).startswith("statestore/"):
             value = {name: inner for name, inner in value.items() if name != "commitInfo"}
         path = value.get("path")
         shown = any(
-            self._shown_by(statistics, partition)
+            self._is_shown_by(statistics, partition)
             for statistics in _statistics_of(value)
             for partition in _partitions_of(value)
         )
@@ -111,7 +113,7 @@ class ValueSearch:
         )
         return any(self._in_action(inner, is_clean) for inner in rest)
 
-    def _shown_by(self, statistics: Mapping[str, Any], partition: Mapping[str, Any]) -> bool:
+    def _is_shown_by(self, statistics: Mapping[str, Any], partition: Mapping[str, Any]) -> bool:
         """Return whether a file's bounds and partition values prove a row of the subject."""
         bounds = [
             inner
@@ -120,10 +122,12 @@ class ValueSearch:
         ]
         return any(_matches(columns, bounds, partition) for columns in self._selections)
 
-    def _is_said(self, text: str) -> bool:
+    def _is_in_text(self, text: str) -> bool:
         if text in self._names:
             return False
-        return any(all(column.is_said(text) for column in columns) for columns in self._selections)
+        return any(
+            all(column.is_in_text(text) for column in columns) for columns in self._selections
+        )
 
 
 def _matches(
@@ -145,25 +149,25 @@ def _matches(
 
 def _statistics_of(action: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the statistics of a file, or an empty dictionary."""
-    found: list[Mapping[str, Any]] = []
+    statistics: list[Mapping[str, Any]] = []
     for name in _STATISTICS:
         value = action.get(name)
         if isinstance(value, str):
             value = next(iter(json_lines(value.encode())), None)
         if isinstance(value, Mapping):
-            found.append(value)
-    return found or [{}]
+            statistics.append(value)
+    return statistics or [{}]
 
 
 def _partitions_of(action: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
+    partitions: list[Mapping[str, Any]] = []
     for name in _PARTITION:
         value = action.get(name)
         if isinstance(value, list):  # a map in Parquet's representation
             value = dict(value)
         if isinstance(value, Mapping):
-            found.append(value)
-    return found or [{}]
+            partitions.append(value)
+    return partitions or [{}]
 
 
 def json_lines(raw: bytes) -> list[Any]:

@@ -96,12 +96,12 @@ def applies(selection: Selection, schema: Schema) -> bool:
     )
 
 
-def _distinct(selections: Iterable[Selection]) -> tuple[Selection, ...]:
-    found: list[Selection] = []
+def _drop_duplicates(selections: Iterable[Selection]) -> tuple[Selection, ...]:
+    distinct: list[Selection] = []
     for selection in selections:
-        if not any(selection.equals(one, check_metadata=True) for one in found):
-            found.append(selection)
-    return tuple(found)
+        if not any(selection.equals(other, check_metadata=True) for other in distinct):
+            distinct.append(selection)
+    return tuple(distinct)
 
 
 def _ids_of(manifest: Manifest, state: KeyedState) -> frozenset[str]:
@@ -164,8 +164,8 @@ class KeySubject(Subject):
         """Return the key in each form that can be compared with the columns of a file."""
         table = table_of(folder)
         name = None if table is None else table[2]
-        known = self._selections.get(name or "", self._all)
-        return tuple(one for one in known if applies(one, schema)) or None
+        known = self._selections.get(name or "", self._all_selections)
+        return tuple(selection for selection in known if applies(selection, schema)) or None
 
     def owns_folder(self, folder: str) -> bool:
         """Return whether the folder is that operator's, for a keyed state."""
@@ -178,8 +178,10 @@ class KeySubject(Subject):
         )
 
     @cached_property
-    def _all(self) -> tuple[Selection, ...]:
-        return _distinct(one for known in self._selections.values() for one in known)
+    def _all_selections(self) -> tuple[Selection, ...]:
+        return _drop_duplicates(
+            selection for known in self._selections.values() for selection in known
+        )
 
 
 def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
@@ -193,7 +195,7 @@ def _operator_ids(uid: str, manifests: Sequence[Manifest]) -> frozenset[str]:
     ]
     if with_label and with_label[-1].graph is not None:
         with_label = with_label[-1:]
-    ids = [one.operators.ids_of(uid) for one in with_label]
+    ids = [manifest.operators.ids_of(uid) for manifest in with_label]
     return frozenset({operator_id(uid)}.union(*ids))
 
 
@@ -201,17 +203,17 @@ def _key_selections(
     forms: Sequence[KeyedState], key_of: Callable[[KeyedState], Any]
 ) -> tuple[Selection, ...]:
     """Return the key in each of the state's forms that can have such a key."""
-    found: list[Selection] = []
+    selections: list[Selection] = []
     refused: InvalidArgumentError | None = None
     distinct = {(str(form.schema.select(form.key)), form.key_types): form for form in forms}
     for state in distinct.values():
         try:
-            found.append(key_batch(state, key_of(state)))
+            selections.append(key_batch(state, key_of(state)))
         except InvalidArgumentError as error:
             refused = error
-    if refused is not None and not found:
+    if refused is not None and not selections:
         raise refused
-    return _distinct(found)
+    return _drop_duplicates(selections)
 
 
 class ColumnSubject(Subject):
@@ -294,7 +296,7 @@ class ColumnSubject(Subject):
 
     def _others(self, manifests: Sequence[Manifest]) -> Iterable[OtherState]:
         """Yield the states that have a column of the subject but are not changed."""
-        found: dict[StateId, str] = {}
+        others: dict[StateId, str] = {}
         for manifest in manifests:
             for entry in manifest.entries:
                 named = [name for name in self.values if name in entry.state.schema.names]
@@ -302,17 +304,17 @@ class ColumnSubject(Subject):
                     continue
                 place = entry.state.uid, entry.state.name
                 if not isinstance(entry, KeyedEntry):
-                    found[place] = f"elements of operator state contain {_quoted(named)}"
+                    others[place] = f"elements of operator state contain {_quoted(named)}"
                 elif not self.includes(manifest, entry.state):
-                    found[place] = f"{_quoted(named)} are not all key, namespace or entry columns"
+                    others[place] = f"{_quoted(named)} are not all key, namespace or entry columns"
                     if len(named) == len(self.values):
-                        found[place] = f"{_quoted(named)} is a value column there"
+                        others[place] = f"{_quoted(named)} is a value column there"
                 elif len(named) == len(self.values) and not self.selections(manifest, entry.state):
                     types = (f"{n} {type_text(entry.state.schema.type_of(n))}" for n in named)
-                    found[place] = f"its columns cannot hold the value ({', '.join(types)})"
+                    others[place] = f"its columns cannot hold the value ({', '.join(types)})"
                 else:
-                    found.pop(place, None)
-        return (OtherState(*place, reason) for place, reason in sorted(found.items()))
+                    others.pop(place, None)
+        return (OtherState(*place, reason) for place, reason in sorted(others.items()))
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -327,8 +329,8 @@ def _selection_of(values: Mapping[str, ValueOf], schema: Schema, subject: str) -
     fields = arrow_schema(schema.select(tuple(values)))
     columns = []
     for field in fields:
-        kind = schema.type_of(field.name)
-        value = uuid_as_stored(values[field.name](kind), kind == "string")
+        column_type = schema.type_of(field.name)
+        value = uuid_as_stored(values[field.name](column_type), column_type == "string")
         if value is None:
             raise InvalidArgumentError(
                 f"the value of {field.name!r} is null, but keys are never null"
@@ -339,7 +341,7 @@ def _selection_of(values: Mapping[str, ValueOf], schema: Schema, subject: str) -
     return pa.RecordBatch.from_arrays(columns, schema=fields)
 
 
-def _place(at: int) -> str:
+def _place(position: int) -> str:
     return "the subject"
 
 
@@ -350,12 +352,14 @@ def selections_in_folders(
 
     Folders of states that cannot have the subject are omitted.
     """
-    found: dict[str, list[Selection]] = {}
+    selections_by_folder: dict[str, list[Selection]] = {}
     for manifest in manifests:
         for entry in manifest.keyed:
             if not subject.includes(manifest, entry.state):
                 continue
             own = subject.selections(manifest, entry.state)
             for part in entry.parts:
-                found.setdefault(part.table.path, []).extend(own)
-    return {folder: _distinct(selections) for folder, selections in found.items()}
+                selections_by_folder.setdefault(part.table.path, []).extend(own)
+    return {
+        folder: _drop_duplicates(selections) for folder, selections in selections_by_folder.items()
+    }

@@ -125,12 +125,12 @@ def check_file(check: FileCheck) -> Flaws | None:
     folder, handle = check.entry.table.path, check.handle
     try:
         with open_data(check.storage, folder, handle, verify=check.deep) as file:
-            found = tuple(_flaws(file, check))
+            reasons = tuple(_flaws(file, check))
     except CorruptionError as error:
         where = f"{check.storage.url}/{folder}/{handle.path} "
         what = str(error).removeprefix(where).partition("; restore an older")[0]
         return Flaws(error.kind, (what,))
-    return Flaws("damaged-file", found) if found else None
+    return Flaws("damaged-file", reasons) if reasons else None
 
 
 def _flaws(file: DataFile, check: FileCheck) -> Iterator[str]:
@@ -142,8 +142,8 @@ def _flaws(file: DataFile, check: FileCheck) -> Iterator[str]:
     )
     names = file.parquet.schema_arrow.names
     if names != schema.names:
-        found = ", ".join(names)
-        yield f"has the columns ({found}), but the manifest says ({', '.join(schema.names)})"
+        columns = ", ".join(names)
+        yield f"has the columns ({columns}), but the manifest says ({', '.join(schema.names)})"
     elif check.deep:
         yield from _row_flaws(file, schema, check)
 
@@ -184,15 +184,15 @@ class _KeyedRows:
     def see(self, batch: pa.RecordBatch) -> int:
         """Check rows; return their digest, without the columns that the store has added."""
         hashes = row_hashes(batch.select(self._state.schema.names))
-        self._look(batch, hashes)
+        self._check_rows(batch, hashes)
         return int(hashes.sum(dtype=np.uint64))
 
-    def _look(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
+    def _check_rows(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
         state, own = self._state, self._handle.key_groups
         self._order.see(batch)
         without_key = null_keys(batch, state)
         self._null_keys += without_key
-        comes = self._coming(batch)
+        comes = self._upserted_rows(batch)
         if state.kind in (StateKind.LIST, StateKind.TIMERS):
             entry = (name for name in state.entry if name != MARK)
             self._null_entries += sum(comes.column(name).null_count for name in entry)
@@ -208,7 +208,7 @@ class _KeyedRows:
         self._counts += np.bincount(places, minlength=len(own))
         np.add.at(self._digests, places, hashes[~wrong])
 
-    def _coming(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _upserted_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are not deletes; a delete has null outside of its identity."""
         state = self._state
         if not are_changes(state):
@@ -326,49 +326,51 @@ class VerifyReport:
     to_pandas, to_polars = as_pandas, as_polars
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
-        for one in self.broken:
-            own = one.key_groups
+        for broken in self.broken:
+            own = broken.key_groups
             ends = (own.first, own.last) if own else (None, None)
-            whose = (one.checkpoint_id, one.uid, one.state)
-            yield one.file, one.kind, *whose, *ends, "; ".join(one.what)
+            whose = (broken.checkpoint_id, broken.uid, broken.state)
+            yield broken.file, broken.kind, *whose, *ends, "; ".join(broken.what)
 
     def __repr__(self) -> str:
         return f"VerifyReport({self._summary()})"
 
     def _repr_html_(self) -> str:
         """Return the notebook view: how much is intact, and each broken file."""
-        data = {one.file for one in self.broken if one.state is not None}
-        others = {one.file for one in self.broken} - data
-        intact, said = max(self.files - len(data), 0), f"{counted(len(data), 'file')} broken"
+        data = {broken.file for broken in self.broken if broken.state is not None}
+        others = {broken.file for broken in self.broken} - data
+        intact, label = max(self.files - len(data), 0), f"{counted(len(data), 'file')} broken"
         drawn = [
-            NotebookBar("data files", ((intact, "good"), (len(data), "bad")), said, bad=bool(data))
+            NotebookBar("data files", ((intact, "good"), (len(data), "bad")), label, bad=bool(data))
         ]
         if others:
-            said = f"{counted(len(others), 'file')} broken"
+            label = f"{counted(len(others), 'file')} broken"
             drawn.append(
-                NotebookBar("manifests and others", ((len(others), "bad"),), said, bad=True)
+                NotebookBar("manifests and others", ((len(others), "bad"),), label, bad=True)
             )
         strays = f"{counted(len(self.strays), 'stray')}, which is not damage"
         lines = [text(strays)] if self.strays else []
         return figure(self._summary(), bars(drawn), *lines, table([*_COLUMNS], self._rows()))
 
     def _summary(self) -> str:
-        broken = len({one.file for one in self.broken})
+        broken = len({broken.file for broken in self.broken})
         intact = "intact" if self.is_complete else "intact, but some state of its source is missing"
-        found = intact if self.is_intact else f"{counted(broken, 'broken file')}"
+        verdict = intact if self.is_intact else f"{counted(broken, 'broken file')}"
         checked = f"{counted(self.files, 'file')}, {counted(self.rows, 'row')}"
         depth = "every byte" if self.deep else "lengths and footers"
         whose = counted(len(self.checkpoints), "checkpoint")
-        return f"{found}: {whose}, {checked}, {size(self.size_bytes)}, {depth} checked"
+        return f"{verdict}: {whose}, {checked}, {size(self.size_bytes)}, {depth} checked"
 
     @property
     def problem(self) -> CorruptionError | None:
         """The error that reports the broken files, or None."""
         if self.is_intact:
             return None
-        number = len({one.file for one in self.broken})
+        number = len({broken.file for broken in self.broken})
         files = "1 file is" if number == 1 else f"{number} files are"
-        ids = sorted({one.checkpoint_id for one in self.broken if one.checkpoint_id is not None})
+        ids = sorted(
+            {broken.checkpoint_id for broken in self.broken if broken.checkpoint_id is not None}
+        )
         whose = f" of checkpoint {', '.join(map(str, ids))}" if ids else ""
         return CorruptionError(
             f"{files} broken in {self.store}, first {self.broken[0].file}{whose}. Restore an "
@@ -410,7 +412,7 @@ def verify(
         rows=run.rows,
         size_bytes=run.size_bytes,
         broken=tuple(run.broken),
-        strays=_strays(storage, run, set(ids)),
+        strays=_stray_files(storage, run, set(ids)),
         left_out=left_out,
     )
 
@@ -437,11 +439,11 @@ class _Run:
         try:
             return Catalog.open(self.storage, create=False)
         except MalformedManifestError as error:
-            self._note(error, STORE_FILE, None)
+            self._record_error(error, STORE_FILE, None)
         except StoreNotFoundError:
             if not Catalog(self.storage, "").checkpoint_ids():
                 raise
-            self._note(MissingFileError("is missing"), STORE_FILE, None)
+            self._record_error(MissingFileError("is missing"), STORE_FILE, None)
         return Catalog(self.storage, "")
 
     def check_claim(self) -> None:
@@ -453,7 +455,7 @@ class _Run:
         try:
             claim_from_json(self.storage.read(name), name=name, generation=generation)
         except MalformedManifestError as error:
-            self._note(error, name, None)
+            self._record_error(error, name, None)
 
     def load(self, catalog: Catalog, checkpoint_id: int) -> Manifest | None:
         """Return a manifest, or None if it is broken."""
@@ -464,7 +466,7 @@ class _Run:
                 raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
             return manifest
         except MalformedManifestError as error:
-            self._note(error, name, checkpoint_id)
+            self._record_error(error, name, checkpoint_id)
             self.unreadable.add(checkpoint_id)
             return None
 
@@ -475,8 +477,8 @@ class _Run:
         expected = self.files + len(new) * checkpoints_left
         self.progress(self.files, expected)
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            found = pool.map(check_file, new.values())
-            for (subject, check), flaws in zip(new.items(), found, strict=True):
+            results = pool.map(check_file, new.values())
+            for (subject, check), flaws in zip(new.items(), results, strict=True):
                 self.checked[subject] = flaws
                 self.files += 1
                 self.rows += check.handle.rows
@@ -534,21 +536,21 @@ class _Run:
             )
             return ()
 
-    def _note(self, error: CorruptionError, name: str, checkpoint_id: int | None) -> None:
+    def _record_error(self, error: CorruptionError, name: str, checkpoint_id: int | None) -> None:
         what = str(error).removeprefix(f"{self.storage.url}/").removeprefix(f"{name} ")
         self.broken.append(
             BrokenFile(file=name, kind=error.kind, what=(what,), checkpoint_id=checkpoint_id)
         )
 
 
-def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
+def _stray_files(storage: Storage, run: _Run, manifest_ids: set[int]) -> tuple[str, ...]:
     """Return the data files of the checked tables that no manifest names.
 
     ``run`` has the names of the files that the checked manifests name. The files of an unreadable
     manifest are unknown, so its checkpoint's files are not reported. Tables with an unreadable list
     of files have no reported strays either.
     """
-    found = {
+    strays = {
         name
         for table in run.tables - run.untold
         for name in storage.list(table)
@@ -557,26 +559,26 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
     } - run.named
     unreadable = set(run.unreadable)
     identities = filter(None, map(checkpoint_id_of, storage.list(CHECKPOINTS)))
-    others = {number for number, is_tombstone in identities if not is_tombstone} - seen
+    others = {number for number, is_tombstone in identities if not is_tombstone} - manifest_ids
     for number in sorted(others, reverse=True):
-        if not found:
+        if not strays:
             break
         name = manifest_path(number)
         try:
             manifest = manifest_from_json(storage.read(name), name=name, read=storage.read)
             for entry in manifest.parts:
-                found -= _named_in(entry, found)
+                strays -= _files_named_by(entry, strays)
         except FileNotFoundError:
             continue  # collected since it was listed
         except (CorruptionError, FormatVersionError):
             unreadable.add(number)
     unknown = tuple(f"{number:010}-" for number in unreadable)
-    return tuple(sorted(n for n in found if not n.rpartition("/")[2].startswith(unknown)))
+    return tuple(sorted(n for n in strays if not n.rpartition("/")[2].startswith(unknown)))
 
 
-def _named_in(entry: Entry, found: set[str]) -> set[str]:
+def _files_named_by(entry: Entry, files: set[str]) -> set[str]:
     """Return which of the found files a state names; if its list is broken, all in its table."""
     try:
         return {entry.table.name_of(handle) for handle in entry.handles}
     except MalformedManifestError:
-        return {name for name in found if folder_of(name) == entry.table.path}
+        return {name for name in files if folder_of(name) == entry.table.path}

@@ -118,7 +118,7 @@ class Histories(RuleBasedStateMachine):
         manifest = self.world.store().manifest(number)
         now_ms, known = self.world.now_ms, reference.visible[number]
         try:
-            made = store.parts.deriver().begin(manifest, seen=None)
+            made = store.parts.deriver().begin(manifest, newest_id=None)
         except CommitConflictError:
             self._lost(writer)
             return False

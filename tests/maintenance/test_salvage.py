@@ -22,7 +22,7 @@ from statestore.format.documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests
-from statestore.maintenance.salvage import LostPart, merged
+from statestore.maintenance.salvage import LostPart, merge_lost_parts
 from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from tests.faults.cases import data_files
@@ -446,7 +446,7 @@ def test_adjacent_parts_with_the_same_outcome_are_merged() -> None:
         LostPart(first=g, last=g, rows=2, known_in=k, keys=1 if k else None)
         for g, k in ((0, 1), (1, 1), (2, None), (3, None), (5, None), (6, 1))
     ]
-    assert [(p.first, p.last, p.rows, p.known_in, p.keys) for p in merged(parts)] == [
+    assert [(p.first, p.last, p.rows, p.known_in, p.keys) for p in merge_lost_parts(parts)] == [
         (0, 1, 4, 1, 2),
         (2, 3, 4, None, None),
         (5, 5, 2, None, None),

@@ -161,8 +161,8 @@ def broken_names(patch: pytest.MonkeyPatch) -> None:
     """A copy or rekey references the leftovers of another one."""
     for storage in (LocalStorage, SimulatedS3):
         patch.setattr(storage, "renew", lambda self, old, new: True)
-    real = FileCopy._renewed
-    patch.setattr(FileCopy, "_renewed", lambda *given: real(*given) and given[1])
+    real = FileCopy._renew_file
+    patch.setattr(FileCopy, "_renew_file", lambda *given: real(*given) and given[1])
     patch.setattr(rekey, "new_name", lambda handle, number: handle.path)
 
 
