@@ -45,6 +45,8 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
+from statestore.storage.base import without_credentials
+from statestore.storage.proxies import GATEWAY_CODES, delta_proxy_advice
 
 __all__ = ["DeltaTables", "cut_log", "refuse_escaped", "said", "shown_files"]
 
@@ -94,8 +96,8 @@ class DeltaTables:
             raise _changed(entry) from error
         except (DeltaError, OSError) as error:
             raise StorageError(
-                f"cannot write the Delta table of {entry.state}: {said(error)} ('statestore "
-                "repair' writes an entry that is missing from the log)"
+                f"cannot write the Delta table of {entry.state}: {said(error, self._storage)} "
+                "('statestore repair' writes an entry that is missing from the log)"
             ) from error
         return replace(entry.table, version=version)
 
@@ -233,8 +235,13 @@ def cut_log(storage: Storage, folder: str, version: int | None = None) -> bool:
         return cut(storage, folder, table.version())
     except (DeltaError, OSError) as error:
         raise StorageError(
-            f"cannot clean up the Delta log of {storage.url}/{folder}: {said(error)}"
+            f"cannot clean up the Delta log of {storage.url}/{folder}: {said(error, storage)}"
         ) from error
+
+
+_COLOR = re.compile(r"\x1b\[\d*m")
+# Among delta-rs's causes, this one says that no server answered.
+_UNANSWERED = "error sending request"
 
 
 # The store itself decides what a log keeps: see delta_log.py.
@@ -248,12 +255,24 @@ def _changed(entry: Entry) -> CommitConflictError:
     )
 
 
-def said(error: Exception) -> str:
-    """Return the message of a delta-rs error, without the internal details that follow it."""
-    text = str(error).partition("\n")[0]
-    for noise in ("Kernel error: ", "Generic delta kernel error: "):
+def said(error: Exception, storage: Storage) -> str:
+    """Return the message of a delta-rs error, without the internal details that follow it.
+
+    A failed request has a list of causes, of which the last one is the reason. If the server did
+    not answer, the message names the proxy that is set for it.
+    """
+    text, *causes = _COLOR.sub("", without_credentials(str(error))).split("\n")
+    for noise in ("Kernel error: ", "Generic delta kernel error: ", "Kernel error -> "):
         text = text.removeprefix(noise)
-    return text.partition(": ParsedLogPath")[0]
+    text = text.partition(": ParsedLogPath")[0]
+    reasons = [cause.strip(" ↳") for cause in causes if cause.lstrip().startswith("↳ ")]
+    reasons = [reason for reason in reasons if not reason.startswith("<")]  # no XML
+    if not reasons:
+        return text
+    advice = None
+    if any(reason == _UNANSWERED or reason[:3] in GATEWAY_CODES for reason in reasons):
+        advice = delta_proxy_advice(storage.url, storage.delta_options())
+    return f"{text}: {reasons[-1]}" + (f"; {advice}" if advice else "")
 
 
 def _labelled(table: DeltaTable, label: Mapping[str, str]) -> Action:

@@ -123,8 +123,8 @@ def _delta_files(storage: Storage) -> InputFiles:
         ) from error
     except DeltaError as error:
         raise CorruptionError(
-            f"cannot read the Delta log of {storage.url}: {said(error)}; read the table with "
-            "Spark, or name another input"
+            f"cannot read the Delta log of {storage.url}: {said(error, storage)}; read the table "
+            "with Spark, or name another input"
         ) from error
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return InputFiles(tuple(size for _, size in sorted(files)), missing)

@@ -85,6 +85,7 @@ class AzureStorage(ObjectStorage):
     """
 
     scheme, extra = "az", "azure"
+    unanswered = frozenset({*_UNANSWERED, _BROKEN_OFF})
     # Copy Blob has no practical limit. The storage waits for a copy that runs asynchronously.
     most_copied_bytes: ClassVar[int] = 190 * 2**40
 
@@ -250,6 +251,9 @@ class AzureStorage(ObjectStorage):
         attempts = _DOWNLOADS if code == _BROKEN_OFF else ATTEMPTS if _passes(error) else 0
         tried = f"{attempts} times" if attempts else ""
         return Failure(code, advice, tried, code == "BlobNotFound")
+
+    def _endpoint(self) -> str:
+        return str(self._fs.service_client.primary_endpoint)
 
     def spark_url(self, name: str) -> str:
         """Return an ``abfss:`` URL in hadoop-azure's form."""

@@ -92,6 +92,7 @@ class GoogleStorage(ObjectStorage):
     """A prefix of a bucket: ``gs://bucket/prefix``, or ``gcs://``; with gcsfs options."""
 
     scheme, extra = "gs", "gcs"
+    unanswered = frozenset(_UNANSWERED)
     # A copy within a bucket copies only metadata, regardless of size, or continues in more
     # requests.
     most_copied_bytes: ClassVar[int] = 5 * 2**40
@@ -253,6 +254,9 @@ class GoogleStorage(ObjectStorage):
             )
         tried = f"{ATTEMPTS} times" if _passes(error) else ""
         return Failure(code, advice, tried, code == _OBJECT_MISSING)
+
+    def _endpoint(self) -> str:
+        return str(self._fs.base)
 
     def delta_options(self) -> dict[str, str]:
         """Return delta-rs's options, with the credentials that gcsfs uses.

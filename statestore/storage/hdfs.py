@@ -45,13 +45,16 @@ _WRITE_SECONDS = 30.0
 _MISSING = "FileNotFoundException"
 # HDFS still waits for the last writer of the file: nothing was appended to it.
 _HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
+_UNANSWERED = {
+    *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
+    *("ContentDecodingError", "ProxyError"),
+}
 _PASSING = {
     # Transient errors, for example while a namenode starts.
     *("RetriableException", "SafeModeException", "StandbyException", "ServerNotActiveException"),
     *_HELD,
     *("500", "502", "503", "504"),
-    *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
-    "ContentDecodingError",
+    *_UNANSWERED,
 }
 _ADVICE = {
     (
@@ -77,10 +80,7 @@ _ADVICE = {
     },
     NOT_REACHED.format(
         endpoint="port (or FSSPEC_WEBHDFS_PORT), the one of the namenode's web server"
-    ): {
-        *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
-        *("ContentDecodingError", "InvalidURL", "404"),
-    },
+    ): {*_UNANSWERED, "InvalidURL", "404"},
     "the server is overloaded; try again later": {"RetriableException", "503"},
     "check the storage options": {"TypeError", "ValueError", "IllegalArgumentException"},
 }
@@ -103,6 +103,7 @@ class HdfsStorage(ObjectStorage):
     """A folder of HDFS: ``hdfs://namenode:8020/folder``; with options of fsspec's WebHDFS."""
 
     scheme, extra = "hdfs", "hdfs"
+    unanswered = frozenset(_UNANSWERED)
     most_copied_bytes: ClassVar[int] = -1  # WebHDFS cannot copy files on the server
 
     def __init__(
@@ -267,6 +268,9 @@ class HdfsStorage(ObjectStorage):
         code = _code(error)
         tried = f"{ATTEMPTS} times" if _passes(error) else ""
         return Failure(code, advice_of(code, _ADVICE), tried, code == _MISSING)
+
+    def _endpoint(self) -> str:
+        return str(self._fs.url)
 
     def delta_options(self) -> dict[str, str]:
         """Return an empty dict: delta-rs reads Hadoop's configuration and asks the namenode."""

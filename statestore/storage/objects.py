@@ -12,13 +12,16 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 from urllib.parse import quote, unquote
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.extras import needs_extra
 from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
+from statestore.storage.proxies import GATEWAY_CODES, proxy_advice
 from statestore.storage.requests import (
     Failure,
     ObjectReader,
@@ -62,6 +65,9 @@ class ObjectStorage(ABC):
 
     most_copied_bytes: ClassVar[int]
     """The largest object that can be copied on the server."""
+
+    unanswered: ClassVar[AbstractSet[str]]
+    """The codes of errors without an answer of the server."""
 
     part_bytes: ClassVar[int] = _PART_BYTES
     """The size of one part of an upload."""
@@ -178,6 +184,10 @@ class ObjectStorage(ABC):
     @abstractmethod
     def _explain(self, error: Exception, action: str) -> Failure:
         """Return the meaning of an error."""
+
+    @abstractmethod
+    def _endpoint(self) -> str:
+        """Return the URL of the server."""
 
     # Operations built on these requests
 
@@ -302,7 +312,15 @@ class ObjectStorage(ABC):
         """Return delta-rs's options, with the current credentials."""
 
     def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
-        return object_errors(action, self._full(name), self._explain)
+        return object_errors(action, self._full(name), self._explain_with_proxy)
+
+    def _explain_with_proxy(self, error: Exception, action: str) -> Failure:
+        """Return the meaning of an error; if the server did not answer, a proxy may be why."""
+        failure = self._explain(error, action)
+        if failure.code not in self.unanswered | GATEWAY_CODES:
+            return failure
+        advice = (failure.advice, proxy_advice(self._endpoint()))
+        return replace(failure, advice="; ".join(filter(None, advice)) or None)
 
     def _pages(self, folder: str, most: int = 1000) -> Iterator[tuple[str, ...]]:
         for items in self._objects(folder, most):

@@ -40,9 +40,9 @@ def s3a_settings(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of ``s3a`` for a bucket that the options specify."""
     client = options.get("client_kwargs") or {}
     settings = _credentials(options)
-    endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+    endpoint = _named_endpoint(options)
     if endpoint:
-        settings["endpoint"] = str(endpoint)
+        settings["endpoint"] = endpoint
         settings["connection.ssl.enabled"] = str(urlsplit(endpoint).scheme != "http").lower()
         # Most servers other than Amazon's support buckets only in the path.
         settings["path.style.access"] = "true"
@@ -50,6 +50,13 @@ def s3a_settings(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
     if region or endpoint:
         settings["endpoint.region"] = str(region or "us-east-1")
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
+
+
+def _named_endpoint(options: Mapping[str, Any]) -> str | None:
+    """Return the server that the options name; None for Amazon's."""
+    client = options.get("client_kwargs") or {}
+    endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+    return str(endpoint) if endpoint else None
 
 
 def _credentials(options: Mapping[str, Any]) -> dict[str, str]:
@@ -84,11 +91,11 @@ def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
 
     client = options.get("client_kwargs") or {}
     session = botocore.session.Session(profile=options.get("profile"))
-    endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+    endpoint = _named_endpoint(options)
     region = client.get("region_name") or session.get_config_variable("region") or "us-east-1"
     settings = {"aws_conditional_put": "etag", "aws_region": str(region)}
     if endpoint:
-        settings["aws_endpoint_url"] = str(endpoint)
+        settings["aws_endpoint_url"] = endpoint
         settings["aws_allow_http"] = str(urlsplit(endpoint).scheme == "http").lower()
     if options.get("anon"):
         return settings | {"aws_skip_signature": "true"}
@@ -242,6 +249,7 @@ class S3Storage(ObjectStorage):
     """A prefix of a bucket of S3: ``s3://bucket/prefix``, or ``s3a://``; with s3fs options."""
 
     scheme, extra = "s3", "s3"
+    unanswered = frozenset(_UNANSWERED)
     most_copied_bytes: ClassVar[int] = 5 * 2**30
     # S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
 
@@ -362,6 +370,9 @@ class S3Storage(ObjectStorage):
             )
         is_missing = isinstance(error, FileNotFoundError) and code != "NoSuchBucket"
         return Failure(code, advice, _tried(error, code, self._attempts), is_missing)
+
+    def _endpoint(self) -> str:
+        return _named_endpoint(self._options) or "https://s3.amazonaws.com"
 
     def spark_url(self, name: str) -> str:
         """Return an ``s3a:`` URL in hadoop-aws's form."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import google.auth.credentials
@@ -73,6 +73,65 @@ def test_a_server_that_does_not_listen(
     message = failure(lambda: CALLS[name](storage), StorageError, server.secret_key)
     assert url in message
     assert "check that the server is running, and check the storage option" in message
+
+
+DEAD_PROXY = "http://somebody:pr0xy-s3cret@127.0.0.1:9"
+ADVICE = (
+    "HTTP_PROXY sets the proxy http://…@127.0.0.1:9 for requests to 127.0.0.1: check that the "
+    "proxy works, or add 127.0.0.1 to NO_PROXY to connect directly"
+)
+
+
+def snapshot(url: str, options: dict[str, Any], table_format: Any) -> None:
+    store = StateStore.open(url, table_format=table_format, storage_options=options)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("totals", "total", pa.table({"user": ["a"], "n": [1]}), key="user")
+
+
+@pytest.fixture
+def dead_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set a proxy that does not listen; connections from before and after are not used again."""
+    monkeypatch.setenv("HTTP_PROXY", DEAD_PROXY)
+    for name in ("http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    connections = type(open_storage(server.url("x"), server.options)._fs)  # type: ignore[attr-defined]
+    connections.clear_instance_cache()
+    yield
+    connections.clear_instance_cache()
+
+
+def through_proxies(server: Server) -> dict[str, Any]:
+    """Return the options of the server, whose requests use the proxy of the environment."""
+    return {name: value for name, value in server.options.items() if name != "config_kwargs"}
+
+
+# gcsfs does not use proxies of the environment.
+@pytest.mark.parametrize("server", ["s3", "azure", "hdfs"], indirect=True)
+@pytest.mark.usefixtures("short_waits", "dead_proxy")
+def test_a_dead_proxy_is_named(server: Server, url: str) -> None:
+    options = through_proxies(server)
+    message = failure(lambda: snapshot(url, options, "parquet"), StorageError, "pr0xy-s3cret")
+    assert url in message
+    assert message.endswith(ADVICE)
+
+
+# The options of the S3 server exempt s3fs from proxies, but not delta-rs.
+@pytest.mark.parametrize("server", ["s3", "gcs"], indirect=True)
+@pytest.mark.usefixtures("dead_proxy")
+def test_a_dead_proxy_of_delta_rs_is_named(server: Server, url: str) -> None:
+    message = failure(lambda: snapshot(url, server.options, "delta"), StorageError, "pr0xy-s3cret")
+    assert "cannot write the Delta table of state 'total' of operator 'totals'" in message
+    assert "Connection refused" in message
+    assert ADVICE in message
+
+
+@pytest.mark.parametrize("server", ["s3", "azure", "gcs"], indirect=True)
+@pytest.mark.usefixtures("dead_proxy")
+def test_a_server_in_no_proxy_is_reached(
+    server: Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    snapshot(url, through_proxies(server), "delta")
 
 
 def test_a_wrong_key_of_azure(azure: AzureServer, url: str, call: Callable[[Storage], Any]) -> None:
